@@ -1,0 +1,158 @@
+"""The brokers that we start: ready when they say so, never adopted, never left behind."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from fedmon.broker import probe
+from fedmon.broker.engine import EmbeddedEngine, Engine, MosquittoEngine, choose_engine
+from fedmon.broker.errors import BrokerStartError, EngineMissingError, PortInUseError, UnsafeListenerError
+
+needs_mosquitto = pytest.mark.skipif(not MosquittoEngine.available(), reason="mosquitto is not on PATH")
+ENGINES = [pytest.param(MosquittoEngine, marks=needs_mosquitto), EmbeddedEngine]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Engine]:
+    broker: Engine = request.param(folder=tmp_path / "broker")
+    yield broker
+    broker.stop()
+
+
+def answer(broker: Engine) -> probe.Answer:
+    return probe.ask("127.0.0.1", broker.port, timeout_s=2.0)
+
+
+def test_a_started_broker_answers_at_once_on_a_free_loopback_port(engine: Engine) -> None:
+    engine.start()
+
+    assert probe.Answer.ACCEPTED == answer(engine)
+    assert f"mqtt://127.0.0.1:{engine.port}" == engine.url
+    assert engine.alive() and engine.pid is not None
+    assert engine.name in " ".join(psutil.Process(engine.pid).cmdline())
+
+
+def test_a_stopped_broker_leaves_no_process_and_no_listener(engine: Engine) -> None:
+    engine.start()
+    process = psutil.Process(engine.pid)
+
+    engine.stop()
+
+    assert not process.is_running()
+    assert (probe.Answer.SILENT, False, None) == (answer(engine), engine.alive(), engine.pid)
+
+
+@pytest.mark.parametrize("how", ["kill method", "signal from elsewhere"])
+def test_a_killed_broker_comes_back_on_the_same_port(engine: Engine, how: str) -> None:
+    engine.start()
+    port, pid = engine.port, engine.pid
+    assert pid is not None
+
+    if how == "kill method":
+        engine.kill()
+    else:
+        os.kill(pid, signal.SIGKILL)
+        assert engine.wait(5.0)
+    assert not engine.alive()
+    engine.start()
+
+    assert port == engine.port
+    assert pid != engine.pid
+    assert probe.Answer.ACCEPTED == answer(engine)
+
+
+def test_another_broker_on_the_port_is_not_adopted(engine: Engine, tmp_path: pathlib.Path) -> None:
+    engine.start()
+    second = type(engine)(port=engine.port, folder=tmp_path / "second")
+
+    with pytest.raises(PortInUseError, match=f"port {engine.port} of 127.0.0.1 .*--port"):
+        second.start()
+
+    assert not second.alive()
+    assert probe.Answer.ACCEPTED == answer(engine)
+
+
+def test_a_foreign_listener_on_the_port_is_not_adopted(tmp_path: pathlib.Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        for engine in (EmbeddedEngine(port=port, folder=tmp_path), MosquittoEngine(port=port, folder=tmp_path)):
+            with pytest.raises(PortInUseError):
+                engine.start()
+
+
+@pytest.mark.parametrize("victim", ["the process that started it", "its keeper"])
+@pytest.mark.parametrize("engine_class", ENGINES)
+def test_the_broker_dies_with_its_parent(engine_class: type[Engine], victim: str, tmp_path: pathlib.Path) -> None:
+    program = (
+        f"from fedmon.broker.engine import {engine_class.__name__} as Broker\n"
+        "import pathlib, sys, threading\n"
+        "broker = Broker(folder=pathlib.Path(sys.argv[1]))\n"
+        "broker.start()\n"
+        "print(broker.pid, flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=pathlib.Path(__file__).parents[2]) as parent:
+        assert parent.stdout is not None
+        broker = psutil.Process(int(parent.stdout.readline()))
+        keeper = broker.parent()
+        assert keeper is not None and keeper.ppid() == parent.pid
+
+        os.kill(parent.pid if victim == "the process that started it" else keeper.pid, signal.SIGKILL)
+        _, still_there = psutil.wait_procs([broker], timeout=5.0)
+
+        parent.kill()
+    assert [] == still_there
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", ""])
+def test_a_broker_without_users_refuses_to_listen_to_the_network(host: str) -> None:
+    with pytest.raises(UnsafeListenerError, match="fedmon broker user add"):
+        choose_engine()(host=host)
+
+
+@needs_mosquitto
+def test_a_broker_that_cannot_start_says_why(tmp_path: pathlib.Path) -> None:
+    broker = MosquittoEngine(folder=tmp_path)
+    broker.start()
+    broker.stop()
+    (tmp_path / "data" / "mosquitto.db").write_bytes(b"not a database")
+
+    with pytest.raises(BrokerStartError, match=r"mosquitto broker on 127\.0\.0\.1:.* ended; its log says: .*Couldn't open database"):
+        broker.start()
+
+    assert not broker.alive()
+
+
+def test_an_address_of_another_machine_is_refused_with_advice(tmp_path: pathlib.Path) -> None:
+    broker = EmbeddedEngine(host="127.0.0.1", port=1, folder=tmp_path)
+    broker.host = "192.0.2.77"
+
+    with pytest.raises(BrokerStartError, match=r"cannot listen on port 1 of 192\.0\.2\.77.*use an address of this"):
+        broker.start()
+
+
+def test_a_broker_without_a_folder_removes_its_traces() -> None:
+    broker = choose_engine()()
+    broker.start()
+    folder = broker.log_file.parent
+
+    broker.stop()
+
+    assert not folder.exists()
+
+
+def test_engines_are_chosen_by_name_and_mosquitto_comes_first() -> None:
+    assert EmbeddedEngine is choose_engine("embedded")
+    assert (MosquittoEngine if MosquittoEngine.available() else EmbeddedEngine) is choose_engine("auto")
+    with pytest.raises(EngineMissingError, match="'kafka' is not one of auto, mosquitto, embedded"):
+        choose_engine("kafka")  # type: ignore[arg-type]  # a user may type anything
