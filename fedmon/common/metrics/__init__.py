@@ -1,0 +1,1 @@
+"""Metric names, kinds and units, and the batches that carry them."""

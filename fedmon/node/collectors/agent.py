@@ -1,0 +1,47 @@
+"""What watching costs: the node's own process, its sampler and its publisher."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.node.collectors.base import Reading, Why, probe_by_reading
+from fedmon.node.collectors.procfile import ProcFile
+
+CPU = "agent_cpu_seconds_total"
+RSS = "agent_memory_rss_bytes"
+
+
+class AgentCollector:
+    """Reads the cost of the process that it runs in.
+
+    ``counts`` is asked at each tick for further ``agent_`` metrics: those that sampler and publisher keep. It is
+    called from the sampler's thread and must not wait. A count is None only before there is a first one.
+    """
+
+    name = "agent"
+
+    def __init__(
+        self, *, proc: Path = Path("/proc"), counts: Callable[[], Mapping[str, float | None]] | None = None
+    ) -> None:
+        self._statm = ProcFile(proc / "self" / "statm", size_bytes=128)
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._counts = counts
+
+    def collect(self, now: Instant) -> Reading:
+        """Read CPU time, memory and counts."""
+        values: dict[str, float | None] = {CPU: round(time.process_time(), 6), RSS: self._rss()}
+        if self._counts is not None:
+            values.update(self._counts())
+        return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether the memory can be read; the rest always can."""
+        counts = self._counts() if self._counts is not None else {}
+        return {CPU: None} | probe_by_reading(self._rss, (RSS,)) | dict.fromkeys(counts)
+
+    def _rss(self) -> int:
+        return int(self._statm.head().split(None, 2)[1]) * self._page_bytes

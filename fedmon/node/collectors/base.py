@@ -1,0 +1,78 @@
+"""What every collector promises, and the words in which one says that a value is missing."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from fedmon.common.errors import FedmonError
+from fedmon.common.metrics.sample import Instant
+
+
+class Why(enum.Enum):
+    """Why a value is missing; every reason begins with one of these words."""
+
+    UNSUPPORTED = "unsupported"
+    NO_PERMISSION = "no permission"
+    NOT_FOUND = "not found"
+    FAILED = "failed"
+    FIRST_SAMPLE = "first sample"
+
+
+class CollectorUnavailableError(FedmonError):
+    """A source of metrics cannot be read; the text is a reason that begins with a word of Why."""
+
+    def __init__(self, why: Why, detail: str) -> None:
+        self.reason = f"{why.value}: {detail}"
+        super().__init__(self.reason)
+
+
+class Reading(NamedTuple):
+    """What a collector read at one tick: series to value, and for each None the reason."""
+
+    values: Mapping[str, float | None]
+    reasons: Mapping[str, str] = {}
+
+
+class Collector(Protocol):
+    """Reads one source of metrics.
+
+    ``collect`` is called from the sampler's thread only. It neither sleeps nor waits: it reads what the kernel has
+    ready and returns. A series that it cannot read this once is None with a reason; a metric that this machine does
+    not have is left out, and ``probe`` says why. When it raises, the other collectors go on, and the series that it
+    gave before become None with the error as the reason.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the word under which this collector is reported."""
+        ...
+
+    def collect(self, now: Instant) -> Reading:
+        """Read everything once; ``now`` is the instant that all collectors of this tick share."""
+        ...
+
+    def probe(self) -> Mapping[str, str | None]:
+        """Map each metric of this collector (or one series of it) to None when it is measured, else to the reason."""
+        ...
+
+
+def probe_by_reading(read: Callable[[], object], metrics: tuple[str, ...]) -> dict[str, str | None]:
+    """Probe metrics that come from one source together: all measured, or none for one reason."""
+    try:
+        read()
+    except CollectorUnavailableError as error:
+        return dict.fromkeys(metrics, error.reason)
+    return dict.fromkeys(metrics)
+
+
+def why(error: OSError) -> CollectorUnavailableError:
+    """Turn an operating system error into the reason that people and programs read."""
+    where = f"{error.filename}" if error.filename else (error.strerror or type(error).__name__)
+    if isinstance(error, FileNotFoundError):
+        return CollectorUnavailableError(Why.NOT_FOUND, where)
+    if isinstance(error, PermissionError):
+        return CollectorUnavailableError(Why.NO_PERMISSION, where)
+    detail = error.strerror or type(error).__name__
+    return CollectorUnavailableError(Why.FAILED, f"{where}: {detail}" if error.filename else detail)

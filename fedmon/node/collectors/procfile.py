@@ -1,0 +1,69 @@
+"""Files of /proc and /sys that are opened once and read again at each tick."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedmon.node.collectors.base import CollectorUnavailableError, Why, why
+
+_FIRST_READ_BYTES = 16_384
+_MAX_BYTES = 4_194_304
+
+
+class ProcFile:
+    """One small file under a root such as /proc, kept open.
+
+    Opening costs more than reading; the kernel makes the text anew at each read from offset 0. Used by one thread.
+    """
+
+    def __init__(self, path: Path, *, size_bytes: int = _FIRST_READ_BYTES) -> None:
+        self._path, self._size = path, size_bytes
+        self._fd: int | None = None
+
+    def head(self) -> bytes:
+        """Return what one read gives: enough for a file that the kernel makes in one piece, or for its first line.
+
+        Raises CollectorUnavailableError when the file cannot be read.
+        """
+        try:
+            return os.pread(self._descriptor(), self._size, 0)
+        except OSError as error:
+            raise self._unavailable(error) from None
+
+    def read(self) -> bytes:
+        """Return the whole file, also where the kernel hands it out a page at a time.
+
+        Raises CollectorUnavailableError when the file cannot be read, or is over 4 MiB.
+        """
+        try:
+            descriptor = self._descriptor()
+            text = chunk = os.pread(descriptor, self._size, 0)
+            while chunk:
+                chunk = os.pread(descriptor, self._size, len(text))
+                text += chunk
+                if len(text) > _MAX_BYTES:
+                    raise CollectorUnavailableError(Why.FAILED, f"{self._path}: longer than {_MAX_BYTES} bytes")
+        except OSError as error:
+            raise self._unavailable(error) from None
+        return text
+
+    def close(self) -> None:
+        """Close the file; the next read opens it again."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _descriptor(self) -> int:
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._fd
+
+    def _unavailable(self, error: OSError) -> CollectorUnavailableError:
+        # A device or process that went away leaves a dead descriptor behind: open again next time.
+        self.close()
+        error.filename = str(self._path)
+        return why(error)
+
+    def __del__(self) -> None:
+        self.close()
