@@ -1,0 +1,201 @@
+"""The node folder: where each file of a node lies, that nobody else can read it, and who is working in it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import FolderInUseError, StorageError
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+_OTHERS = 0o077
+_RETRY_S = 0.02
+"""How often a held lock is tried again: flock can wait, but not until a deadline."""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that works in a folder, and what it does there, such as ``daemon`` or ``plan approve``."""
+
+    pid: int
+    purpose: str
+
+    def __str__(self) -> str:
+        return f"{self.purpose} (pid {self.pid})"
+
+
+class NodeFolder:
+    """The paths of one node folder, its privacy, and its lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().resolve()
+        self.settings_file = self.path / "node.toml"
+        self.database_file = self.path / "state.sqlite"
+        self.audit_file = self.path / "audit.jsonl"
+        self.plans_dir = self.path / "plans"
+        self.control_socket = self.path / "control.sock"
+        self.lock_file = self.path / "lock"
+
+    @classmethod
+    def create(cls, path: Path) -> NodeFolder:
+        """Make a folder for a new node, readable by its owner only.
+
+        Raises StorageError when a node lives there already, when other users can read an existing folder, or when it
+        cannot be made.
+        """
+        folder = cls(path)
+        try:
+            folder.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the node folder {folder.path}: {error.strerror}") from error
+        if folder.settings_file.exists():
+            raise StorageError(
+                f"a node lives in {folder.path} already: choose another folder with --dir, or edit its node.toml"
+            )
+        folder.check_private()
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> NodeFolder:
+        """Return the folder of a node that was made before.
+
+        Raises StorageError when there is none, or when other users can read it or what lies in it.
+        """
+        folder = cls(path)
+        try:
+            found = folder.settings_file.exists()
+        except OSError as error:
+            raise StorageError(f"cannot look into {folder.path}: {error.strerror}") from error
+        if not found:
+            raise StorageError(
+                f"no node in {folder.path}: make one with 'fedmon node init --broker URL --dir {folder.path}', "
+                "or name its folder with --dir or FEDMON_NODE_DIR"
+            )
+        folder.check_private()
+        return folder
+
+    def check_private(self) -> None:
+        """Raise StorageError when the folder or a file of ours in it is open to other users."""
+        _refuse_wide(self.path, FOLDER_MODE)
+        for path in (self.settings_file, self.database_file, self.audit_file, self.lock_file):
+            _refuse_wide(path, FILE_MODE)
+        _refuse_wide(self.plans_dir, FOLDER_MODE)
+
+    def write_private(self, path: Path, content: bytes) -> None:
+        """Replace a file of the folder in one step: a crash leaves the old one or the new one, never half of it.
+
+        Raises StorageError.
+        """
+        staged = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                staged.unlink()
+            with open(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            staged.replace(path)
+            self._sync_directory()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                staged.unlink()
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def hold(self, purpose: str, *, timeout_s: float = 0.5) -> Iterator[None]:
+        """Keep every other process out of the folder's state until the end of the block.
+
+        The lock belongs to the open file, so it is gone when this process is, however it ends. Raises FolderInUseError
+        naming the holder when the lock is not free within ``timeout_s``.
+        """
+        with self._lock_file() as descriptor:
+            deadline = Deadline(timeout_s)
+            retry = threading.Event()
+            while not _try_lock(descriptor, fcntl.LOCK_EX):
+                if deadline.passed():
+                    raise self._in_use()
+                retry.wait(min(_RETRY_S, deadline.left_s()))
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {purpose}\n".encode(), 0)
+            try:
+                yield
+            finally:
+                os.ftruncate(descriptor, 0)
+
+    def holder(self) -> Holder | None:
+        """Return the process that works in the folder now, or None when there is none."""
+        if not self.lock_file.exists():
+            return None
+        with self._lock_file() as descriptor:
+            if _try_lock(descriptor, fcntl.LOCK_SH):
+                return None
+            pid, _, purpose = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
+        return Holder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
+
+    def wait_free(self, timeout_s: float) -> bool:
+        """Wait until no process works in the folder; tell whether that came true within ``timeout_s``."""
+        deadline = Deadline(timeout_s)
+        retry = threading.Event()
+        while self.holder() is not None:
+            if deadline.passed():
+                return False
+            retry.wait(min(_RETRY_S, deadline.left_s()))
+        return True
+
+    def _in_use(self) -> FolderInUseError:
+        holder = self.holder()
+        who = str(holder) if holder is not None else "another process"
+        return FolderInUseError(f"{self.path} is in use by {who}: wait until it is done, then try again")
+
+    @contextlib.contextmanager
+    def _lock_file(self) -> Iterator[int]:
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        except OSError as error:
+            raise StorageError(
+                f"cannot open {self.lock_file}: {error.strerror}; run as the user that owns {self.path}"
+            ) from error
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _refuse_wide(path: Path, mode: int) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot look at {path}: {error.strerror}") from error
+    if stat.S_ISLNK(found.st_mode):
+        raise StorageError(f"{path} is a symbolic link: put the file itself there")
+    if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+        raise StorageError(f"{path} belongs to user {found.st_uid}: run as that user")
+    if found.st_mode & _OTHERS:
+        raise StorageError(
+            f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): chmod {mode:o} {path}"
+        )

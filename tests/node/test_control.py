@@ -1,0 +1,228 @@
+"""The control socket serves the owner's shell, and no client can keep it from serving the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.errors import ConflictError, NoAnswerError
+from fedmon.node.control import MAX_CONNECTIONS, MAX_REQUEST_BYTES, ControlError, ControlServer
+from fedmon.node.control_client import ControlClient, DaemonNotRunningError
+
+
+def _echo(command: str, args: dict[str, Any]) -> dict[str, Any]:
+    match command:
+        case "refuse":
+            raise ConflictError("the name is taken")
+        case "break":
+            raise ValueError("a defect")
+        case "large":
+            return {"text": "x" * 8_000_000}
+        case _:
+            return {"command": command, **args}
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *, idle_timeout_s: float = 10.0) -> Iterator[ControlServer]:
+    server = ControlServer(folder, _echo, idle_timeout_s=idle_timeout_s)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _raw(folder: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(5.0)
+    client.connect(str(folder / "control.sock"))
+    return client
+
+
+def _answered(folder: Path) -> dict[str, Any]:
+    with ControlClient(folder, timeout_s=5.0) as client:
+        return client.call("ping", n=1)
+
+
+PONG = {"command": "ping", "n": 1}
+
+
+def test_a_command_is_answered_with_what_the_daemon_returned(tmp_path: Path) -> None:
+    with serving(tmp_path), ControlClient(tmp_path) as client:
+        answers = [client.call("plan-list", filter="ü\n"), client.call("ping", n=1)]
+
+    assert [{"command": "plan-list", "filter": "ü\n"}, PONG] == answers
+
+
+def test_the_socket_is_open_to_its_owner_only(tmp_path: Path) -> None:
+    with serving(tmp_path):
+        assert 0o600 == (tmp_path / "control.sock").stat().st_mode & 0o777
+
+
+def test_a_refusal_keeps_its_words_kind_and_exit_code(tmp_path: Path) -> None:
+    with serving(tmp_path), ControlClient(tmp_path) as client:
+        with pytest.raises(ControlError) as caught:
+            client.call("refuse")
+        assert PONG == client.call("ping", n=1)
+
+    assert ("the name is taken", "Conflict", 4) == (str(caught.value), caught.value.kind, caught.value.exit_code)
+
+
+def test_a_defect_in_one_command_is_told_and_the_next_is_served(tmp_path: Path) -> None:
+    with serving(tmp_path), ControlClient(tmp_path) as client:
+        with pytest.raises(ControlError, match="ValueError: a defect"):
+            client.call("break")
+        assert PONG == client.call("ping", n=1)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"\n", b"\xff\xfe\n", b"[]\n", b'{"command": 1}\n', b'{"command": "x", "more": 1}\n', b"[" * 100_000 + b"\n"],
+)
+def test_noise_is_answered_as_noise_and_the_next_is_served(tmp_path: Path, noise: bytes) -> None:
+    with serving(tmp_path), _raw(tmp_path) as client:
+        client.sendall(noise)
+        answer = json.loads(client.makefile("rb").readline())
+        assert PONG == _answered(tmp_path)
+
+    assert 2 == answer["error"]["exit_code"]
+
+
+def test_requests_sent_at_once_are_all_answered_in_order(tmp_path: Path) -> None:
+    with serving(tmp_path), _raw(tmp_path) as client:
+        client.sendall(b"".join(b'{"command": "ping", "args": {"n": %d}}\n' % n for n in range(50)))
+        lines = client.makefile("rb")
+        answers = [json.loads(lines.readline())["result"]["n"] for _ in range(50)]
+
+    assert list(range(50)) == answers
+
+
+def test_silent_clients_keep_nobody_waiting_and_are_cut_off(tmp_path: Path) -> None:
+    with serving(tmp_path, idle_timeout_s=0.3), _raw(tmp_path) as silent, _raw(tmp_path) as halfway:
+        halfway.sendall(b'{"command":')
+        assert PONG == _answered(tmp_path)
+        ends = (silent.recv(1), halfway.recv(1))
+
+    assert (b"", b"") == ends
+
+
+def test_more_silent_clients_than_there_is_room_for_lock_nobody_out(tmp_path: Path) -> None:
+    with serving(tmp_path), contextlib.ExitStack() as silent:
+        for _ in range(2 * MAX_CONNECTIONS):
+            silent.enter_context(_raw(tmp_path))
+        assert PONG == _answered(tmp_path)
+
+
+def test_a_client_that_does_not_read_its_large_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with serving(tmp_path), _raw(tmp_path) as lazy, ControlClient(tmp_path) as eager:
+        lazy.sendall(b'{"command": "large"}\n')
+        assert 8_000_000 == len(eager.call("large")["text"])
+        assert PONG == _answered(tmp_path)
+        assert 8_000_000 < len(lazy.makefile("rb").readline())
+
+
+def test_an_endless_request_is_cut_off_at_the_cap(tmp_path: Path) -> None:
+    with serving(tmp_path), _raw(tmp_path) as client:
+        with pytest.raises(ConnectionError):
+            for _ in range(2 * MAX_REQUEST_BYTES // 65_536):
+                client.sendall(b"x" * 65_536)
+        assert PONG == _answered(tmp_path)
+
+
+def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(tmp_path / "control.sock"))
+    dead.close()
+    with pytest.raises(DaemonNotRunningError, match="fedmon node start"):
+        _answered(tmp_path)
+
+    with serving(tmp_path):
+        assert PONG == _answered(tmp_path)
+
+
+def test_a_stopped_server_leaves_no_socket_and_refuses_clearly(tmp_path: Path) -> None:
+    with serving(tmp_path):
+        pass
+
+    assert [] == list(tmp_path.iterdir())
+    with pytest.raises(DaemonNotRunningError, match="not running"):
+        _answered(tmp_path)
+
+
+def test_a_folder_deeper_than_a_socket_address_holds_works(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["d" * 60] * 5)
+    deep.mkdir(parents=True)
+
+    with serving(deep):
+        assert PONG == _answered(deep)
+        assert ["control.sock"] == [path.name for path in deep.iterdir()]
+
+
+def test_a_daemon_that_never_answers_ends_the_call_at_its_timeout(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(tmp_path / "control.sock"))
+        deaf.listen()
+        with ControlClient(tmp_path, timeout_s=0.2) as client, pytest.raises(NoAnswerError, match="within 0.2 s"):
+            client.call("ping")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is at the other end")
+def test_the_client_learns_which_process_listens(tmp_path: Path) -> None:
+    with serving(tmp_path), ControlClient(tmp_path) as client:
+        assert os.getpid() == client.daemon_pid
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or not Path("/usr/bin/python3").exists(),
+    reason="needs root to become another user, and a Python that such a user can run",
+)
+def test_another_user_is_turned_away_even_when_the_modes_would_let_him_in(tmp_path: Path) -> None:
+    code = (
+        "import socket, sys\n"
+        "c = socket.socket(socket.AF_UNIX)\n"
+        "c.connect(sys.argv[1])\n"
+        "print('connected')\n"
+        "try:\n"
+        '    c.sendall(b\'{"command": "ping"}\\n\')\n'
+        "    print(c.recv(100))\n"
+        "except ConnectionError:\n"
+        "    print(b'')\n"
+    )
+    with serving(tmp_path):
+        path = tmp_path / "control.sock"
+        path.chmod(0o666)
+        for parent in [tmp_path, *tmp_path.parents[:-2]]:
+            parent.chmod(0o755)
+        ran = subprocess.run(
+            ["/usr/bin/python3", "-c", code, str(path)], user=65534, capture_output=True, timeout=10, check=False
+        )
+        assert PONG == _answered(tmp_path)
+
+    assert b"connected\nb''\n" == ran.stdout
+
+
+def test_many_clients_at_once_all_get_their_own_answer(tmp_path: Path) -> None:
+    answers: dict[int, Any] = {}
+
+    def ask(n: int) -> None:
+        with ControlClient(tmp_path) as client:
+            answers[n] = client.call("ping", n=n)["n"]
+
+    with serving(tmp_path):
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert {n: n for n in range(8)} == answers

@@ -1,0 +1,150 @@
+"""The node folder is private, belongs to one process at a time, and replaces its files in one step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.node.folder import NodeFolder
+
+HOLD = """
+import sys
+from pathlib import Path
+from fedmon.node.folder import NodeFolder
+with NodeFolder(Path(sys.argv[1])).hold("daemon"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> NodeFolder:
+    made = NodeFolder.create(tmp_path / "node")
+    made.write_private(made.settings_file, b"id = 'a'\n")
+    return made
+
+
+def _holding(folder: NodeFolder) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_a_new_folder_and_its_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = NodeFolder.create(tmp_path / "made" / "node")
+        folder.write_private(folder.settings_file, b"x = 1\n")
+    finally:
+        os.umask(before)
+
+    assert 0o700 == folder.path.stat().st_mode & 0o777
+    assert 0o600 == folder.settings_file.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("name", ["", "node.toml", "state.sqlite", "audit.jsonl"])
+def test_what_other_users_can_read_is_refused_with_the_command_that_closes_it(folder: NodeFolder, name: str) -> None:
+    path = folder.path / name
+    path.touch()
+    path.chmod(path.stat().st_mode | 0o040)
+
+    with pytest.raises(StorageError, match=rf"open to other users .*chmod [67]00 {path}"):
+        NodeFolder.open(folder.path)
+
+
+def test_a_folder_where_a_node_lives_is_never_made_again(folder: NodeFolder) -> None:
+    with pytest.raises(StorageError, match="lives in .* already"):
+        NodeFolder.create(folder.path)
+
+    assert folder.settings_file.read_bytes() == b"id = 'a'\n"
+
+
+def test_a_folder_without_a_node_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="fedmon node init"):
+        NodeFolder.open(tmp_path)
+
+
+def test_a_held_folder_names_its_holder_to_everybody_else(folder: NodeFolder) -> None:
+    process = _holding(folder)
+    try:
+        with pytest.raises(FolderInUseError, match=rf"daemon \(pid {process.pid}\)"), folder.hold("plan approve"):
+            pass
+        holder = folder.holder()
+    finally:
+        _end(process)
+
+    assert holder is not None
+    assert (process.pid, "daemon") == (holder.pid, holder.purpose)
+
+
+def test_a_killed_holder_leaves_the_folder_free(folder: NodeFolder) -> None:
+    process = _holding(folder)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+    assert folder.holder() is None
+    with folder.hold("plan approve"):
+        assert folder.holder() is not None
+
+
+def test_waiting_for_a_held_folder_ends_when_its_holder_does(folder: NodeFolder) -> None:
+    process = _holding(folder)
+    assert not folder.wait_free(0.1)
+
+    process.communicate(input="")
+
+    assert folder.wait_free(5.0)
+    with folder.hold("plan approve", timeout_s=0.0):
+        pass
+
+
+def test_asking_who_holds_a_folder_never_makes_a_start_fail(folder: NodeFolder) -> None:
+    asking = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys\nfrom pathlib import Path\nfrom fedmon.node.folder import NodeFolder\n"
+            "print(flush=True)\nwhile True: NodeFolder(Path(sys.argv[1])).holder()",
+            str(folder.path),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert asking.stdout is not None
+    asking.stdout.readline()
+    try:
+        for _ in range(50):
+            with folder.hold("daemon"):
+                pass
+    finally:
+        _end(asking)
+
+
+def test_replacing_a_file_leaves_no_other_file_behind(folder: NodeFolder) -> None:
+    folder.write_private(folder.settings_file, b"id = 'b'\n")
+
+    assert folder.settings_file.read_bytes() == b"id = 'b'\n"
+    assert ["node.toml"] == sorted(path.name for path in folder.path.iterdir())
+
+
+def test_a_link_in_place_of_the_settings_is_refused(tmp_path: Path, folder: NodeFolder) -> None:
+    elsewhere = tmp_path / "elsewhere.toml"
+    folder.settings_file.rename(elsewhere)
+    folder.settings_file.symlink_to(elsewhere)
+
+    with pytest.raises(StorageError, match="symbolic link"):
+        NodeFolder.open(folder.path)
