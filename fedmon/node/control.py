@@ -1,7 +1,7 @@
 """The door between the owner's shell and a running daemon: a Unix socket in the node folder.
 
 One request and one response a line, both JSON objects: ``{"command": "plan-list", "args": {}}`` is answered by
-``{"result": {...}}`` or by ``{"error": {"message": ..., "kind": ..., "exit_code": ...}}``.
+``{"result": {...}}`` or by ``{"error": {"message": ..., "type": ..., "exit_code": ...}}``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 
 SOCKET_NAME = "control.sock"
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Room for a training plan of the largest size that a node takes, escaped as JSON."""
 MAX_CONNECTIONS = 16
 IDLE_TIMEOUT_S = 10.0
+_BACKLOG = 128
 
 _SUN_PATH_BYTES = 100
 """A Unix address holds 104 to 108 bytes. Source: sys/un.h of Linux (108), macOS and the BSDs (104)."""
@@ -40,12 +41,16 @@ Submit = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 class ControlError(FedmonError):
-    """The daemon refused a command; carries the message, kind and exit code that it gave."""
+    """The daemon refused a command; carries the message, the type of error and the exit code that it gave."""
 
-    def __init__(self, message: str, *, kind: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.exit_code = exit_code
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        super().__init__(str(facts["message"]))
+        self.exit_code = int(facts["exit_code"])
+        self._type = str(facts["type"])
+
+    def facts(self) -> dict[str, str | int]:
+        """Return the daemon's error as it would have been without a socket between."""
+        return {**super().facts(), "type": self._type}
 
 
 class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,12 +58,6 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     command: str
     args: dict[str, Any] = {}
-
-
-def error_document(error: FedmonError) -> dict[str, Any]:
-    """Return what a shell or a control client is told of an error."""
-    kind = error.kind if isinstance(error, ControlError) else type(error).__name__.removesuffix("Error")
-    return {"message": str(error), "kind": kind, "exit_code": error.exit_code}
 
 
 class ControlServer:
@@ -92,7 +91,7 @@ class ControlServer:
             with short_address(path) as address:
                 self._listener.bind(address)
             path.chmod(0o600)
-            self._listener.listen(MAX_CONNECTIONS)
+            self._listener.listen(_BACKLOG)
         except OSError as error:
             self._listener.close()
             raise StorageError(f"cannot listen on {path}: {error.strerror}") from error
@@ -160,13 +159,13 @@ class ControlServer:
             request = msgspec.json.decode(line, type=ControlRequest)
             return msgspec.json.encode({"result": self._submit(request.command, request.args)}) + b"\n"
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            told = {"message": f"not a control request: {error}", "kind": "Usage", "exit_code": 2}
+            told = InvalidInputError(f"not a control request: {error}").facts()
         except FedmonError as error:
-            told = error_document(error)
+            told = error.facts()
         except Exception as error:  # one command of the owner never ends the daemon
             logger.exception("control command failed")
             message = f"the daemon failed on this command: {type(error).__name__}: {error}"
-            told = {"message": message, "kind": "Failed", "exit_code": 1}
+            told = {"message": message, "type": type(error).__name__, "exit_code": 1}
         return msgspec.json.encode({"error": told}) + b"\n"
 
     def _next_timeout_s(self) -> float | None:
@@ -242,7 +241,7 @@ def _peer(connected: socket.socket) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """Yield an address for ``path`` that fits into a Unix socket address, if need be through a link in a private folder."""
+    """Yield an address of ``path`` that is short enough for a socket, if need be through a link in a private folder."""
     if len(os.fsencode(path)) <= _SUN_PATH_BYTES:
         yield str(path)
         return

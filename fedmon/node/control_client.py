@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -29,7 +29,7 @@ class ControlClient:
         self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
 
-    def __enter__(self) -> ControlClient:
+    def __enter__(self) -> Self:
         """Connect. Raises DaemonNotRunningError when nobody listens."""
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         client.settimeout(self._timeout_s)
@@ -41,6 +41,9 @@ class ControlClient:
             raise DaemonNotRunningError(
                 f"the node of {self._path.parent} is not running: start it with 'fedmon node start'"
             ) from error
+        except (BlockingIOError, TimeoutError) as error:
+            client.close()
+            raise NoAnswerError(f"the daemon of {self._path.parent} does not take calls; look at its log") from error
         except OSError as error:
             client.close()
             raise StorageError(f"cannot connect to {self._path}: {error.strerror or error}") from error
@@ -63,10 +66,11 @@ class ControlClient:
         Raises ControlError with the daemon's own words when it refused, NoAnswerError when it stayed silent, and
         DaemonNotRunningError when it went away meanwhile.
         """
-        assert self._socket is not None, "use the client as a context manager"
+        if self._socket is None:
+            raise RuntimeError("the client is a context manager; call it inside its block")
         try:
             self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
-            response = self._receive()
+            response = self._receive(self._socket)
         except TimeoutError as error:
             raise NoAnswerError(
                 f"the daemon of {self._path.parent} did not answer '{command}' within {self._timeout_s:g} s"
@@ -74,17 +78,16 @@ class ControlClient:
         except (OSError, EOFError) as error:
             raise DaemonNotRunningError(f"the daemon of {self._path.parent} went away before it answered") from error
         if "error" in response:
-            raise ControlError(**response["error"])
+            raise ControlError(response["error"])
         result: dict[str, Any] = response["result"]
         return result
 
-    def _receive(self) -> dict[str, Any]:
-        assert self._socket is not None
+    def _receive(self, client: socket.socket) -> dict[str, Any]:
         deadline = Deadline(self._timeout_s)
         received = bytearray()
         while not received.endswith(b"\n"):
-            self._socket.settimeout(max(0.001, deadline.left_s()))
-            chunk = self._socket.recv(CHUNK_BYTES)
+            client.settimeout(max(0.001, deadline.left_s()))
+            chunk = client.recv(CHUNK_BYTES)
             received += chunk
             if not chunk or len(received) > MAX_RESPONSE_BYTES:
                 raise EOFError

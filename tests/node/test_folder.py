@@ -22,6 +22,15 @@ with NodeFolder(Path(sys.argv[1])).hold("daemon"):
     sys.stdin.read()
 """
 
+ASK = """
+import sys
+from pathlib import Path
+from fedmon.node.folder import NodeFolder
+print(flush=True)
+while True:
+    NodeFolder(Path(sys.argv[1])).holder()
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> NodeFolder:
@@ -67,7 +76,7 @@ def test_what_other_users_can_read_is_refused_with_the_command_that_closes_it(fo
 
 
 def test_a_folder_where_a_node_lives_is_never_made_again(folder: NodeFolder) -> None:
-    with pytest.raises(StorageError, match="lives in .* already"):
+    with pytest.raises(StorageError, match=r"lives in .* already"):
         NodeFolder.create(folder.path)
 
     assert folder.settings_file.read_bytes() == b"id = 'a'\n"
@@ -117,8 +126,7 @@ def test_asking_who_holds_a_folder_never_makes_a_start_fail(folder: NodeFolder) 
         [
             sys.executable,
             "-c",
-            "import sys\nfrom pathlib import Path\nfrom fedmon.node.folder import NodeFolder\n"
-            "print(flush=True)\nwhile True: NodeFolder(Path(sys.argv[1])).holder()",
+            ASK,
             str(folder.path),
         ],
         stdout=subprocess.PIPE,
