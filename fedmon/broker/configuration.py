@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.resources
-import pathlib
 import string
-from typing import Literal
 
 import msgspec
 
-from fedmon.broker.errors import BrokerError
 from fedmon.broker.roles import Role
 
 MAX_PACKET_BYTES = 1_048_576
+CERTIFICATE_ROLES = (Role.NODE, Role.RESEARCHER)
+"""Roles whose parties may prove themselves with a certificate instead of a password."""
 
 _LIMITS = {
     "max_packet_bytes": MAX_PACKET_BYTES,
@@ -21,19 +20,7 @@ _LIMITS = {
     "max_queued_bytes": 33_554_432,
     "max_keepalive_s": 300,
 }
-_MAX_CONNECTIONS = {None: 2000, Role.NODE: 2000, Role.RESEARCHER: 500, Role.MONITOR: 50}
-
-
-class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker's certificate and key.
-
-    With ``client_ca_folder`` a party proves itself with a certificate instead of a password: its common name is its
-    id, and ``<role>s.crt`` in that folder holds the authorities that may name parties of that role.
-    """
-
-    cert_file: pathlib.PurePath
-    key_file: pathlib.PurePath
-    client_ca_folder: pathlib.PurePath | None = None
+_MAX_CONNECTIONS = {None: 2000, Role.NODE: 2000, Role.RESEARCHER: 500, Role.MONITOR: 50, Role.ADMIN: 10}
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,53 +31,79 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     role: Role | None = None
 
 
-class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the templates leave open.
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How parties prove who they are, on a broker with users.
 
-    ``access_folder`` holds ``acl/`` and ``passwords/``, needed when a listener has a role. ``process_user`` is the
-    user that a mosquitto started by root becomes; None leaves it to mosquitto.
+    Passwords lie in ``passwords/<role>s`` of the broker's folder. ``tls`` needs ``certificates/broker.crt`` and
+    ``broker.key``. With ``client_certificates`` nodes and researchers need a certificate whose common name is their
+    id, from an authority in ``certificates/<role>s-ca.crt``, and no password.
+    """
+
+    tls: bool = False
+    client_certificates: bool = False
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the templates leave open; every path is relative to the broker's folder.
+
+    ``process_user`` is the user that a mosquitto started by root becomes; None leaves it to mosquitto.
     """
 
     heading: str
     listeners: tuple[Listener, ...]
-    data_folder: pathlib.PurePath
-    log_file: pathlib.PurePath | Literal["stdout"]
-    access_folder: pathlib.PurePath | None = None
-    tls: Tls | None = None
+    access: Access = Access()
+    log_destination: str
     process_user: str | None = None
 
 
 def render_mosquitto(configuration: Configuration) -> str:
-    """Return the text of mosquitto.conf. Raises BrokerError when a path cannot be written into it."""
-    log = configuration.log_file
+    """Return the text of mosquitto.conf."""
     user = configuration.process_user
     return template("mosquitto.conf").substitute(
         _LIMITS,
-        heading="\n".join(f"# {line}".rstrip() for line in configuration.heading.splitlines()),
-        data_folder=_path(configuration.data_folder),
-        log_destination=log if isinstance(log, str) else f"file {_path(log)}",
+        heading=commented(configuration.heading),
+        log_destination=configuration.log_destination,
         process_user=f"user {user}\n" if user else "",
-        listeners="".join(_listener(listener, configuration) for listener in configuration.listeners).rstrip(),
+        listeners="".join(_listener(listener, configuration.access) for listener in configuration.listeners).rstrip(),
     )
+
+
+def render_acl(role: Role) -> str:
+    """Return the text of a role's access list; nothing in it depends on who the users are."""
+    return (_templates() / "acl" / role.file_name).read_text(encoding="utf-8")
+
+
+def commented(text: str) -> str:
+    """Return the text as comment lines."""
+    return "\n".join(f"# {line}".rstrip() for line in text.splitlines())
 
 
 def template(name: str) -> string.Template:
     """Return one of the package's templates."""
-    folder = importlib.resources.files("fedmon.broker") / "templates"
-    return string.Template((folder / name).read_text(encoding="utf-8"))
+    return string.Template((_templates() / name).read_text(encoding="utf-8"))
 
 
-def _listener(listener: Listener, configuration: Configuration) -> str:
-    common = {"host": listener.host, "port": listener.port, "max_connections": _MAX_CONNECTIONS[listener.role]}
+def _templates() -> importlib.resources.abc.Traversable:
+    return importlib.resources.files("fedmon.broker") / "templates"
+
+
+def _listener(listener: Listener, access: Access) -> str:
+    address = f"{listener.port} {listener.host}".rstrip()
+    max_connections = _MAX_CONNECTIONS[listener.role]
     if listener.role is None:
-        return template("listener_open.conf").substitute(common)
-    raise BrokerError("no users yet")
-
-
-def _path(path: pathlib.PurePath) -> str:
-    text = str(path)
-    if not text.isprintable() or text != text.strip():
-        raise BrokerError(
-            f"the path {text!r} cannot be written into mosquitto's configuration; choose a plainer folder"
-        )
-    return text
+        return template("listener_open.conf").substitute(address=address, max_connections=max_connections)
+    role = listener.role.value
+    certificates = access.client_certificates and listener.role in CERTIFICATE_ROLES
+    return template("listener.conf").substitute(
+        role=role,
+        address=address,
+        max_connections=max_connections,
+        identity=(
+            f"require_certificate true\nuse_identity_as_username true\ncafile certificates/{role}s-ca.crt"
+            if certificates
+            else f"password_file passwords/{role}s"
+        ),
+        # Nobody takes over a node's connection by giving its client id; researchers have several instances each.
+        client_id="use_username_as_clientid true\n" if listener.role is Role.NODE else "",
+        tls=template("tls.conf").substitute() if access.tls else "",
+    )

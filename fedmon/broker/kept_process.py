@@ -8,22 +8,23 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import IO, cast
 
 from fedmon.broker.errors import BrokerStartError
 from fedmon.common.clock import Deadline
 
-_KEEPER = pathlib.Path(__file__).with_name("keeper.py")
+_KEEPER = pathlib.Path(__file__).resolve().with_name("keeper.py")
 _START_S = 15.0
 
 
 class KeptProcess:
-    """Start a command under a keeper; all methods may be called from any thread, one at a time.
+    """Start a command under a keeper, in ``folder``; all methods may be called from any thread, one at a time.
 
     What the command writes to standard error is appended to ``output``.
     Raises BrokerStartError when the command cannot be run.
     """
 
-    def __init__(self, command: Sequence[str], *, output: pathlib.Path) -> None:
+    def __init__(self, command: Sequence[str], *, folder: pathlib.Path, output: pathlib.Path) -> None:
         with output.open("ab") as stream:
             # -I -S: the keeper needs the standard library only, and no site or environment may change it.
             self._keeper = subprocess.Popen(
@@ -31,8 +32,12 @@ class KeptProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
+                cwd=folder,
                 start_new_session=True,
             )
+        # Always there with PIPE, which the type does not know.
+        self._orders = cast("IO[bytes]", self._keeper.stdin)
+        self._words = cast("IO[bytes]", self._keeper.stdout)
         try:
             self.pid = self._read_pid(command[0])
         except BaseException:
@@ -40,9 +45,8 @@ class KeptProcess:
             raise
 
     def _read_pid(self, program: str) -> int:
-        assert self._keeper.stdout is not None
-        ready, _, _ = select.select([self._keeper.stdout], [], [], _START_S)
-        line = self._keeper.stdout.readline().decode(errors="replace").strip() if ready else ""
+        ready, _, _ = select.select([self._words], [], [], _START_S)
+        line = self._words.readline().decode(errors="replace").strip() if ready else ""
         word, _, rest = line.partition(" ")
         if word != "pid":
             raise BrokerStartError(f"cannot run {program}: {rest or 'its keeper did not answer'}")
@@ -77,14 +81,12 @@ class KeptProcess:
         self._close(5.0)
 
     def _order(self, order: bytes) -> None:
-        assert self._keeper.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            self._keeper.stdin.write(order)
-            self._keeper.stdin.flush()
+            self._orders.write(order)
+            self._orders.flush()
 
     def _close(self, timeout_s: float) -> None:
-        for pipe in (self._keeper.stdin, self._keeper.stdout):
-            assert pipe is not None
+        for pipe in (self._orders, self._words):
             with contextlib.suppress(OSError):
                 pipe.close()
         if self.wait(timeout_s) is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
-import os
 import socket
+from typing import Any
 
 from fedmon.broker.errors import BrokerStartError, PortInUseError
 
@@ -15,12 +16,13 @@ def require_free(host: str, port: int) -> None:
 
     Raises PortInUseError when another process does, BrokerStartError when the address is not one of this machine's.
     """
-    _bound_port(host, port)
+    _listening(host, port).close()
 
 
-def free_port(host: str) -> int:
-    """Return a port on which nobody listens at the moment."""
-    return _bound_port(host, 0)
+def free_ports(host: str, count: int) -> list[int]:
+    """Return different ports on which nobody listens at the moment."""
+    with contextlib.ExitStack() as held:
+        return [int(held.enter_context(_listening(host, 0)).getsockname()[1]) for _ in range(count)]
 
 
 def is_loopback(host: str) -> bool:
@@ -33,9 +35,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def numeric_host(host: str) -> str:
+    """Return the one address that a listener is bound to; a name may stand for several. Every address stays ""."""
+    return _address(host, 0)[4][0] if host else ""
+
+
 def reachable_host(host: str) -> str:
     """Return the address under which this machine reaches a listener bound to ``host``."""
-    return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    if not host:
+        return "127.0.0.1"
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "::1"
+    return host
 
 
 def in_url(host: str) -> str:
@@ -43,24 +58,30 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _bound_port(host: str, port: int) -> int:
+def _listening(host: str, port: int) -> socket.socket:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            if os.name == "posix":
-                # As the brokers do it: a port whose last connections are still closing is free.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        family, kind, protocol, _, address = _address(host, port)
+        probe = socket.socket(family, kind, protocol)
+        try:
+            # As the brokers do it: a port whose last connections are still closing is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
-            bound: int = probe.getsockname()[1]
-            return bound
+        except OSError:
+            probe.close()
+            raise
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(host, port) from None
         cause = error.strerror or str(error)
         raise BrokerStartError(
-            f"cannot listen on port {port} of {host or '*'}: {cause}; use an address of this machine such as "
-            f"127.0.0.1, and a port above 1023 unless you are root"
+            f"cannot listen on port {port} of {host or 'every address'}: {cause}; use an address of this machine such "
+            f"as 127.0.0.1, and a port above 1023 unless you are root"
         ) from None
+    return probe
+
+
+def _address(host: str, port: int) -> tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]:
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # IPv4 first: every broker and client speaks it.
+    return min(found, key=lambda entry: entry[0] != socket.AF_INET)

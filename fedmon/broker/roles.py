@@ -11,8 +11,14 @@ class Role(enum.Enum):
     NODE = "node"
     RESEARCHER = "researcher"
     MONITOR = "monitor"
+    ADMIN = "admin"
 
     @property
     def file_name(self) -> str:
         """Name of this role's password file and access list."""
         return f"{self.value}s"
+
+    @property
+    def port_offset(self) -> int:
+        """How far the port of this role's listener lies above the first."""
+        return list(Role).index(self)

@@ -35,9 +35,10 @@ def answer(broker: Engine) -> probe.Answer:
 def test_a_started_broker_answers_at_once_on_a_free_loopback_port(engine: Engine) -> None:
     engine.start()
 
-    assert probe.Answer.ACCEPTED == answer(engine)
-    assert f"mqtt://127.0.0.1:{engine.port}" == engine.url
-    assert engine.alive() and engine.pid is not None
+    assert answer(engine) == probe.Answer.ACCEPTED
+    assert engine.url == f"mqtt://127.0.0.1:{engine.port}"
+    assert engine.alive()
+    assert engine.pid is not None
     assert engine.name in " ".join(psutil.Process(engine.pid).cmdline())
 
 
@@ -48,7 +49,7 @@ def test_a_stopped_broker_leaves_no_process_and_no_listener(engine: Engine) -> N
     engine.stop()
 
     assert not process.is_running()
-    assert (probe.Answer.SILENT, False, None) == (answer(engine), engine.alive(), engine.pid)
+    assert (answer(engine), engine.alive(), engine.pid) == (probe.Answer.SILENT, False, None)
 
 
 @pytest.mark.parametrize("how", ["kill method", "signal from elsewhere"])
@@ -67,7 +68,7 @@ def test_a_killed_broker_comes_back_on_the_same_port(engine: Engine, how: str) -
 
     assert port == engine.port
     assert pid != engine.pid
-    assert probe.Answer.ACCEPTED == answer(engine)
+    assert answer(engine) == probe.Answer.ACCEPTED
 
 
 def test_another_broker_on_the_port_is_not_adopted(engine: Engine, tmp_path: pathlib.Path) -> None:
@@ -78,7 +79,7 @@ def test_another_broker_on_the_port_is_not_adopted(engine: Engine, tmp_path: pat
         second.start()
 
     assert not second.alive()
-    assert probe.Answer.ACCEPTED == answer(engine)
+    assert answer(engine) == probe.Answer.ACCEPTED
 
 
 def test_a_foreign_listener_on_the_port_is_not_adopted(tmp_path: pathlib.Path) -> None:
@@ -105,13 +106,14 @@ def test_the_broker_dies_with_its_parent(engine_class: type[Engine], victim: str
         assert parent.stdout is not None
         broker = psutil.Process(int(parent.stdout.readline()))
         keeper = broker.parent()
-        assert keeper is not None and keeper.ppid() == parent.pid
+        assert keeper is not None
+        assert keeper.ppid() == parent.pid
 
         os.kill(parent.pid if victim == "the process that started it" else keeper.pid, signal.SIGKILL)
         _, still_there = psutil.wait_procs([broker], timeout=5.0)
 
         parent.kill()
-    assert [] == still_there
+    assert still_there == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", ""])
@@ -127,7 +129,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: pathlib.Path) -> None:
     broker.stop()
     (tmp_path / "data" / "mosquitto.db").write_bytes(b"not a database")
 
-    with pytest.raises(BrokerStartError, match=r"mosquitto broker on 127\.0\.0\.1:.* ended; its log says: .*Couldn't open database"):
+    with pytest.raises(BrokerStartError, match=r"mosquitto broker on .* ended; its log says: .*Couldn't open database"):
         broker.start()
 
     assert not broker.alive()
