@@ -1,0 +1,45 @@
+# The two commands of the README are `make demo` and `make test`; each does all its own set-up.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.fedmon-installed
+PATH := $(PATH):/usr/sbin:/usr/local/sbin
+export PATH
+JOBS ?= 2
+
+.PHONY: demo test check bench soak venv format clean
+
+demo: venv
+	@$(BIN)/fedmon demo $(ARGS)
+
+test: venv
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not soak" $(ARGS)
+
+soak: venv
+	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+check: venv
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m "not soak and not slow_docs"
+
+bench: venv
+	@for name in requests router ingest replies footprint recovery; do $(BIN)/python -m bench.$$name || exit 1; done
+
+format: venv
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+venv: $(STAMP)
+
+$(STAMP): setup.py pyproject.toml envs/constraints.txt
+	@test -n "$(PYTHON)" || { echo "fedmon needs Python 3.11 or newer; install it, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "installing fedmon and its pinned packages into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[broker,test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,32 @@
+"""See, ask and steer machines you cannot log in to."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedmon.common.training_plan import TrainingPlan
+    from fedmon.researcher.federation import Federation
+    from fedmon.researcher.requests import Requests
+
+__all__ = ["Federation", "Requests", "TrainingPlan", "__version__"]
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Federation": "fedmon.researcher.federation",
+    "Requests": "fedmon.researcher.requests",
+    "TrainingPlan": "fedmon.common.training_plan",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on its first use, so that a node never loads what a researcher needs."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""What every side agrees on; imports nothing else of ours."""

@@ -1,0 +1,36 @@
+"""Timestamps come from UTC, durations from the monotonic clock."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+
+def utc_now() -> datetime.datetime:
+    """Return the present moment in UTC, with its zone."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def seconds_from_now(seconds: float) -> datetime.datetime:
+    """Return the UTC moment that lies ``seconds`` ahead."""
+    return utc_now() + datetime.timedelta(seconds=seconds)
+
+
+class Deadline:
+    """A point on the monotonic clock after which waiting ends; jumps of the wall clock do not move it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._start = time.monotonic()
+        self._end = self._start + seconds
+
+    def left_s(self) -> float:
+        """Return the seconds left, never negative."""
+        return max(0.0, self._end - time.monotonic())
+
+    def passed(self) -> bool:
+        """Tell whether the deadline lies behind us."""
+        return time.monotonic() >= self._end
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the deadline was set."""
+        return time.monotonic() - self._start

@@ -1,0 +1,91 @@
+"""The errors of fedmon: the class says what the caller can do, the message says what, where and what to do."""
+
+from __future__ import annotations
+
+
+class FedmonError(Exception):
+    """The root of every error that fedmon raises on purpose.
+
+    ``exit_code`` is what a shell verb ends with: 1 failed, 2 usage or settings, 3 not found, 4 refused or in conflict,
+    5 no connection, 6 no answer in time.
+    """
+
+    exit_code: int = 1
+
+    def facts(self) -> dict[str, str | int]:
+        """Return what a program is told of the error: its type, message and exit code."""
+        return {"type": type(self).__name__, "message": str(self), "exit_code": self.exit_code}
+
+
+class SettingsError(FedmonError):
+    """A settings file, environment variable or option holds something that is not allowed."""
+
+    exit_code = 2
+
+
+class NoAnswerError(FedmonError):
+    """Somebody is there but did not answer within the stated time."""
+
+    exit_code = 6
+
+
+class InvalidIdError(FedmonError, ValueError):
+    """An id cannot be used in a topic, a file name or an access list."""
+
+    exit_code = 2
+
+
+class InvalidMessageError(FedmonError, ValueError):
+    """Bytes from the wire are not a message of ours; `code` is the wire's error code."""
+
+    def __init__(self, reason: str, *, code: str = "malformed") -> None:
+        super().__init__(reason)
+        self.reason, self.code = reason, code
+
+
+class ConnectionFailedError(FedmonError):
+    """The broker could not be reached or refused us; names host, port and cause."""
+
+    exit_code = 5
+
+    def __init__(self, host: str, port: int, cause: str) -> None:
+        super().__init__(f"cannot connect to the broker at {host}:{port}: {cause}")
+        self.host, self.port, self.cause = host, port, cause
+
+
+class IdInUseError(ConnectionFailedError):
+    """Another process is connected under the same id, and the broker lets only one live."""
+
+
+class NotConnectedError(FedmonError):
+    """Nothing was sent because there is no connection to the broker at the moment."""
+
+    exit_code = 5
+
+
+class FolderInUseError(FedmonError):
+    """Another process holds the lock of this folder."""
+
+    exit_code = 4
+
+
+class StorageError(FedmonError):
+    """A file or folder of ours cannot be read or written; names the path and the cause."""
+
+
+class NotFoundError(FedmonError):
+    """What was named does not exist; says what was looked for, and where what exists can be listed."""
+
+    exit_code = 3
+
+
+class ConflictError(FedmonError):
+    """What was asked clashes with what is there already, or a policy refuses it; names both."""
+
+    exit_code = 4
+
+
+class InvalidInputError(FedmonError, ValueError):
+    """A value, file or table that was handed in cannot be used; names it and says what would do."""
+
+    exit_code = 2

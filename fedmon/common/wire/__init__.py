@@ -1,0 +1,1 @@
+"""The wire: topics, messages, their strict codec and the MQTT transport."""

@@ -1,0 +1,188 @@
+"""Bytes become messages here, or are refused here; past this door nobody asks whether a key exists."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.wire.messages import (
+    PROTOCOL,
+    AnyReply,
+    AnyRequest,
+    AnyTelemetry,
+    ErrorCode,
+    LogRecord,
+    Message,
+    Presence,
+    SampleBatch,
+)
+
+MAX_PAYLOAD_BYTES = 100_000
+MAX_DEPTH = 32
+
+_encoder = msgspec.json.Encoder()
+_STRUCTURE = b'[]{}":'
+_NOT_STRUCTURE = bytes(set(range(256)) - set(_STRUCTURE))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_STRING = re.compile(rb'"[^"]*"')
+_MAJOR = PROTOCOL.partition("/")[2].partition(".")[0]
+
+REQUEST_COMMANDS = frozenset({"ping", "list", "search", "approval", "training-plan-status", "monitor", "ack"})
+
+
+def encode(message: Message) -> bytes:
+    """Return the JSON bytes of a message.
+
+    Raises InvalidMessageError when they would not fit into one MQTT message on every broker.
+    """
+    payload = _encoder.encode(message)
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise InvalidMessageError(
+            f"a message of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}",
+            code=ErrorCode.TOO_LARGE.value,
+        )
+    return payload
+
+
+def decode_request(payload: bytes) -> AnyRequest:
+    """Decode what a researcher sends. Raises InvalidMessageError, with the wire's error code."""
+    document = _versioned(payload)
+    if document.get("command") not in REQUEST_COMMANDS:
+        raise InvalidMessageError(
+            f"command {document.get('command')!r} is not one of {', '.join(sorted(REQUEST_COMMANDS))}",
+            code=ErrorCode.UNKNOWN_COMMAND.value,
+        )
+    request: AnyRequest = _converted(document, AnyRequest)
+    return request
+
+
+def decode_reply(payload: bytes) -> AnyReply:
+    """Decode what a node sends to a researcher. Raises InvalidMessageError."""
+    reply: AnyReply = _converted(_versioned(payload), AnyReply)
+    return reply
+
+
+def decode_presence(payload: bytes) -> Presence:
+    """Decode a node's presence. Raises InvalidMessageError."""
+    presence: Presence = _converted(_versioned(payload), Presence)
+    return presence
+
+
+def decode_telemetry(payload: bytes) -> AnyTelemetry:
+    """Decode a batch of samples or scalars. Raises InvalidMessageError."""
+    message: AnyTelemetry = _converted(_versioned(payload), AnyTelemetry)
+    if isinstance(message, SampleBatch):
+        length = len(message.t)
+        if len(message.mono) != length or any(len(column) != length for column in message.m.values()):
+            raise InvalidMessageError("the columns of a sample batch differ in length")
+    return message
+
+
+def decode_log(payload: bytes) -> LogRecord:
+    """Decode one log record. Raises InvalidMessageError."""
+    record: LogRecord = _converted(_versioned(payload), LogRecord)
+    return record
+
+
+def decode_document(payload: bytes) -> dict[str, Any]:
+    """Decode JSON strictly into a mapping.
+
+    Refuses, with InvalidMessageError: more than 100 KB, depth over 32, duplicate keys, NaN, Infinity, numbers out of
+    range, invalid UTF-8, and anything that is not a JSON object.
+    """
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise InvalidMessageError(
+            f"a payload of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}",
+            code=ErrorCode.TOO_LARGE.value,
+        )
+    structure = _structure(payload)
+    if _too_deep(structure):
+        raise InvalidMessageError(f"JSON is nested deeper than {MAX_DEPTH}")
+    try:
+        document = msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as error:
+        raise InvalidMessageError(f"payload is not valid JSON: {_one_line(str(error))}") from None
+    if not isinstance(document, dict):
+        raise InvalidMessageError(f"payload is a JSON {type(document).__name__}, not an object")
+    if _members(document, structure.count(b"{")) != structure.count(b":"):
+        raise InvalidMessageError("a JSON object names a key twice")
+    return document
+
+
+def recover_envelope(payload: bytes) -> dict[str, Any]:
+    """Return the readable parts of a refused request's envelope, for the error reply; empty when nothing is."""
+    try:
+        document = decode_document(payload)
+    except InvalidMessageError:
+        return {}
+    wanted: dict[str, type] = {"id": str, "session": str, "sequence": int, "instance": str, "researcher_id": str}
+    return {key: document[key] for key, kind in wanted.items() if type(document.get(key)) is kind}
+
+
+def _versioned(payload: bytes) -> dict[str, Any]:
+    document = decode_document(payload)
+    version = document.get("protocol_version")
+    if not isinstance(version, str):
+        raise InvalidMessageError("Object missing required field `protocol_version`", code=ErrorCode.VERSION.value)
+    name, _, number = version.partition("/")
+    if name != "fedmon" or number.partition(".")[0] != _MAJOR:
+        raise InvalidMessageError(
+            f"message speaks {version[:40]!r} and this side speaks {PROTOCOL!r}; upgrade the older of the two",
+            code=ErrorCode.VERSION.value,
+        )
+    return document
+
+
+def _converted(document: dict[str, Any], kind: Any) -> Any:
+    try:
+        return msgspec.convert(document, kind)
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+        raise InvalidMessageError(_one_line(str(error))) from None
+
+
+def _structure(payload: bytes) -> bytes:
+    """Return the brackets and colons of a JSON text, without what its strings hold."""
+    if b"\\" in payload:
+        payload = payload.replace(rb"\\", b"").replace(rb"\"", b"")
+    return _STRING.sub(b"", payload.translate(None, _NOT_STRUCTURE))
+
+
+def _too_deep(structure: bytes) -> bool:
+    if structure.count(b"[") + structure.count(b"{") <= MAX_DEPTH:
+        return False
+    brackets = structure.translate(_ONE_KIND, b":")
+    for _ in range(MAX_DEPTH):
+        peeled = brackets.replace(b"[]", b"")
+        if len(peeled) == len(brackets):
+            break
+        brackets = peeled
+    return bool(brackets)
+
+
+def _members(document: dict[str, Any], objects: int) -> int:
+    """Count the members of all ``objects`` JSON objects in a document; looks no further than the last of them."""
+    members, waiting = 0, [document]
+    containers: list[list[Any]] = []
+    while waiting or containers:
+        if waiting:
+            value = waiting.pop()
+            members += len(value)
+            objects -= 1
+            inside: Any = value.values()
+        elif objects > 0:
+            inside = containers.pop()
+        else:
+            break
+        for item in inside:
+            if type(item) is dict:
+                waiting.append(item)
+            elif type(item) is list:
+                containers.append(item)
+    return members
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]

@@ -1,0 +1,318 @@
+"""Every message of the wire "fedmon/1", as frozen values.
+
+Requests, replies and what a node sends of itself have separate unions, so that a reply can never be taken for a
+request. Field names are the JSON keys. Times are RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+PROTOCOL = "fedmon/1"
+MAX_LEASE_S = 60.0
+MAX_PAGE = 1000
+
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ShortText = Annotated[str, Meta(max_length=256)]
+LongText = Annotated[str, Meta(max_length=16_384)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Utc = Annotated[datetime.datetime, Meta(tz=True)]
+
+
+class ErrorCode(enum.Enum):
+    """Why a node did not do what a message asked."""
+
+    MALFORMED = "malformed"
+    VERSION = "version"
+    UNKNOWN_COMMAND = "unknown-command"
+    EXPIRED = "expired"
+    WRONG_ADDRESS = "wrong-address"
+    REFUSED = "refused"
+    UNSUPPORTED = "unsupported"
+    TOO_LARGE = "too-large"
+    BUSY = "busy"
+    FAILED = "failed"
+
+
+class PlanStatus(enum.Enum):
+    """Where a training plan stands with the owner of a node."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
+    """What every message carries; ``command`` is the tag of the class."""
+
+    protocol_version: str = PROTOCOL
+
+
+# --- requests: researcher to node ---------------------------------------------------------------------------------
+
+
+class Request(Message, frozen=True, kw_only=True):
+    """The envelope of a request; a reply echoes id, session and sequence."""
+
+    researcher_id: Id
+    instance: Id = "main"
+    id: ShortText
+    session: ShortText
+    sequence: Count
+    expires: Utc
+
+
+class Ping(Request, frozen=True, kw_only=True, tag="ping"):
+    """Ask for a sign of life."""
+
+
+class ListDatasets(Request, frozen=True, kw_only=True, tag="list"):
+    """Ask for the datasets that this researcher may see, in pages."""
+
+    offset: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+
+
+class SearchDatasets(Request, frozen=True, kw_only=True, tag="search"):
+    """Ask for the datasets that carry every one of ``tags``; answered also when nothing matches."""
+
+    tags: Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=64)]
+    offset: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+
+
+class Approval(Request, frozen=True, kw_only=True, tag="approval"):
+    """Ask the owner to approve a training plan: its exact bytes as ``source``, or where to fetch them.
+
+    ``sha256`` is the digest of the exact bytes. Exactly one of ``source`` and ``url`` is given.
+    """
+
+    name: ShortText
+    description: LongText = ""
+    sha256: Sha256
+    size_bytes: Count
+    source: str | None = None
+    url: Annotated[str, Meta(max_length=2048)] | None = None
+
+
+class TrainingPlanStatus(Request, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Ask where the plan with this digest stands."""
+
+    sha256: Sha256
+
+
+class Monitor(Request, frozen=True, kw_only=True, tag="monitor"):
+    """Start, stop or renew a lease on live metrics, ask what is measured, or ask for samples again.
+
+    ``interval_s`` is the wanted sampling interval; ``lease_s`` how long it holds unless renewed. ``first_seq`` and
+    ``last_seq`` (both included) name the samples of ``stream`` that a resend asks for.
+    """
+
+    action: Literal["start", "stop", "status", "resend"]
+    interval_s: Annotated[float, Meta(gt=0, le=3600)] | None = None
+    lease_s: Annotated[float, Meta(gt=0, le=MAX_LEASE_S)] = 30.0
+    live: bool = True
+    stream: ShortText = "host"
+    boot: Count | None = None
+    first_seq: Count | None = None
+    last_seq: Count | None = None
+
+
+class Ack(Request, frozen=True, kw_only=True, tag="ack"):
+    """Tell a node that these results of its outbox are safe with the researcher; has no reply."""
+
+    ids: Annotated[list[ShortText], Meta(max_length=1000)]
+
+
+AnyRequest = Ping | ListDatasets | SearchDatasets | Approval | TrainingPlanStatus | Monitor | Ack
+STATE_CHANGING: tuple[type[Request], ...] = (Approval,)
+"""Requests whose effect is committed with their id, so that asking again changes nothing twice."""
+
+
+# --- replies: node to the researcher that asked -------------------------------------------------------------------
+
+
+class Reply(Message, frozen=True, kw_only=True):
+    """The envelope of a reply."""
+
+    node_id: Id
+    researcher_id: Id
+    id: ShortText
+    session: ShortText
+    sequence: Count
+    success: bool = True
+
+
+class Pong(Reply, frozen=True, kw_only=True, tag="pong"):
+    """A sign of life; ``time`` is the node's clock."""
+
+    time: Utc
+    boot: Count
+    agent_version: ShortText
+
+
+class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node tells of a dataset; its path never leaves the node.
+
+    ``shape`` is rows and columns of a table (or as the owner gave it); ``dtypes`` maps column to type name.
+    """
+
+    dataset_id: str
+    name: str
+    data_type: str
+    tags: list[str]
+    description: str = ""
+    shape: list[int] | None = None
+    dtypes: dict[str, str] | None = None
+    dataset_parameters: dict[str, Any] | None = None
+    created: datetime.datetime | None = None
+    modified: datetime.datetime | None = None
+
+
+class DatasetsReply(Reply, frozen=True, kw_only=True):
+    """One page of datasets; ``count`` is how many there are in all, ``next_offset`` where the next page starts."""
+
+    datasets: list[Dataset]
+    count: Count
+    offset: Count = 0
+    next_offset: Count | None = None
+
+
+class ListReply(DatasetsReply, frozen=True, kw_only=True, tag="list"):
+    """The datasets that this researcher may see."""
+
+
+class SearchReply(DatasetsReply, frozen=True, kw_only=True, tag="search"):
+    """The datasets that match."""
+
+
+class ApprovalReply(Reply, frozen=True, kw_only=True, tag="approval"):
+    """The plan's bytes and record are on the node's disk; ``status`` is what its owner decided so far."""
+
+    plan_id: str
+    sha256: str
+    status: PlanStatus
+    note: str = ""
+
+
+class TrainingPlanStatusReply(Reply, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Where a plan stands; ``status`` is null when the node does not know these bytes."""
+
+    sha256: str
+    status: PlanStatus | None
+    plan_id: str | None = None
+    name: str | None = None
+    note: str = ""
+    decided: Utc | None = None
+    approval_obligation: bool = True
+
+
+class MonitorReply(Reply, frozen=True, kw_only=True, tag="monitor"):
+    """The lease as granted, and what this node measures.
+
+    ``capabilities`` maps a metric or collector to null when measured, else to the reason why not.
+    """
+
+    action: str
+    interval_s: float
+    lease_s: float | None = None
+    streams: list[str]
+    capabilities: dict[str, str | None]
+    metrics: list[str]
+    reason: str = ""
+
+
+class Error(Reply, frozen=True, kw_only=True, tag="error"):
+    """The node did not do it, and why; id, session and sequence are empty or 0 where they could not be read."""
+
+    id: str = ""
+    session: str = ""
+    sequence: int = 0
+    success: bool = False
+    code: ErrorCode
+    reason: str
+
+
+# --- sent by a node of itself --------------------------------------------------------------------------------------
+
+
+class PlanDecision(Message, frozen=True, kw_only=True, tag="plan-decision"):
+    """The owner decided, or the node found out something, about a plan; stays in the outbox until acknowledged."""
+
+    node_id: Id
+    researcher_id: Id
+    id: ShortText
+    boot: Count
+    plan_id: str
+    sha256: str
+    name: str
+    status: PlanStatus
+    note: str = ""
+    problem: str = ""
+    decided: Utc
+
+
+class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
+    """Samples ``seq`` to ``seq + len(t) - 1`` of one stream, as columns.
+
+    ``t`` is Unix time and ``mono`` monotonic time, both in seconds; ``m`` maps a series such as
+    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null where a reading was missed.
+    ``reasons`` says why a null is one.
+    """
+
+    node_id: Id
+    boot: Count
+    stream: ShortText
+    seq: Count
+    t: list[float]
+    mono: list[float]
+    m: dict[str, list[float | None]]
+    reasons: dict[str, str] = {}
+
+
+class LogRecord(Message, frozen=True, kw_only=True, tag="log"):
+    """One record of a node's log."""
+
+    node_id: Id
+    boot: Count
+    time: Utc
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+    logger: ShortText
+    msg: LongText
+
+
+class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
+    """Scalars of a training loop, beside the resources of its node."""
+
+    node_id: Id
+    researcher_id: str = ""
+    job_id: str = ""
+    metric: dict[str, float | None]
+    iteration: int | None = None
+    epoch: int | None = None
+    t: float | None = None
+
+
+class Presence(Message, frozen=True, kw_only=True, tag="status"):
+    """Retained on the node's status topic, and its last will; ``boot`` rises with each connection."""
+
+    node_id: Id
+    boot: Count
+    state: Literal["online", "draining", "offline"]
+    since: Utc
+    reason: str = ""
+    agent_version: ShortText
+    capabilities: list[str] = []
+    streams: list[str] = []
+
+
+AnyReply = (
+    Pong | ListReply | SearchReply | ApprovalReply | TrainingPlanStatusReply | MonitorReply | Error | PlanDecision
+)
+AnyTelemetry = SampleBatch | AddScalar

@@ -1,0 +1,180 @@
+"""The parts of a node, made from its folder and settings, without any connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from fedmon import __version__
+from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.settings import NodeSettings
+from fedmon.node.audit import Audit
+from fedmon.node.collectors import host_collectors
+from fedmon.node.database import Database
+from fedmon.node.datasets import DatasetRegister
+from fedmon.node.dialect import Dialect, FedmonDialect, Outgoing
+from fedmon.node.effects import Effects
+from fedmon.node.fetcher import Fetcher
+from fedmon.node.folder import NodeFolder
+from fedmon.node.leases import Leases
+from fedmon.node.monitoring import Monitoring
+from fedmon.node.outbox import Outbox
+from fedmon.node.plan_checker import PlanChecker
+from fedmon.node.plan_records import Verdict
+from fedmon.node.plans import PlanRegister
+from fedmon.node.policy import Policy
+from fedmon.node.publisher import Publisher
+from fedmon.node.router import Router
+from fedmon.node.sampler import Sampler
+from fedmon.node.services import Services
+
+if TYPE_CHECKING:
+    from fedmon.node.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+
+CAPABILITIES = ["ping", "list", "search", "approval", "training-plan-status", "monitor", "ack"]
+
+
+class Assembly:
+    """Everything of a node but its connection; made on one thread, then owned by the worker's.
+
+    ``hand_over(job)`` runs a job on the worker's thread; ``publish(payload)`` and ``send(outgoing)`` hand over to the
+    connection.
+    """
+
+    def __init__(
+        self,
+        folder: NodeFolder,
+        settings: NodeSettings,
+        *,
+        boot: int,
+        hand_over: Callable[[Callable[[], None]], bool],
+        publish: Callable[[bytes], bool],
+        send: Callable[[Outgoing], bool],
+    ) -> None:
+        self._settings, self._hand_over = settings, hand_over
+        self.policy = Policy(settings.policy, settings.id)
+        self.audit = Audit(folder.path)
+        database = Database(folder.database_file)
+        plans = PlanRegister(database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes)
+        self.checker = PlanChecker(plans.store.read, on_verdict=self._on_verdict)
+        self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=hand_over)
+        self._sampler, self._publisher = self._metrics(publish, boot)
+        leases = Leases(default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s)
+        self.services = Services(
+            node_id=settings.id,
+            boot=boot,
+            agent_version=__version__,
+            database=database,
+            datasets=DatasetRegister(database),
+            plans=plans,
+            outbox=Outbox(database),
+            effects=Effects(database),
+            policy=self.policy,
+            audit=self.audit,
+            monitoring=Monitoring(leases, self._sampler, self._publisher),
+            check_plan=self.checker.submit,
+            fetch=self.fetcher.submit,
+        )
+        self.dialect = _dialect(settings)
+        self.router = Router(self.services, self.dialect, send)
+
+    @property
+    def capabilities(self) -> list[str]:
+        """Name what this node answers."""
+        return [name for name in CAPABILITIES if name != "monitor" or self.services.monitoring.enabled]
+
+    def start(self, daemon: Daemon) -> None:
+        """Start measuring, checking and the owner's door; the worker runs already."""
+        self.checker.start()
+        self._hand_over(self._take_up)
+        if self._sampler is not None:
+            self._sampler.start()
+        from fedmon.node.owner_desk import open_desk
+
+        self._desk = open_desk(daemon)
+
+    def obey(self, settings: NodeSettings) -> None:
+        """Follow other rules from now on; on the worker's thread."""
+        self.policy = Policy(settings.policy, settings.id)
+        self.services.policy = self.policy
+        if self._publisher is not None:
+            self._publisher.set_leaves(self.policy.metric_leaves)
+
+    def reconnected(self, boot: int) -> None:
+        """Number samples and decisions under another boot; on the worker's thread."""
+        self.services.boot = boot
+        if self._publisher is not None:
+            self._publisher.set_boot(boot)
+
+    def stop_measuring(self) -> None:
+        """End the sampler, and send what it gathered."""
+        if self._sampler is not None:
+            self._sampler.stop()
+        if self._publisher is not None:
+            self._publisher.flush()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the threads beside the worker."""
+        self._desk.stop()
+        self.checker.stop(min(1.0, timeout_s))
+        self.fetcher.stop(min(0.5, timeout_s))
+
+    def close(self) -> None:
+        """Close the files; on the worker's thread."""
+        self.audit.close()
+        self.services.database.close()
+
+    def _metrics(self, publish: Callable[[bytes], bool], boot: int) -> tuple[Sampler | None, Publisher | None]:
+        metrics = self._settings.metrics
+        if not metrics.enabled:
+            return None, None
+
+        def counts() -> dict[str, float | None]:
+            return sampler.counts() | publisher.counts()
+
+        def sent(names: Iterable[str], samples: int) -> None:
+            self.audit.count_all("metrics", names, samples)
+
+        publisher = Publisher(
+            node_id=self._settings.id,
+            boot=boot,
+            send=publish,
+            leaves=self.policy.metric_leaves,
+            interval_s=metrics.interval_s,
+            on_sent=sent,
+        )
+        sampler = Sampler(host_collectors(counts=counts), interval_s=metrics.interval_s, on_sample=publisher.publish)
+        return sampler, publisher
+
+    def _take_up(self) -> None:
+        """Continue what an earlier process left: default plans, and plans that no worker has read."""
+        if self._settings.default_plans_dir is not None:
+            try:
+                for plan in self.services.plans.load_defaults(self._settings.default_plans_dir):
+                    self.audit.record("plan-default", plan=plan.plan_id, sha256=plan.sha256, name=plan.name)
+            except (InvalidInputError, FedmonError) as error:
+                logger.error("the default plans were not taken in: %s", error)
+        for sha256 in self.services.plans.unchecked():
+            self.checker.submit(sha256)
+
+    def _on_verdict(self, sha256: str, verdict: Verdict) -> None:
+        self._hand_over(lambda: self._take_verdict(sha256, verdict))
+
+    def _take_verdict(self, sha256: str, verdict: Verdict) -> None:
+        with self.services.database.transaction():
+            finding = self.services.plans.record_verdict(sha256, verdict)
+            if finding is not None:
+                self.services.announce(finding)
+        if finding is not None:
+            self.router.push(finding.researchers)
+
+
+def _dialect(settings: NodeSettings) -> Dialect:
+    if settings.wire == "fedbiomed4":
+        from fedmon.node.dialect_fedbiomed4 import FedBioMedDialect
+
+        return FedBioMedDialect(settings.id)
+    return FedmonDialect()

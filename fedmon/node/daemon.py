@@ -1,0 +1,208 @@
+"""The node daemon: puts the parts together, connects, and stops in order.
+
+Threads: the worker owns the registers and runs the router; the transport connects; the sampler measures; the control
+server lets the owner in; checker and fetcher do what is slow. None of them waits for another but the main one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedmon import __version__
+from fedmon.common.clock import Deadline, utc_now
+from fedmon.common.errors import FedmonError, IdInUseError, InvalidMessageError
+from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
+from fedmon.common.settings import NodeSettings, load_node
+from fedmon.common.wire import codec, topics
+from fedmon.common.wire.messages import LogRecord
+from fedmon.common.wire.transport import Link, Transport
+from fedmon.node.assembly import Assembly
+from fedmon.node.dialect import Outgoing
+from fedmon.node.folder import NodeFolder
+from fedmon.node.presence import REFRESH_S, PresenceKeeper
+from fedmon.node.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+STOP_WITHIN_S = 4.5
+OWNER_TIMEOUT_S = 10.0
+
+
+class Daemon:
+    """One running node."""
+
+    def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
+        self.folder, self.settings = folder, settings
+        self.started = utc_now()
+        self.link: Link | None = None
+        self.connected_since = ""
+        self._finished = threading.Event()
+        self._signals = 0
+        self._reload = False
+        self.failure: FedmonError | None = None
+        self.worker = Worker("fedmon-router", self._on_start)
+        self.presence = PresenceKeeper(
+            folder,
+            node_id=settings.id,
+            agent_version=__version__,
+            capabilities=lambda: self.parts.capabilities,
+            streams=lambda: self.parts.services.monitoring.streams,
+            publish=lambda topic, payload: self.transport.publish(topic, payload, qos=1, retain=True),
+        )
+        self.parts = Assembly(
+            folder, settings, boot=self.presence.boot, hand_over=self.worker.post, publish=self._publish_metrics,
+            send=self._send,
+        )  # fmt: skip
+        self.transport = Transport(
+            settings.broker,
+            client_id=settings.id,
+            subscriptions=[*self.parts.dialect.subscriptions(settings.id), (topics.status(settings.id), 0)],
+            on_message=self._on_message,
+            on_link=self._on_link,
+            will=self.presence.will,
+        )
+        self._logs = OutgoingLogHandler(self._send_log)
+
+    def run(self) -> None:
+        """Serve until a signal comes, or until the node cannot go on. Raises what ended it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, self._on_hangup)
+        logging.getLogger("fedmon").addHandler(self._logs)
+        self.worker.every(REFRESH_S, self.presence.refresh)
+        self.worker.every(1.0, self._tick)
+        self.worker.every(3600.0, self.parts.services.purge)
+        self.worker.start()
+        self.parts.start(self)
+        self.transport.start()
+        if self.parts.services.policy.obeys_nobody:
+            logger.warning(
+                "node %s obeys nobody yet: every request is refused; allow a researcher with: "
+                "fedmon node policy allow RESEARCHER --dir %s", self.settings.id, self.folder.path,
+            )  # fmt: skip
+        while not self._finished.wait():
+            pass
+        self._stop()
+        if self.failure is not None:
+            raise self.failure
+
+    def reload(self) -> None:
+        """Read the settings again; a bad file changes nothing. On the worker's thread. Raises SettingsError."""
+        settings = load_node(self.folder.path, os.environ)
+        self.settings = settings
+        self.parts.obey(settings)
+        self.parts.services.audit.record("settings-reloaded")
+        logger.info("settings read again from %s", self.folder.settings_file)
+
+    # --- called on other threads: they put and return --------------------------------------------------------------
+
+    def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:
+        if topic == topics.status(self.settings.id):
+            self.worker.post(lambda: self.presence.correct(payload))
+        else:
+            self.worker.post(lambda: self.parts.router.receive(topic, payload, retained=retained))
+
+    def _on_link(self, link: Link) -> None:
+        self.link = link
+        if link.up:
+            self.worker.post(self._on_up)
+        elif link.final:
+            self.failure = self.transport.failed or IdInUseError(link.host.host, link.host.port, link.cause)
+            self._finished.set()
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(128 + number)
+        self._finished.set()
+
+    def _on_hangup(self, _number: int, _frame: object) -> None:
+        self.worker.post(self._reload_or_say)
+
+    def _send(self, outgoing: Outgoing) -> bool:
+        return self.transport.publish(outgoing.topic, outgoing.payload, qos=outgoing.qos)
+
+    def _publish_metrics(self, payload: bytes) -> bool:
+        flat = self.settings.monitoring_topic == "flat"
+        topic = topics.MONITORING_FLAT if flat else topics.monitoring(self.settings.id)
+        return self.transport.publish(topic, payload, qos=0)
+
+    def _send_log(self, level: str, name: str, text: str, _created: float) -> None:
+        services = self.parts.services
+        if not services.policy.log_leaves(level) or not self.transport.is_connected:
+            return
+        record = LogRecord(
+            node_id=self.settings.id,
+            boot=self.presence.boot,
+            time=utc_now(),
+            level=level,  # type: ignore[arg-type]  # the level names of Python's logging
+            logger=name[:256],
+            msg=text[:16_000],
+        )
+        with contextlib.suppress(InvalidMessageError):
+            if self.transport.publish(topics.log(self.settings.id), codec.encode(record), qos=0):
+                services.audit.count("logs", f"{name} {level}")
+
+    # --- on the worker's thread --------------------------------------------------------------------------------------
+
+    def _on_start(self) -> None:
+        self.parts.services.database.adopt()
+
+    def _on_up(self) -> None:
+        self.connected_since = utc_now().isoformat(timespec="seconds")
+        self.parts.reconnected(self.presence.boot)
+        self.presence.announce()
+        self.parts.router.push()
+
+    def _tick(self) -> None:
+        self.parts.services.monitoring.follow()
+        self.parts.services.audit.sync()
+
+    def _reload_or_say(self) -> None:
+        try:
+            self.reload()
+        except FedmonError as error:
+            logger.error("the settings stay as they were: %s", error)
+
+    def _stop(self) -> None:
+        deadline = Deadline(STOP_WITHIN_S)
+        reason = "stopped by its owner" if self.failure is None else str(self.failure)[:200]
+        logging.getLogger("fedmon").removeHandler(self._logs)
+        self.parts.stop_measuring()
+        # Requests that were heard are still answered before the farewell.
+        with contextlib.suppress(FedmonError):
+            self.worker.call(lambda: None, timeout_s=min(1.5, deadline.left_s()))
+        self.transport.stop(min(2.0, deadline.left_s()), farewell=self.presence.farewell(reason))
+        self.parts.stop(deadline.left_s())
+        self.worker.post(self.parts.close)
+        if not self.worker.stop(deadline.left_s()):
+            logger.error("the node did not end in order within %.1f s", STOP_WITHIN_S)
+            os._exit(1)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the node of a folder in the foreground; what `fedmon node start` becomes."""
+    parser = argparse.ArgumentParser(prog="fedmon node start", description="Run the node of a folder.")
+    parser.add_argument("--dir", type=Path, required=True, help="The node's folder.")
+    parser.add_argument("--log-level", default="INFO", help="The lowest level that is shown here.")
+    options = parser.parse_args(argv)
+    configure_cli_logging(options.log_level)
+    try:
+        folder = NodeFolder.open(options.dir)
+        with folder.hold("daemon"):
+            Daemon(folder, load_node(folder.path, os.environ)).run()
+    except FedmonError as error:
+        print(f"fedmon: {error}", file=sys.stderr)  # noqa: T201  # the last word of a program, not of a library
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""How a node hears requests and says replies: which topics, which bytes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import ALL_INSTANCES, MAIN_INSTANCE
+from fedmon.common.wire import codec, topics
+from fedmon.common.wire.messages import AnyRequest, Error, ErrorCode, Message, PlanDecision, Reply
+from fedmon.common.wire.topics import Channel
+
+
+class Sender(msgspec.Struct, frozen=True, kw_only=True):
+    """To whom an answer goes, as far as it can be known."""
+
+    researcher_id: str
+    instance: str = MAIN_INSTANCE
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """A message on its way to a researcher."""
+
+    topic: str
+    payload: bytes
+    qos: int = 1
+
+
+class Refused(InvalidMessageError):
+    """A message that is not served; ``sender`` is who gets the error reply, or None where nobody is known."""
+
+    def __init__(self, error: InvalidMessageError, sender: Sender | None, envelope: dict[str, object]) -> None:
+        super().__init__(error.reason, code=error.code)
+        self.sender, self.envelope = sender, envelope
+
+
+class Dialect(Protocol):
+    """One wire, as a node speaks it."""
+
+    def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
+        """Return the filters and QoS under which the node hears requests."""
+        ...
+
+    def request(self, topic: str, payload: bytes) -> AnyRequest:
+        """Read a request. Raises Refused."""
+        ...
+
+    def answer(self, reply: Message, *, to: Sender, request: AnyRequest | None) -> Outgoing | None:
+        """Write an answer or a decision; None where this wire stays silent. Raises InvalidMessageError."""
+        ...
+
+
+class FedmonDialect:
+    """The wire "fedmon/1"."""
+
+    def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
+        """Return the filters and QoS under which the node hears requests."""
+        return [(topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)]
+
+    def request(self, topic: str, payload: bytes) -> AnyRequest:
+        """Read a request. Raises Refused."""
+        address = topics.parse(topic)
+        if address.channel not in (Channel.BROADCAST, Channel.COMMAND) or address.researcher_id is None:
+            raise Refused(InvalidMessageError(f"nothing is expected on topic {topic[:200]!r}"), None, {})
+        try:
+            request = codec.decode_request(payload)
+            if request.researcher_id != address.researcher_id:
+                raise InvalidMessageError(
+                    f"the topic says researcher {address.researcher_id!r} and the message says "
+                    f"{request.researcher_id[:64]!r}; send under your own id",
+                    code=ErrorCode.WRONG_ADDRESS.value,
+                )
+        except InvalidMessageError as error:
+            envelope = codec.recover_envelope(payload)
+            instance = str(envelope.get("instance", MAIN_INSTANCE))
+            sender = Sender(
+                researcher_id=address.researcher_id,
+                instance=instance if topics.ID_PATTERN.fullmatch(instance) else MAIN_INSTANCE,
+            )
+            raise Refused(error, sender, envelope) from None
+        return request
+
+    def answer(self, reply: Message, *, to: Sender, request: AnyRequest | None) -> Outgoing | None:  # noqa: ARG002
+        """Write an answer to its instance, or a decision to every instance. Raises InvalidMessageError."""
+        if not isinstance(reply, Reply | PlanDecision):
+            return None
+        instance = ALL_INSTANCES if isinstance(reply, PlanDecision) else to.instance
+        return Outgoing(
+            topic=topics.reply(to.researcher_id, instance, reply.node_id), payload=codec.encode(reply), qos=1
+        )
+
+
+def error_reply(node_id: str, refused: Refused) -> Error | None:
+    """Return the error reply to a message that is not served; None where no sender is known."""
+    if refused.sender is None:
+        return None
+    envelope = refused.envelope
+    sequence = envelope.get("sequence", 0)
+    return Error(
+        node_id=node_id,
+        researcher_id=refused.sender.researcher_id,
+        id=str(envelope.get("id", ""))[:256],
+        session=str(envelope.get("session", ""))[:256],
+        sequence=sequence if isinstance(sequence, int) and 0 <= sequence < 2**63 else 0,
+        code=ErrorCode(refused.code),
+        reason=refused.reason,
+    )

@@ -1,0 +1,51 @@
+"""`approval`: take in the exact bytes of a training plan for the owner to decide about."""
+
+from __future__ import annotations
+
+from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.wire.messages import Approval, ApprovalReply, Reply
+from fedmon.node.handlers.envelope import echo
+from fedmon.node.services import Services
+
+
+class WaitForBytes(Exception):
+    """The plan's bytes are not in the message: they must be fetched before it can be answered."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+
+def answer(request: Approval, services: Services) -> Reply:
+    """Keep bytes and record, then tell where the plan stands; runs inside the transaction of its effect.
+
+    Raises WaitForBytes when the message names a URL, FedmonError when the plan cannot be taken in.
+    """
+    if (request.source is None) == (request.url is None):
+        raise InvalidInputError("an approval carries exactly one of `source` and `url`")
+    if request.source is None:
+        raise WaitForBytes(request.url or "")
+    return take_in(request, request.source.encode(), services)
+
+
+def take_in(request: Approval, source: bytes, services: Services) -> ApprovalReply:
+    """Keep bytes and record; have a worker read the plan once both are committed. Raises FedmonError."""
+    plan = services.plans.request(request, source)
+    if not plan.checked:
+        services.database.after_commit(lambda: services.check_plan(plan.sha256))
+    return ApprovalReply(
+        plan_id=plan.plan_id,
+        sha256=plan.sha256,
+        status=plan.status,
+        note=plan.note,
+        **echo(request, services.node_id),
+    )
+
+
+def fetched(request: Approval, source: object, services: Services) -> ApprovalReply:
+    """Continue with what was fetched. Raises the error that fetching ended with."""
+    if isinstance(source, FedmonError):
+        raise source
+    if not isinstance(source, bytes):
+        raise InvalidInputError("the plan could not be fetched")
+    return take_in(request, source, services)

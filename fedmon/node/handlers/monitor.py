@@ -1,0 +1,48 @@
+"""`monitor`: leases on live metrics, and what this node measures."""
+
+from __future__ import annotations
+
+from fedmon.common.wire.messages import ErrorCode, Monitor, MonitorReply, Reply
+from fedmon.node.handlers.envelope import echo, error
+from fedmon.node.leases import LeaseRefusedError
+from fedmon.node.services import Services
+
+
+def answer(request: Monitor, services: Services) -> Reply:
+    """Start, renew or stop a lease; always tell what is measured, as far as the owner lets it leave."""
+    monitoring = services.monitoring
+    if not monitoring.enabled:
+        return error(request, services.node_id, ErrorCode.UNSUPPORTED, "the owner of this node switched metrics off")
+    lease_s: float | None = None
+    interval_s = monitoring.interval_s()
+    match request.action:
+        case "start":
+            try:
+                granted = monitoring.start(
+                    request.researcher_id,
+                    request.instance,
+                    interval_s=request.interval_s,
+                    lease_s=request.lease_s,
+                    live=request.live,
+                )
+            except LeaseRefusedError as refusal:
+                return error(request, services.node_id, ErrorCode.BUSY, str(refusal))
+            lease_s, interval_s = granted.lease_s, granted.interval_s
+        case "stop":
+            monitoring.stop(request.researcher_id, request.instance)
+            interval_s = monitoring.interval_s()
+        case "resend":
+            reason = "this node keeps no recording, so samples that were missed cannot be sent again"
+            return error(request, services.node_id, ErrorCode.UNSUPPORTED, reason)
+        case "status":
+            pass
+    leaves = services.policy.metric_leaves
+    return MonitorReply(
+        action=request.action,
+        interval_s=interval_s,
+        lease_s=lease_s,
+        streams=monitoring.streams,
+        capabilities={name: reason for name, reason in monitoring.capabilities().items() if leaves(name)},
+        metrics=[name for name in monitoring.metrics() if leaves(name)],
+        **echo(request, services.node_id),
+    )

@@ -1,0 +1,257 @@
+"""Every request passes here: decoded, judged by the policy, handled, audited, answered.
+
+Real, demo and simulated nodes all run this router; it knows no broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, InvalidMessageError
+from fedmon.common.wire.messages import (
+    STATE_CHANGING,
+    AnyRequest,
+    Approval,
+    Error,
+    ErrorCode,
+    Message,
+    PlanDecision,
+    Reply,
+)
+from fedmon.node.dialect import Dialect, Outgoing, Refused, Sender, error_reply
+from fedmon.node.effects import content_digest
+from fedmon.node.handlers import HANDLERS
+from fedmon.node.handlers.approval import WaitForBytes, fetched
+from fedmon.node.handlers.envelope import error
+from fedmon.node.services import Services
+from fedmon.node.throttle import Throttle
+
+logger = logging.getLogger(__name__)
+
+RESEND_AFTER_S = 5.0
+_COMMANDS = {kind: kind.__struct_config__.tag for kind in HANDLERS}
+
+
+class Router:
+    """Turns incoming bytes into answers; owned by one thread.
+
+    ``send(outgoing)`` hands a message to the connection and returns False when there is none.
+    """
+
+    def __init__(self, services: Services, dialect: Dialect, send: Callable[[Outgoing], bool]) -> None:
+        self.services, self.dialect = services, dialect
+        self._send = send
+        self.counters: Counter[str] = Counter()
+        self._junk = Throttle(burst=20, per_s=5.0)
+        self._noise = Throttle(burst=10, per_s=0.2)
+        self._fetching: set[tuple[str, str]] = set()
+        self._resent: dict[str, tuple[str, float]] = {}
+        self._waiting = set(services.outbox.waiting())
+
+    def receive(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
+        """Serve one message; never raises for what it holds."""
+        if retained:
+            # A command that a broker kept is of an unknown age, and nobody waits for it.
+            self._refuse("retained", "a retained command was ignored on topic %s", topic)
+            return
+        try:
+            request = self.dialect.request(topic, payload)
+        except Refused as refused:
+            self._refuse(refused.code, "message on topic %s refused: %s", topic, refused.reason)
+            self._answer_refused(refused)
+            return
+        if request.expires <= utc_now():
+            reason = f"the request expired at {request.expires.isoformat()} by this node's clock; check both clocks"
+            self._decline(request, ErrorCode.EXPIRED, reason)
+            return
+        refusal = self.services.policy.refusal(request.researcher_id)
+        if refusal is not None:
+            self._decline(request, ErrorCode.REFUSED, refusal)
+            return
+        self._serve(request)
+
+    def push(self, researcher_ids: Iterable[str] | None = None) -> None:
+        """Send what waits in the outbox, of these researchers or of all."""
+        self._waiting = set(self.services.outbox.waiting())
+        for researcher_id in self._waiting if researcher_ids is None else self._waiting & set(researcher_ids):
+            self._resend(researcher_id)
+
+    # --- serving ---------------------------------------------------------------------------------------------------
+
+    def _serve(self, request: AnyRequest) -> None:
+        command = _COMMANDS[type(request)]
+        self.counters["served"] += 1
+        try:
+            self.services.audit.record(
+                "command", researcher=request.researcher_id, instance=request.instance, command=command, id=request.id
+            )
+            answer = self._handled(request)
+        except WaitForBytes as wait:
+            self._fetch(request, wait.url)
+            answer = None
+        except ConflictError as problem:
+            answer = error(request, self.services.node_id, ErrorCode.REFUSED, str(problem))
+        except InvalidInputError as problem:
+            answer = error(request, self.services.node_id, ErrorCode.MALFORMED, str(problem))
+        except FedmonError as problem:
+            logger.error("command %s of researcher %s failed: %s", command, request.researcher_id, problem)
+            answer = error(request, self.services.node_id, ErrorCode.FAILED, str(problem))
+        except Exception:
+            # One broken handler must not end the node.
+            logger.exception("command %s of researcher %s failed", command, request.researcher_id)
+            reason = f"the node failed at {command}; its log says why"
+            answer = error(request, self.services.node_id, ErrorCode.FAILED, reason)
+        if answer is not None:
+            self._answer(answer, request)
+        self._resend_to(request)
+
+    def _handled(self, request: AnyRequest) -> Reply | bytes | None:
+        if isinstance(request, STATE_CHANGING):
+            return self._once(request, lambda: HANDLERS[type(request)](request, self.services))
+        return HANDLERS[type(request)](request, self.services)
+
+    def _once(self, request: AnyRequest, effect: Callable[[], Reply | None]) -> Reply | bytes | None:
+        """Make an effect, its id and its reply one commit; a repeat gets the stored reply."""
+        services = self.services
+        content = content_digest(request)
+        stored = services.effects.stored_reply(request.researcher_id, request.id, content=content)
+        if stored is not None:
+            self.counters["repeated"] += 1
+            return stored
+        with services.database.transaction():
+            reply = effect()
+            if reply is not None:
+                services.effects.remember(
+                    request.researcher_id,
+                    request.id,
+                    msgspec.json.encode(reply),
+                    request.expires,
+                    content=content,
+                )
+        return reply
+
+    def _fetch(self, request: AnyRequest, url: str) -> None:
+        """Have the bytes of a plan fetched; its request is answered when they are there."""
+        if not isinstance(request, Approval) or (key := (request.researcher_id, request.id)) in self._fetching:
+            return
+        self._fetching.add(key)
+
+        def finish(source: object) -> None:
+            self._fetching.discard(key)
+            self._continue(request, source)
+
+        if not self.services.fetch(url, request.sha256, finish):
+            self._fetching.discard(key)
+            self._decline(request, ErrorCode.BUSY, "this node fetches too many plans already; try again later")
+
+    def _continue(self, request: Approval, source: object) -> None:
+        try:
+            answer = self._once(request, lambda: fetched(request, source, self.services))
+        except FedmonError as problem:
+            answer = error(request, self.services.node_id, ErrorCode.FAILED, str(problem))
+        if answer is not None:
+            self._answer(answer, request)
+
+    # --- answering -------------------------------------------------------------------------------------------------
+
+    def _answer(self, answer: Reply | bytes, request: AnyRequest) -> None:
+        reply = answer if isinstance(answer, Reply) else _stored(answer)
+        to = Sender(researcher_id=request.researcher_id, instance=request.instance)
+        outgoing = self._encoded(reply, to, request)
+        if outgoing is None:
+            return
+        facts = {"code": reply.code.value} if isinstance(reply, Error) else {}
+        self._send_audited(
+            outgoing, "reply", to=to.researcher_id, instance=to.instance, command=_tag(reply), id=reply.id, **facts
+        )
+
+    def _encoded(self, reply: Reply, to: Sender, request: AnyRequest | None) -> Outgoing | None:
+        try:
+            return self.dialect.answer(reply, to=to, request=request)
+        except InvalidMessageError as problem:
+            logger.error("a reply to researcher %s cannot be sent: %s", to.researcher_id, problem)
+            if request is None or isinstance(reply, Error):
+                return None
+            too_large = error(request, self.services.node_id, ErrorCode.TOO_LARGE, problem.reason)
+            return self.dialect.answer(too_large, to=to, request=request)
+
+    def _decline(self, request: AnyRequest, code: ErrorCode, reason: str) -> None:
+        """Answer with an error, and write it down, as long as this researcher does not flood us."""
+        self._refuse(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)
+        command = _COMMANDS[type(request)]
+        if not self._junk.allows(request.researcher_id):
+            self.services.audit.count("declined", f"{request.researcher_id} {command} {code.value}")
+            return
+        self.services.audit.record(
+            "command",
+            researcher=request.researcher_id,
+            instance=request.instance,
+            command=command,
+            id=request.id,
+            declined=code.value,
+        )
+        self._answer(error(request, self.services.node_id, code, reason), request)
+
+    def _answer_refused(self, refused: Refused) -> None:
+        reply = error_reply(self.services.node_id, refused)
+        if reply is None or refused.sender is None:
+            return
+        if not self._junk.allows(refused.sender.researcher_id):
+            self.services.audit.count("declined", f"{refused.sender.researcher_id} {refused.code}")
+            return
+        outgoing = self._encoded(reply, refused.sender, None)
+        if outgoing is not None:
+            self._send_audited(
+                outgoing, "reply", to=refused.sender.researcher_id, command="error", id=reply.id, code=refused.code
+            )
+
+    def _refuse(self, code: str, text: str, *facts: object) -> None:
+        self.counters[f"refused {code}"] += 1
+        level = logging.WARNING if self._noise.allows(code) else logging.DEBUG
+        logger.log(level, text, *facts)
+
+    def _send_audited(self, outgoing: Outgoing, event: str, **facts: object) -> None:
+        sent = self._send(outgoing)
+        if not sent:
+            self.counters["unsent"] += 1
+            facts["unsent"] = True
+        self.services.audit.record(event, **facts)
+
+    # --- the outbox ------------------------------------------------------------------------------------------------
+
+    def _resend_to(self, request: AnyRequest) -> None:
+        """Send again what this researcher has not acknowledged: at once to a new session, else every few seconds."""
+        researcher_id = request.researcher_id
+        if researcher_id not in self._waiting:
+            return
+        session, then = self._resent.get(researcher_id, ("", 0.0))
+        if session != request.session or time.monotonic() - then > RESEND_AFTER_S:
+            self._resent[researcher_id] = (request.session, time.monotonic())
+            self._resend(researcher_id)
+
+    def _resend(self, researcher_id: str) -> None:
+        decisions = self.services.outbox.unacked(researcher_id)
+        if not decisions:
+            self._waiting.discard(researcher_id)
+        for decision in decisions:
+            outgoing = self.dialect.answer(decision, to=Sender(researcher_id=researcher_id), request=None)
+            if outgoing is not None:
+                self._send_audited(outgoing, "decision", to=researcher_id, id=decision.id, sha256=decision.sha256)
+
+
+_stored_types = {kind.__struct_config__.tag: kind for kind in Reply.__subclasses__() if kind.__struct_config__.tag}
+
+
+def _stored(payload: bytes) -> Reply:
+    command = msgspec.json.decode(payload, type=dict[str, object])["command"]
+    return msgspec.json.decode(payload, type=_stored_types[command])
+
+
+def _tag(message: Message | PlanDecision) -> str:
+    return str(type(message).__struct_config__.tag)

@@ -1,0 +1,53 @@
+"""What the handlers of a node work with: its registers, its rules, and its metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from fedmon.common.clock import utc_now
+from fedmon.common.wire.messages import PlanDecision
+from fedmon.node.audit import Audit
+from fedmon.node.database import Database
+from fedmon.node.datasets import DatasetRegister
+from fedmon.node.effects import Effects
+from fedmon.node.monitoring import Monitoring
+from fedmon.node.outbox import Outbox
+from fedmon.node.plan_records import Decision
+from fedmon.node.plans import PlanRegister
+from fedmon.node.policy import Policy
+
+
+@dataclasses.dataclass(kw_only=True)
+class Services:
+    """The parts of one node; all belong to the thread that runs the router.
+
+    ``check_plan(sha256)`` has a new plan read by a worker; ``fetch(url, sha256, done)`` fetches a plan's bytes and
+    calls ``done(bytes | FedmonError)`` on the router's thread, and returns False when too many wait already.
+    """
+
+    node_id: str
+    boot: int
+    agent_version: str
+    database: Database
+    datasets: DatasetRegister
+    plans: PlanRegister
+    outbox: Outbox
+    effects: Effects
+    policy: Policy
+    audit: Audit
+    monitoring: Monitoring
+    check_plan: Callable[[str], object] = lambda _sha256: None
+    fetch: Callable[[str, str, Callable[[object], None]], bool] = lambda _url, _sha256, _done: False
+
+    def announce(self, decision: Decision) -> tuple[PlanDecision, ...]:
+        """Put the messages of a decision into the outbox; inside the transaction that made it."""
+        messages = decision.messages(node_id=self.node_id, boot=self.boot)
+        for message in messages:
+            self.outbox.add(message)
+        return messages
+
+    def purge(self) -> None:
+        """Forget stored replies and undelivered results whose time is over."""
+        self.effects.purge(now=utc_now())
+        self.outbox.expire(now=utc_now())

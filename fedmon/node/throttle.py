@@ -1,0 +1,27 @@
+"""How often something may happen: so that junk is neither logged nor answered as fast as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+
+_MAX_KEYS = 1000
+
+
+class Throttle:
+    """Allows ``burst`` events of one key at once, and ``per_s`` a second in the long run; owned by one thread."""
+
+    def __init__(self, *, burst: int, per_s: float) -> None:
+        self._burst, self._per_s = float(burst), per_s
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, key: str) -> bool:
+        """Count an event; tell whether it is still within the limit."""
+        now = time.monotonic()
+        left, then = self._buckets.pop(key, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._per_s)
+        allowed = left >= 1.0
+        self._buckets[key] = (left - 1.0 if allowed else left, now)
+        if len(self._buckets) > _MAX_KEYS:
+            self._buckets.popitem(last=False)
+        return allowed

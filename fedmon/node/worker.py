@@ -1,0 +1,115 @@
+"""The one thread that owns a node's registers: messages, owner's commands and timers are its work, in turn."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from fedmon.common.errors import FedmonError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CAPACITY = 4_000
+
+
+class BusyError(FedmonError):
+    """The node is stopping, or did not get to it in time."""
+
+
+class Worker:
+    """Runs posted jobs one after another on a thread of its own. Every method is safe from any thread."""
+
+    def __init__(self, name: str, on_start: Callable[[], None]) -> None:
+        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(CAPACITY)
+        self._on_start = on_start
+        self._timers: list[tuple[float, float, Callable[[], object]]] = []
+        self.dropped = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    def every(self, seconds: float, job: Callable[[], object]) -> None:
+        """Run a job on a grid of ``seconds``; before `start` only."""
+        self._timers.append((time.monotonic() + seconds, seconds, job))
+
+    def start(self) -> None:
+        """Start the thread; it runs ``on_start`` first."""
+        self._thread.start()
+
+    def post(self, job: Callable[[], object]) -> bool:
+        """Queue a job; False, and counted, when too many wait."""
+        try:
+            self._queue.put_nowait(job)
+        except queue.Full:
+            self.dropped += 1
+            return False
+        return True
+
+    def call(self, job: Callable[[], T], *, timeout_s: float) -> T:
+        """Run a job on the worker's thread and return its result, or raise what it raised.
+
+        Raises BusyError when the node is stopping or did not get to it in time.
+        """
+        done = threading.Event()
+        outcome: list[T] = []
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(job())
+            except FedmonError as error:
+                failure.append(error)
+            finally:
+                done.set()
+
+        if self._stopping or not self.post(run) or not done.wait(timeout_s):
+            raise BusyError(f"the node is busy or stopping and did not get to it within {timeout_s:g} s; try again")
+        if failure:
+            raise failure[0]
+        if not outcome:
+            raise BusyError("the node failed at this command; its log says why")
+        return outcome[0]
+
+    def stop(self, timeout_s: float) -> bool:
+        """Finish what waits, then end; tell whether that came true in time."""
+        self._stopping = True
+        try:
+            self._queue.put(None, timeout=timeout_s)
+        except queue.Full:
+            return False
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self._on_start()
+        while True:
+            due = min((timer[0] for timer in self._timers), default=None)
+            try:
+                job = self._queue.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+            except queue.Empty:
+                pass
+            else:
+                if job is None:
+                    return
+                _guarded(job)
+            self._run_timers()
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        for index, (due, period, job) in enumerate(self._timers):
+            if due <= now:
+                _guarded(job)
+                missed = int((now - due) // period) + 1
+                self._timers[index] = (due + missed * period, period, job)
+
+
+def _guarded(job: Callable[[], object]) -> None:
+    try:
+        job()
+    except Exception:
+        # The worker serves every researcher: one broken job must not end it.
+        logger.exception("a job of the node failed")

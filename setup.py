@@ -1,0 +1,80 @@
+"""Packaging of fedmon: metadata, dependencies and extras."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "([^"]+)"', (HERE / "fedmon/__init__.py").read_text(), re.MULTILINE)
+README = HERE / "README.md"
+
+BASE = [
+    "archspec>=0.2.5",
+    "msgspec>=0.19",
+    "nvidia-ml-py>=12.535",
+    "paho-mqtt>=2.2,<3",
+    "persist-queue>=1.1,<2",
+    "platformdirs>=4",
+    "psutil>=6",
+    "python-minifier>=3",
+    "requests>=2.32",
+    "rich>=13.8",
+    "tabulate>=0.9",
+    "tomlkit>=0.13",
+    "typer>=0.15",
+]
+BROKER = ["iotcore>=0.4", "python-multipart>=0.0.20", "starlette>=0.46", "uvicorn>=0.34"]
+REPORT = ["fpdf2>=2.8", "h5py>=3.12", "matplotlib>=3.9", "pandas>=2.2", "pyarrow>=18"]
+TEST = [
+    "build>=1.2",
+    "hypothesis>=6.100",
+    "import-linter>=2.3",
+    "ipykernel>=6.29",
+    "jsonschema>=4.23",
+    "mypy>=1.15",
+    "nbclient>=0.10",
+    "nbformat>=5.10",
+    "pytest>=8.3",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
+    "PyYAML>=6",
+    "ruff>=0.11",
+    "scikit-learn>=1.5",
+    "setuptools>=77",
+    "types-psutil",
+    "types-requests",
+    "types-tabulate",
+]
+
+setup(
+    name="fedmon",
+    version=VERSION[1] if VERSION else "0",
+    description="See, ask and steer machines you cannot log in to.",
+    long_description=README.read_text() if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["fedmon", "fedmon.*"]),
+    package_data={
+        "fedmon": ["py.typed"],
+        "fedmon.broker": ["templates/*"],
+        "fedmon.demo": ["*.csv", "*.md", "*.txt", "datasets/*", "plans/*"],
+    },
+    install_requires=BASE,
+    extras_require={"broker": BROKER, "report": REPORT, "test": [*BROKER, *TEST]},
+    entry_points={"console_scripts": ["fedmon=fedmon.cli:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering",
+        "Topic :: System :: Monitoring",
+    ],
+)
