@@ -9,7 +9,7 @@ from fedmon.common.metrics.sample import Sample
 MAX_SAMPLES = 10
 MAX_AGE_S = 10.0
 MAX_BYTES = 65_536
-_NUMBER_BYTES = 21
+_NUMBER_BYTES = 25
 _FRAME_BYTES = 256
 
 
@@ -44,7 +44,7 @@ class OpenBatch:
         self._boot, self._stream, self._seq = boot, stream, seq
         self._series = tuple(first.values)
         self._samples = [first]
-        # Upper bounds, so that nothing has to be encoded twice: names once, then numbers of at most 20 characters.
+        # Upper bounds, so that nothing has to be encoded twice: names once, then numbers of at most 24 characters.
         self._row_bytes = (len(self._series) + 2) * _NUMBER_BYTES
         self._size = _FRAME_BYTES + sum(map(len, self._series)) + 8 * len(self._series) + self._added(first)
 

@@ -47,7 +47,9 @@ class Sampler:
         self._collect_s: float | None = None
 
     def start(self) -> None:
-        """Start the thread; its first tick is now."""
+        """Probe the collectors, then start the thread; its first tick is now."""
+        for watch in self._watches:
+            watch.probe()
         self._thread = threading.Thread(target=self._run, name="fedmon-sampler")
         self._thread.start()
 
@@ -83,7 +85,10 @@ class Sampler:
             self._changed.notify_all()
 
     def capabilities(self) -> dict[str, str | None]:
-        """Map each metric, or one series of it, to None when it is measured, else to the reason why not."""
+        """Map each metric, or one series of it, to None when it is measured, else to the reason why not.
+
+        What was found at the start, and what is wrong at present; empty before the start.
+        """
         report: dict[str, str | None] = {}
         for watch in self._watches:
             report.update(watch.capabilities())
@@ -160,11 +165,15 @@ class _Watch:
         self._collector = collector
         self._gave: tuple[str, ...] = ()
         self._problem = ""
+        self._probed: dict[str, str | None] = {}
+
+    def probe(self) -> None:
+        """Ask the collector what it measures."""
         try:
-            self._probed = dict(collector.probe())
+            self._probed = dict(self._collector.probe())
         except Exception as error:  # noqa: BLE001 - a collector must not keep the others from starting
-            self._probed = {collector.name: _reason(error)}
-            logger.warning("collector %s cannot be probed: %s", collector.name, _reason(error))
+            self._probed = {self._collector.name: _reason(error)}
+            logger.warning("collector %s cannot be probed: %s", self._collector.name, _reason(error))
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         """Add one reading; when it fails, None and the reason for each series of the previous one."""

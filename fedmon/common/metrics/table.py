@@ -7,7 +7,7 @@ instance (CPU mode, device, interface, mount point) is meant is a label, and a c
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -50,21 +50,20 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
 
 
-def _row(
-    kind: Kind, scope: Scope, source: str, unit: Unit, labels: tuple[str, ...], rows: Mapping[str, str]
-) -> list[Metric]:
+def _rows(source: str, unit: Unit, rows: Mapping[str, str], *, labels: tuple[str, ...] = ()) -> list[Metric]:
+    """Make rows of one source and unit from name and help; the name says kind and scope."""
     return [
-        Metric(name=name, kind=kind, unit=unit, scope=scope, help=text, source=source, labels=labels)
+        Metric(
+            name=name,
+            kind=Kind.COUNTER if name.endswith("_total") else Kind.GAUGE,
+            unit=unit,
+            scope=Scope(name.partition("_")[0]),
+            help=text,
+            source=source,
+            labels=labels,
+        )
         for name, text in rows.items()
     ]
-
-
-def _gauges(source: str, unit: Unit, rows: Mapping[str, str], *, labels: tuple[str, ...] = ()) -> list[Metric]:
-    return _row(Kind.GAUGE, Scope.HOST, source, unit, labels, rows)
-
-
-def _counters(source: str, unit: Unit, rows: Mapping[str, str], *, labels: tuple[str, ...] = ()) -> list[Metric]:
-    return _row(Kind.COUNTER, Scope.HOST, source, unit, labels, rows)
 
 
 _STAT = "/proc/stat, first line"
@@ -75,7 +74,7 @@ _NETDEV = "/proc/net/dev"
 _STATVFS = "statvfs of each mount in /proc/self/mounts"
 
 _ROWS: list[Metric] = [
-    *_gauges(
+    *_rows(
         _STAT,
         Unit.RATIO,
         {
@@ -83,7 +82,7 @@ _ROWS: list[Metric] = [
             " not busy."
         },
     ),
-    *_counters(
+    *_rows(
         _STAT,
         Unit.SECONDS,
         {
@@ -92,8 +91,8 @@ _ROWS: list[Metric] = [
         },
         labels=("mode",),
     ),
-    *_gauges("/sys/devices/system/cpu/online", Unit.COUNT, {"host_cpu_count": "Logical CPUs that are online."}),
-    *_gauges(
+    *_rows("/sys/devices/system/cpu/online", Unit.COUNT, {"host_cpu_count": "Logical CPUs that are online."}),
+    *_rows(
         _MEMINFO,
         Unit.BYTES,
         {
@@ -106,7 +105,7 @@ _ROWS: list[Metric] = [
             "host_swap_used_bytes": "Swap space in use.",
         },
     ),
-    *_gauges(
+    *_rows(
         _LOADAVG,
         Unit.COUNT,
         {
@@ -115,7 +114,7 @@ _ROWS: list[Metric] = [
             "host_load15": "Processes running or waiting for CPU or disk, averaged over 15 minutes.",
         },
     ),
-    *_gauges(
+    *_rows(
         _STATVFS,
         Unit.BYTES,
         {
@@ -125,7 +124,7 @@ _ROWS: list[Metric] = [
         },
         labels=("mountpoint",),
     ),
-    *_counters(
+    *_rows(
         _DISKSTATS,
         Unit.BYTES,
         {
@@ -134,7 +133,7 @@ _ROWS: list[Metric] = [
         },
         labels=("device",),
     ),
-    *_counters(
+    *_rows(
         _DISKSTATS,
         Unit.COUNT,
         {
@@ -143,13 +142,13 @@ _ROWS: list[Metric] = [
         },
         labels=("device",),
     ),
-    *_counters(
+    *_rows(
         _DISKSTATS,
         Unit.SECONDS,
         {"host_disk_busy_seconds_total": "Time during which a disk had at least one request open."},
         labels=("device",),
     ),
-    *_counters(
+    *_rows(
         _NETDEV,
         Unit.BYTES,
         {
@@ -158,7 +157,7 @@ _ROWS: list[Metric] = [
         },
         labels=("interface",),
     ),
-    *_counters(
+    *_rows(
         _NETDEV,
         Unit.COUNT,
         {
@@ -171,53 +170,51 @@ _ROWS: list[Metric] = [
         },
         labels=("interface",),
     ),
-    *_gauges("/proc/uptime", Unit.SECONDS, {"host_uptime_seconds": "Time since the system started."}),
-    *_row(
-        Kind.COUNTER,
-        Scope.AGENT,
+    *_rows("/proc/uptime", Unit.SECONDS, {"host_uptime_seconds": "Time since the system started."}),
+    *_rows(
         "CLOCK_PROCESS_CPUTIME_ID",
         Unit.SECONDS,
-        (),
         {"agent_cpu_seconds_total": "CPU time of this node's own process, user and system, without its children."},
     ),
-    *_row(
-        Kind.GAUGE,
-        Scope.AGENT,
+    *_rows(
         "/proc/self/statm",
         Unit.BYTES,
-        (),
-        {"agent_memory_rss_bytes": "Memory of this node's own process that is resident."},
+        {"agent_memory_rss_bytes": "Resident memory of this node's own process."},
     ),
-    *_row(
-        Kind.GAUGE,
-        Scope.AGENT,
+    *_rows(
         "the sampler",
         Unit.SECONDS,
-        (),
         {"agent_collect_seconds": "Time that all collectors together took for the previous sample."},
     ),
-    *_row(
-        Kind.COUNTER,
-        Scope.AGENT,
+    *_rows(
         "the sampler",
         Unit.COUNT,
-        (),
         {"agent_ticks_missed_total": "Ticks of the sampling grid that were left out because sampling came too late."},
     ),
-    *_row(
-        Kind.COUNTER,
-        Scope.AGENT,
+    *_rows(
         "the publisher",
         Unit.COUNT,
-        (),
         {
-            "agent_samples_published_total": "Samples handed to the broker connection.",
-            "agent_samples_dropped_total": "Samples dropped because there was no connection to a broker.",
+            "agent_samples_published_total": "Samples handed to the connection with the broker.",
+            "agent_samples_dropped_total": "Samples dropped because there was no connection with a broker.",
         },
     ),
 ]
 
-METRICS: Mapping[str, Metric] = MappingProxyType({row.name: row for row in _ROWS})
+
+def by_name(rows: Iterable[Metric]) -> Mapping[str, Metric]:
+    """Return the rows under their names, in their order.
+
+    Raises ValueError when a name is declared twice.
+    """
+    table: dict[str, Metric] = {}
+    for row in rows:
+        if table.setdefault(row.name, row) is not row:
+            raise ValueError(f"metric {row.name} is declared twice; give one of them another name")
+    return MappingProxyType(table)
+
+
+METRICS: Mapping[str, Metric] = by_name(_ROWS)
 """Every metric by its name, in the order in which people read them."""
 
 

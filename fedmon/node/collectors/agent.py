@@ -31,7 +31,7 @@ class AgentCollector:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._counts = counts
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read CPU time, memory and counts."""
         values: dict[str, float | None] = {CPU: round(time.process_time(), 6), RSS: self._rss()}
         if self._counts is not None:

@@ -49,7 +49,7 @@ class Collector(Protocol):
         """Return the word under which this collector is reported."""
         ...
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, now: Instant, /) -> Reading:
         """Read everything once; ``now`` is the instant that all collectors of this tick share."""
         ...
 
@@ -64,6 +64,8 @@ def probe_by_reading(read: Callable[[], object], metrics: tuple[str, ...]) -> di
         read()
     except CollectorUnavailableError as error:
         return dict.fromkeys(metrics, error.reason)
+    except (ValueError, IndexError) as error:
+        return dict.fromkeys(metrics, f"{Why.FAILED.value}: cannot be parsed: {error}")
     return dict.fromkeys(metrics)
 
 

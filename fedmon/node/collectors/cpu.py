@@ -19,7 +19,7 @@ Source: Linux Documentation/filesystems/proc.rst, section 1.7.
 BUSY = "host_cpu_busy_ratio"
 SECONDS = "host_cpu_seconds_total"
 COUNT = "host_cpu_count"
-_IDLE, _IOWAIT = 3, 4
+_NOT_BUSY = slice(MODES.index("idle"), MODES.index("iowait") + 1)
 _SERIES = tuple(series(SECONDS, mode=mode) for mode in MODES)
 
 
@@ -53,11 +53,11 @@ class CpuCollector:
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._busy = CpuBusy()
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the counters; the busy share is None at the first tick."""
         ticks = self._ticks()
         total = sum(ticks)
-        share, reason = self._busy.between(total - ticks[_IDLE] - ticks[_IOWAIT], total)
+        share, reason = self._busy.between(total - sum(ticks[_NOT_BUSY]), total)
         values: dict[str, float | None] = {BUSY: share}
         for key, value in zip(_SERIES, ticks, strict=False):
             values[key] = value / self._ticks_per_s
@@ -79,8 +79,9 @@ class CpuCollector:
 
     def _count(self) -> int:
         """Count the CPUs of a list such as ``0-3,8``."""
-        count = 0
-        for part in self._online.head().strip().split(b","):
-            first, _, last = part.partition(b"-")
-            count += int(last or first) - int(first) + 1
-        return count
+        text = self._online.head().strip()
+        try:
+            ranges = [part.partition(b"-") for part in text.split(b",")]
+            return sum(int(last if dash else first) - int(first) + 1 for first, dash, last in ranges)
+        except ValueError:
+            raise CollectorUnavailableError(Why.FAILED, f"{text[:80]!r} is not a list of CPUs") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import Reading, probe_by_reading
+from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Why, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
 
 MAX_DISKS = 64
@@ -21,8 +21,8 @@ METRICS = (
     "host_disk_busy_seconds_total",
 )
 _SECTOR_BYTES = 512
-_NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+")
-_PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md|loop)\d+)p\d+")
+_NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+(?:p\d+)?")
+_PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md)\d+)p\d+")
 
 
 class DiskCollector:
@@ -39,13 +39,17 @@ class DiskCollector:
         self._names: tuple[bytes, ...] = ()
         self._series: dict[bytes, tuple[str, ...]] = {}
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the counters of each disk that is there now."""
         return Reading(self._values())
 
     def probe(self) -> dict[str, str | None]:
         """Say whether the counters can be read."""
-        return probe_by_reading(self._diskstats.read, METRICS)
+        return probe_by_reading(self._some, METRICS)
+
+    def _some(self) -> None:
+        if not self._values():
+            raise CollectorUnavailableError(Why.NOT_FOUND, "no disk is listed")
 
     def _values(self) -> dict[str, float | None]:
         lines = [line.split(None, 3) for line in self._diskstats.read().splitlines()]

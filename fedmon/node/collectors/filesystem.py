@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
@@ -19,19 +18,6 @@ REREAD_MOUNTS_S = 10.0
 """How long a change of the mounts may go unnoticed: the list is long on container hosts and changes seldom."""
 
 
-class Space(Protocol):
-    """The part of ``os.statvfs_result`` that is used."""
-
-    @property
-    def f_frsize(self) -> int: ...
-    @property
-    def f_blocks(self) -> int: ...
-    @property
-    def f_bfree(self) -> int: ...
-    @property
-    def f_bavail(self) -> int: ...
-
-
 class FilesystemCollector:
     """Reads the mounts, and asks each local one for its space; see ``mounts`` for those that are never asked."""
 
@@ -41,7 +27,7 @@ class FilesystemCollector:
         self,
         *,
         proc: Path = Path("/proc"),
-        statvfs: Callable[[str], Space] = os.statvfs,
+        statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
         read_mounts: Callable[[], Mounts] | None = None,
     ) -> None:
         self._file = ProcFile(proc / "self" / "mounts")

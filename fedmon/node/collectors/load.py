@@ -20,7 +20,7 @@ class LoadCollector:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._loadavg = ProcFile(proc / "loadavg", size_bytes=128)
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the three averages."""
         return Reading(self._values())
 
@@ -41,7 +41,7 @@ class UptimeCollector:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._uptime = ProcFile(proc / "uptime", size_bytes=128)
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the seconds since the system started."""
         return Reading(self._values())
 

@@ -28,7 +28,7 @@ class MemoryCollector:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._meminfo = ProcFile(proc / "meminfo")
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the present state."""
         return Reading(self._values())
 

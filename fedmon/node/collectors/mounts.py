@@ -27,7 +27,7 @@ PSEUDO_TYPES = frozenset(
         "tracefs",
     }
 )
-_TMPFS_WORTH_READING = frozenset({"/tmp", "/dev/shm"})
+_TMPFS_WORTH_READING = frozenset({"/tmp", "/dev/shm"})  # noqa: S108 - compared with mount points, never written
 _KNOWN_TYPES = LOCAL_TYPES | PSEUDO_TYPES
 _OCTAL = re.compile(r"\\([0-7]{3})")
 

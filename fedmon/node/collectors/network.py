@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import Reading, probe_by_reading
+from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Why, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
 
 MAX_INTERFACES = 64
@@ -30,7 +30,7 @@ _INSIDE_THE_HOST = re.compile(
 
 
 class NetworkCollector:
-    """Reads ``net/dev``; interfaces that only carry traffic inside the host (loopback, container pairs) are left out."""
+    """Reads ``net/dev``; interfaces that only carry traffic inside the host, such as loopback, are left out."""
 
     name = "network"
 
@@ -39,13 +39,17 @@ class NetworkCollector:
         self._names: tuple[bytes, ...] = ()
         self._series: dict[bytes, tuple[str, ...]] = {}
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the counters of each interface that is there now."""
         return Reading(self._values())
 
     def probe(self) -> dict[str, str | None]:
         """Say whether the counters can be read."""
-        return probe_by_reading(self._dev.read, METRICS)
+        return probe_by_reading(self._some, METRICS)
+
+    def _some(self) -> None:
+        if not self._values():
+            raise CollectorUnavailableError(Why.NOT_FOUND, "no interface that leaves this host is listed")
 
     def _values(self) -> dict[str, float | None]:
         lines = [line.rpartition(b":") for line in self._dev.read().splitlines()[2:]]

@@ -31,7 +31,7 @@ class PortableCollector:
         """Return the word under which this collector is reported."""
         return self._name
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the group once."""
         values = self._guarded()
         return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})

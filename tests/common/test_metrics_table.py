@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.common.metrics.page import page
+from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit, by_name, metric_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_a_metric_is_named_after_its_unit_and_kind(metric: Metric) -> None:
+    suffix = {Unit.BYTES: "_bytes", Unit.SECONDS: "_seconds", Unit.RATIO: "_ratio", Unit.COUNT: ""}[metric.unit]
+    ending = suffix + ("_total" if metric.kind is Kind.COUNTER else "")
+
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
+    assert metric.name.endswith(ending)
+    assert metric.name.startswith(f"{metric.scope.value}_")
+    assert metric.help.endswith(".")
+    assert metric.source
+
+
+def test_a_metric_that_is_declared_twice_is_refused_by_name() -> None:
+    load, count = METRICS["host_load1"], METRICS["host_cpu_count"]
+    again = msgspec.structs.replace(load, help="Another meaning.")
+
+    with pytest.raises(ValueError, match="host_load1 is declared twice"):
+        by_name([load, count, again])
+
+
+def test_a_series_belongs_to_the_metric_of_its_name() -> None:
+    assert metric_of('host_cpu_seconds_total{mode="user"}') is METRICS["host_cpu_seconds_total"]
+    assert metric_of("gpu_power_watts") is None
+
+
+def test_the_page_of_metrics_is_in_step_with_the_table() -> None:
+    assert page() == (DOCS / "metrics.md").read_text(encoding="utf-8")

@@ -1,0 +1,145 @@
+"""Collectors on the machine that runs the tests, with psutil as the witness."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import metric_name, split_series
+from fedmon.common.metrics.table import METRICS, Kind, Unit
+from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.base import Collector
+from fedmon.node.collectors.portable import portable_collectors
+from fedmon.node.collectors.procfile import ProcFile
+
+LINUX = sys.platform == "linux"
+NOW = Instant(t=1_700_000_000.0, mono=1000.0)
+WAYS = [
+    pytest.param(host_collectors, id="proc", marks=pytest.mark.skipif(not LINUX, reason="needs /proc")),
+    pytest.param(portable_collectors, id="psutil"),
+]
+
+
+def read(collectors: list[Collector]) -> dict[str, float | None]:
+    return {key: value for collector in collectors for key, value in collector.collect(NOW).values.items()}
+
+
+@pytest.mark.parametrize("make", WAYS)
+def test_every_value_of_this_machine_is_possible_and_in_the_table(make) -> None:  # type: ignore[no-untyped-def]
+    collectors = make()
+    read(collectors)
+
+    values = read(collectors)
+
+    assert values
+    for key, value in values.items():
+        name, labels = split_series(key)
+        metric = METRICS[name]
+        assert tuple(labels) == metric.labels, key
+        if value is not None:
+            assert value >= 0, key
+            assert metric.unit is not Unit.RATIO or value <= 1, key
+    absent = [key for key, value in values.items() if value is None and key != "host_cpu_busy_ratio"]
+    assert absent == []
+
+
+@pytest.mark.parametrize("make", WAYS)
+def test_what_is_measured_is_what_the_probe_says(make) -> None:  # type: ignore[no-untyped-def]
+    for collector in make():
+        measured = {metric_name(key) for key in collector.collect(NOW).values}
+        promised = {metric_name(key) for key, reason in collector.probe().items() if reason is None}
+
+        assert measured == promised, collector.name
+
+
+@pytest.mark.parametrize("make", WAYS)
+def test_counters_do_not_go_back(make) -> None:  # type: ignore[no-untyped-def]
+    collectors = make()
+
+    earlier, later = read(collectors), read(collectors)
+
+    for key in earlier.keys() & later.keys():
+        # the kernel lets idle and iowait go back a little
+        if METRICS[metric_name(key)].kind is Kind.COUNTER and "idle" not in key and "iowait" not in key:
+            before, after = earlier[key], later[key]
+            assert before is not None
+            assert after is not None
+            assert after >= before, key
+
+
+@pytest.mark.skipif(not LINUX, reason="needs /proc")
+def test_reading_proc_by_hand_agrees_with_psutil() -> None:
+    psutil_before, ours, psutil_after = (
+        read(portable_collectors()),
+        read(host_collectors()),
+        read(portable_collectors()),
+    )
+
+    assert set(psutil_before) <= set(ours)
+    for key, low, high in between(psutil_before, psutil_after):
+        value = ours[key]
+        assert value is not None, key
+        slack = 0.02 * max(low, high) + 2  # other programs run meanwhile, and psutil adds slab to the caches
+        if "cached" not in key:
+            assert low - slack <= value <= high + slack, key
+
+
+def between(one: Mapping[str, float | None], two: Mapping[str, float | None]) -> list[tuple[str, float, float]]:
+    rows: list[tuple[str, float, float]] = []
+    for key, first in one.items():
+        second = two.get(key)
+        if first is not None and second is not None:
+            rows.append((key, min(first, second), max(first, second)))
+    assert len(rows) > 20
+    return rows
+
+
+def test_the_agent_s_own_cost_is_that_of_this_process() -> None:
+    values = read(host_collectors())
+
+    rss = values["agent_memory_rss_bytes"]
+    assert rss is not None
+    assert abs(rss - psutil.Process().memory_info().rss) < 8 * 2**20
+    assert 0 < (values["agent_cpu_seconds_total"] or 0) < sum(os.times()[:2]) + 1
+
+
+def test_without_proc_psutil_stands_in(tmp_path: Path) -> None:
+    kinds = {type(collector).__module__ for collector in host_collectors(proc=tmp_path)}
+
+    assert "fedmon.node.collectors.portable" in kinds
+    assert "fedmon.node.collectors.cpu" not in kinds
+
+
+@pytest.mark.skipif(not LINUX, reason="needs /proc")
+def test_psutil_is_not_loaded_where_proc_is(tmp_path: Path) -> None:
+    code = "import sys, fedmon.node.collectors as c; c.host_collectors(); sys.exit('psutil' in sys.modules)"
+
+    assert psutil.Popen([sys.executable, "-c", code]).wait(30) == 0
+
+
+@pytest.mark.skipif(not LINUX, reason="needs /proc")
+def test_a_file_of_proc_that_comes_in_pages_is_read_whole() -> None:
+    path = Path("/proc/self/smaps")  # many pages long
+
+    text = ProcFile(path, size_bytes=4096).read()
+
+    assert text.count(b"VmFlags:") == text.count(b"KernelPageSize:")
+    assert text.rstrip().splitlines()[-1].startswith(b"VmFlags:")
+    assert len(text) > 8192
+
+
+def test_collectors_keep_their_files_open_and_leak_none() -> None:
+    collectors = host_collectors()
+    read(collectors)
+    before = psutil.Process().num_fds()
+
+    for _ in range(50):
+        read(collectors)
+
+    assert psutil.Process().num_fds() == before

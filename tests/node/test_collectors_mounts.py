@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.node.collectors.filesystem import REREAD_MOUNTS_S, FilesystemCollector
+from fedmon.node.collectors.mounts import MAX_MOUNTS, parse_mounts
+
+SPACE = os.statvfs_result((4096, 4096, 1000, 400, 300, 0, 0, 0, 0, 255))
+
+
+def mounts(*lines: str) -> bytes:
+    return "".join(f"{line} rw,relatime 0 0\n" for line in lines).encode()
+
+
+def at(mono: float) -> Instant:
+    return Instant(t=1_700_000_000.0, mono=mono)
+
+
+def filesystems(tmp_path: Path, text: bytes, statvfs: Callable[[str], os.statvfs_result]) -> FilesystemCollector:
+    (tmp_path / "self").mkdir(exist_ok=True)
+    (tmp_path / "self" / "mounts").write_bytes(text)
+    return FilesystemCollector(proc=tmp_path, statvfs=statvfs)
+
+
+def test_pseudo_file_systems_images_and_layers_are_left_out() -> None:
+    chosen = parse_mounts(
+        mounts(
+            "overlay / overlay",
+            "proc /proc proc",
+            "sysfs /sys sysfs",
+            "cgroup2 /sys/fs/cgroup cgroup2",
+            "tmpfs /run tmpfs",
+            "tmpfs /dev/shm tmpfs",
+            "tmpfs /tmp tmpfs",
+            "/dev/loop3 /snap/core squashfs",
+            "overlay /var/lib/docker/overlay2/ab/merged overlay",
+            "/dev/sda1 /data ext4",
+            "systemd-1 /mnt/auto autofs",
+        )
+    )
+
+    assert chosen.readable == ("/", "/tmp", "/data", "/dev/shm")
+    assert chosen.unread == {}
+
+
+def test_one_device_is_reported_once_at_its_shortest_mount_point() -> None:
+    chosen = parse_mounts(
+        mounts(
+            "/dev/vda /etc/resolv.conf ext4",
+            "/dev/vda /data ext4",
+            "/dev/vda /var/lib/data ext4",
+            "pool/a /pool/a zfs",
+            "pool/b /pool/b zfs",
+        )
+    )
+
+    assert chosen.readable == ("/data", "/pool/a", "/pool/b")
+
+
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "fuse.sshfs", "fuse.glusterfs", "9p"]
+)
+def test_what_may_wait_for_a_server_is_never_asked_and_says_why(tmp_path: Path, kind: str) -> None:
+    asked: list[str] = []
+
+    def statvfs(point: str) -> os.statvfs_result:
+        asked.append(point)
+        return SPACE
+
+    text = mounts("/dev/sda1 / ext4", f"server:/x /mnt {kind}", "/dev/sdb1 /mnt/local ext4", "/dev/sdc1 /mntb ext4")
+    collector = filesystems(tmp_path, text, statvfs)
+
+    collector.collect(at(0.0))
+    report = collector.probe()
+
+    assert asked == ["/", "/mntb"]
+    assert report == {
+        "host_filesystem_size_bytes": None,
+        "host_filesystem_free_bytes": None,
+        "host_filesystem_available_bytes": None,
+        'host_filesystem_size_bytes{mountpoint="/mnt"}': (
+            f"unsupported: {kind} is not read because it could keep us waiting"
+        ),
+        'host_filesystem_size_bytes{mountpoint="/mnt/local"}': (
+            "unsupported: it lies below /mnt, which could keep us waiting"
+        ),
+    }
+
+
+def test_local_disks_of_a_machine_that_boots_over_the_network_are_read() -> None:
+    chosen = parse_mounts(mounts("server:/root / nfs4", "/dev/sda1 /scratch xfs"))
+
+    assert chosen.readable == ("/scratch",)
+    assert set(chosen.unread) == {"/"}
+
+
+def test_a_later_mount_hides_an_earlier_one() -> None:
+    over = parse_mounts(mounts("/dev/sda1 /data ext4", "server:/x /data nfs"))
+    under = parse_mounts(mounts("server:/x /data nfs", "/dev/sda1 /data ext4"))
+
+    assert (over.readable, set(over.unread)) == ((), {"/data"})
+    assert (under.readable, under.unread) == (("/data",), {})
+
+
+def test_spaces_and_other_bytes_in_a_mount_point_are_kept(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def statvfs(point: str) -> os.statvfs_result:
+        asked.append(point)
+        return SPACE
+
+    text = b"/dev/sda1 /my\\040disk\\134x ext4 rw 0 0\n/dev/sdb1 /caf\xc3\xa9\xff ext4 rw 0 0\n"
+    values = filesystems(tmp_path, text, statvfs).collect(at(0.0)).values
+
+    assert [os.fsencode(point) for point in asked] == [b"/caf\xc3\xa9\xff", b"/my disk\\x"]
+    assert 'host_filesystem_size_bytes{mountpoint="/my disk\\\\x"}' in values
+    assert 'host_filesystem_size_bytes{mountpoint="/café\N{REPLACEMENT CHARACTER}"}' in values
+
+
+def test_space_is_in_bytes(tmp_path: Path) -> None:
+    collector = filesystems(tmp_path, mounts("/dev/sda1 / ext4"), lambda _point: SPACE)
+
+    assert collector.collect(at(0.0)).values == {
+        'host_filesystem_size_bytes{mountpoint="/"}': 4_096_000,
+        'host_filesystem_free_bytes{mountpoint="/"}': 1_638_400,
+        'host_filesystem_available_bytes{mountpoint="/"}': 1_228_800,
+    }
+
+
+def test_one_mount_that_refuses_does_not_disturb_the_others(tmp_path: Path) -> None:
+    def statvfs(point: str) -> os.statvfs_result:
+        if point == "/data":
+            raise PermissionError(errno.EACCES, "Permission denied", point)
+        return SPACE
+
+    collector = filesystems(tmp_path, mounts("/dev/sda1 / ext4", "/dev/sdb1 /data ext4"), statvfs)
+    reading = collector.collect(at(0.0))
+
+    assert reading.values['host_filesystem_size_bytes{mountpoint="/"}'] == 4_096_000
+    assert reading.values['host_filesystem_size_bytes{mountpoint="/data"}'] is None
+    assert reading.reasons['host_filesystem_size_bytes{mountpoint="/data"}'] == "no permission: /data"
+
+
+def test_a_new_mount_is_noticed_within_the_stated_time(tmp_path: Path) -> None:
+    collector = filesystems(tmp_path, mounts("/dev/sda1 / ext4"), lambda _point: SPACE)
+    before = collector.collect(at(0.0)).values
+    (tmp_path / "self" / "mounts").write_bytes(mounts("/dev/sda1 / ext4", "/dev/sdb1 /data ext4"))
+
+    unnoticed = collector.collect(at(REREAD_MOUNTS_S - 0.1)).values
+    noticed = collector.collect(at(REREAD_MOUNTS_S)).values
+
+    assert (len(before), len(unnoticed), len(noticed)) == (3, 3, 6)
+
+
+def test_the_number_of_mounts_is_bounded() -> None:
+    chosen = parse_mounts(mounts(*(f"/dev/sd{number} /disk{number} xfs" for number in range(500))))
+
+    assert len(chosen.readable) == MAX_MOUNTS
