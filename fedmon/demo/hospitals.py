@@ -1,0 +1,157 @@
+"""The demo's three hospitals: node folders made with the owner's own commands, and their processes."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import FedmonError
+
+DATA = importlib.resources.files("fedmon.demo") / "data"
+STOP_S = 6.0
+COMMAND_S = 30.0
+
+
+class DemoError(FedmonError):
+    """A step of the demo failed; says which, and why."""
+
+
+class Hospital(msgspec.Struct, frozen=True, kw_only=True):
+    """One owner of the demo: its node, and what it offers."""
+
+    node_id: str
+    file: str
+    tags: tuple[str, ...]
+    description: str
+
+
+HOSPITALS = (
+    Hospital(
+        node_id="hospital-north",
+        file="breast_cancer_north.csv",
+        tags=("breast-cancer", "tabular", "north"),
+        description="Wisconsin diagnostic table, first part",
+    ),
+    Hospital(
+        node_id="hospital-east",
+        file="breast_cancer_east.csv",
+        tags=("breast-cancer", "tabular", "east"),
+        description="Wisconsin diagnostic table, second part",
+    ),
+    Hospital(
+        node_id="hospital-south",
+        file="breast_cancer_south.csv",
+        tags=("breast-cancer", "tabular", "south"),
+        description="Wisconsin diagnostic table, third part",
+    ),
+)
+
+
+class Hospitals:
+    """Makes, starts, kills and stops the three nodes; a context manager that leaves no process behind."""
+
+    def __init__(self, folder: Path, broker_url: str) -> None:
+        self._folder, self._broker_url = folder, broker_url
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Hospitals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def dir_of(self, node_id: str) -> Path:
+        """Return the folder of a node."""
+        return self._folder / node_id
+
+    def make(self) -> None:
+        """Make the three nodes as their owners would, and start each. Raises DemoError."""
+        with ThreadPoolExecutor(len(HOSPITALS)) as pool:
+            list(pool.map(self._make, HOSPITALS))
+
+    def _make(self, hospital: Hospital) -> None:
+        node_id = hospital.node_id
+        data = self._folder / f"{node_id}-data"
+        data.mkdir(parents=True)
+        table = data / hospital.file
+        table.write_bytes((DATA / hospital.file).read_bytes())
+        self.owner(node_id, "init", "--id", node_id, "--broker", self._broker_url)
+        self.owner(node_id, "policy", "allow", "*")
+        tags = [word for tag in hospital.tags for word in ("--tag", tag)]
+        self.owner(
+            node_id, "dataset", "add", str(table), "--name", "breast-cancer", "--type", "csv",
+            "--description", hospital.description, *tags,
+        )  # fmt: skip
+        self.start(node_id)
+
+    def start(self, node_id: str) -> None:
+        """Start the node's daemon."""
+        with (self._folder / f"{node_id}.log").open("ab") as log:
+            self._processes[node_id] = subprocess.Popen(
+                [*_FEDMON, "node", "start", "--dir", str(self.dir_of(node_id))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+            )
+
+    def kill(self, node_id: str) -> None:
+        """End the node's process at once, as a crash or a power cut would."""
+        process = self._processes[node_id]
+        process.kill()
+        process.wait()
+
+    def check_alive(self) -> None:
+        """Raise DemoError, with the end of its log, when a node ended by itself."""
+        for node_id, process in self._processes.items():
+            if process.poll() is not None:
+                lines = (self._folder / f"{node_id}.log").read_text(errors="replace").splitlines()[-5:]
+                raise DemoError(f"node {node_id} ended with exit code {process.returncode}: {' | '.join(lines)}")
+
+    def owner(self, node_id: str, *words: str) -> dict[str, Any]:
+        """Run one of the owner's commands in a process of its own, and return its JSON. Raises DemoError."""
+        line = [*_FEDMON, "node", *words, "--dir", str(self.dir_of(node_id)), "--json"]
+        try:
+            done = subprocess.run(
+                line, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, env=_environment(), check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"`fedmon node {' '.join(words)}` did not end within {COMMAND_S:g} s") from None
+        try:
+            document = json.loads(done.stdout)
+        except ValueError:
+            document = {}
+        if done.returncode != 0 or not isinstance(document, dict):
+            said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+            raise DemoError(f"`fedmon node {' '.join(words)}` ended with exit code {done.returncode}: {said}")
+        return document
+
+
+_FEDMON: Sequence[str] = (sys.executable, "-m", "fedmon")
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without settings: the demo must not follow what the user set for something else."""
+    from fedmon.common.settings import HISTORIC_VARIABLES
+
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("FEDMON_") and name not in HISTORIC_VARIABLES
+    }

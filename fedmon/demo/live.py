@@ -1,0 +1,76 @@
+"""The live table of the demo: the newest numbers of each node, with rates taken from two samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedmon.common.metrics.display import format_rate, format_value
+from fedmon.common.metrics.rate import rate
+from fedmon.researcher.monitor import LiveSample
+
+COLUMNS = ("node", "samples", "CPU", "memory used", "load", "disk read", "disk written", "network in", "network out")
+_COUNTERS = (
+    "host_disk_read_bytes_total",
+    "host_disk_written_bytes_total",
+    "host_network_receive_bytes_total",
+    "host_network_transmit_bytes_total",
+)
+
+
+class LiveTable:
+    """Keeps the last two samples of each node."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        self._nodes = nodes
+        self._last: dict[str, LiveSample] = {}
+        self._before: dict[str, LiveSample] = {}
+        self.counts = dict.fromkeys(nodes, 0)
+
+    def add(self, sample: LiveSample) -> None:
+        """Take a sample."""
+        node = str(sample.node_id)
+        if node in self.counts and sample.stream == "host":
+            self.counts[node] += 1
+            if node in self._last:
+                self._before[node] = self._last[node]
+            self._last[node] = sample
+
+    def rows(self) -> list[list[str]]:
+        """Return one row a node, in the same order each time."""
+        return [self._row(node) for node in self._nodes]
+
+    def numbers(self) -> dict[str, dict[str, float | None]]:
+        """Return the newest values of each node, for the JSON document."""
+        return {
+            node: {name: sample.values.get(name) for name in ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")}
+            for node, sample in self._last.items()
+        }  # fmt: skip
+
+    def _row(self, node: str) -> list[str]:
+        sample = self._last.get(node)
+        if sample is None:
+            return [node, "0", *["-"] * (len(COLUMNS) - 2)]
+        values = sample.values
+        total, available = values.get("host_memory_total_bytes"), values.get("host_memory_available_bytes")
+        used = None if total is None or available is None else total - available
+        before = self._before.get(node)
+        return [
+            node,
+            str(self.counts[node]),
+            format_value("host_cpu_busy_ratio", values.get("host_cpu_busy_ratio")),
+            format_value("host_memory_total_bytes", used),
+            format_value("host_load1", values.get("host_load1")),
+            *(format_rate(name, _rate(name, before, sample)) for name in _COUNTERS),
+        ]
+
+
+def _rate(name: str, before: LiveSample | None, sample: LiveSample) -> float | None:
+    if before is None or before.boot != sample.boot:
+        return None
+    return rate(_sum(name, before.values), _sum(name, sample.values), sample.mono - before.mono)
+
+
+def _sum(name: str, values: Mapping[str, float | None]) -> float | None:
+    found = [value for series, value in values.items() if series.partition("{")[0] == name]
+    known = [value for value in found if value is not None]
+    return sum(known) if known and len(known) == len(found) else None
