@@ -26,7 +26,7 @@ BASE = [
     "tomlkit>=0.13",
     "typer>=0.15",
 ]
-BROKER = ["iotcore>=0.4", "python-multipart>=0.0.20", "starlette>=0.46", "uvicorn>=0.34"]
+BROKER = ["iotcore>=0.4", "starlette>=0.46", "uvicorn>=0.34"]
 REPORT = ["fpdf2>=2.8", "h5py>=3.12", "matplotlib>=3.9", "pandas>=2.2", "pyarrow>=18"]
 TEST = [
     "build>=1.2",
@@ -61,8 +61,8 @@ setup(
     packages=find_packages(include=["fedmon", "fedmon.*"]),
     package_data={
         "fedmon": ["py.typed"],
-        "fedmon.broker": ["templates/*"],
-        "fedmon.demo": ["*.csv", "*.md", "*.txt", "datasets/*", "plans/*"],
+        "fedmon.broker": ["templates/**"],
+        "fedmon.demo": ["data/*"],
     },
     install_requires=BASE,
     extras_require={"broker": BROKER, "report": REPORT, "test": [*BROKER, *TEST]},

@@ -1,62 +1,116 @@
-"""The `fedmon` command; its groups are imported on use."""
+"""The one `fedmon` command; the code of a verb is imported when that verb is used."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
-import os
+import json
 import sys
-from collections.abc import Mapping
-from typing import Any
+import traceback
+from collections.abc import Mapping, Sequence
 
 import msgspec
-import typer
-from typer.core import TyperGroup
-from typer.main import get_command
 
-import fedmon
+from fedmon import __version__
 from fedmon.common.errors import FedmonError
-from fedmon.common.log import escape_control
+from fedmon.common.log import configure_cli_logging, escape_control
+
+_USAGE_ERROR = 2
+_INTERNAL_ERROR = 1
+_INTERRUPTED = 130
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a verb or group is written, and the one line that `fedmon --help` shows without importing it."""
+    """Where a verb is written (a module with a typer ``app``), and its line in `fedmon --help`.
+
+    The app of several verbs is told which of them was typed; the app of one verb, or of a group, gets only the rest.
+    """
 
     module: str
     summary: str
-    group: bool = False
+    shares_app: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
     "demo": Verb(module="fedmon.demo.cli", summary="Watch a small federation work on this machine."),
-    "nodes": Verb(module="fedmon.researcher.cli", summary="Show which nodes are there, and since when."),
-    "ping": Verb(module="fedmon.researcher.cli", summary="Ask nodes for a sign of life."),
-    "list": Verb(module="fedmon.researcher.cli", summary="List the datasets that nodes offer."),
-    "search": Verb(module="fedmon.researcher.cli", summary="Find datasets by tags."),
-    "approve": Verb(module="fedmon.researcher.cli", summary="Ask owners to approve a training plan."),
-    "watch": Verb(module="fedmon.researcher.cli", summary="Watch live metrics of nodes."),
-    "logs": Verb(module="fedmon.researcher.cli", summary="Follow what nodes log."),
-    "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner.", group=True),
-    "broker": Verb(module="fedmon.broker.cli", summary="Run the broker and keep its users.", group=True),
+    "nodes": Verb(module="fedmon.researcher.cli", summary="Show which nodes are there, and why not.", shares_app=True),
+    "ping": Verb(module="fedmon.researcher.cli", summary="Ask nodes for a sign of life.", shares_app=True),
+    "list": Verb(module="fedmon.researcher.cli", summary="List the datasets that nodes offer.", shares_app=True),
+    "search": Verb(module="fedmon.researcher.cli", summary="Find datasets by their tags.", shares_app=True),
+    "approve": Verb(module="fedmon.researcher.cli", summary="Ask owners to approve a plan.", shares_app=True),
+    "watch": Verb(module="fedmon.researcher.cli", summary="Watch live metrics of nodes.", shares_app=True),
+    "logs": Verb(module="fedmon.researcher.cli", summary="Follow what nodes log.", shares_app=True),
+    "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner."),
+    "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
     "doctor": Verb(module="fedmon.doctor", summary="Find out why something does not work."),
 }
 
 
-class _Unloaded(typer.core.TyperCommand):
-    """A verb as the overview shows it."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one verb and end the process with its exit code.
+
+    An error of ours becomes one line on stderr, or one JSON document on stdout where the verb was asked for JSON.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = bool(words) and words[0] == "--debug"
+    if debug:
+        del words[0]
+    configure_cli_logging("DEBUG" if debug else "WARNING")
+    try:
+        sys.exit(_run(words))
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except FedmonError as error:
+        _report(error, as_json="--json" in words)
+        sys.exit(error.exit_code)
+    except Exception as error:  # noqa: BLE001 - the shell's user gets a line, the developer asks with --debug
+        if debug:
+            traceback.print_exc()
+        _complain(f"internal error: {type(error).__name__}: {error} (`fedmon --debug ...` shows where)")
+        sys.exit(_INTERNAL_ERROR)
 
 
-class LazyGroup(TyperGroup):
-    """Knows the names of all verbs and imports one when it is used."""
+def overview() -> str:
+    """Return what `fedmon --help` prints."""
+    width = max(map(len, VERBS))
+    lines = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
+    return (
+        "Usage: fedmon [--debug] VERB [ARGUMENTS]\n\nSee, ask and steer machines you cannot log in to.\n\n"
+        f"Verbs:\n{lines}\n\n"
+        "`fedmon VERB --help` explains a verb; --version shows the version; --debug logs everything to stderr.\n"
+        "Exit codes: 0 done, 1 failed, 2 usage or settings, 3 not found, 4 refused, 5 no connection, 6 no answer.\n"
+    )
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the verbs whose code is installed, in the order of the table."""
-        return list(VERBS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a verb: only its summary for the overview, the real one when it is about to run."""
-        verb = VERBS.get(cmd_name)
-        if verb is None:
-            return None
-        if _shows_overview(ctx):
-            return _Unloaded(name=cmd_name, help=verb.summary, callback=None)
-        return _loaded(cmd_name, verb)
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("--help", "-h", "help"):
+        sys.stdout.write(overview())
+        return 0 if words else _USAGE_ERROR
+    if words[0] == "--version":
+        sys.stdout.write(f"fedmon {__version__}\n")
+        return 0
+    name, *rest = words
+    verb = VERBS.get(name)
+    if verb is None:
+        close = difflib.get_close_matches(name, VERBS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "`fedmon --help` lists the verbs"
+        _complain(f"no verb {name!r}; {hint}")
+        return _USAGE_ERROR
+    app = importlib.import_module(verb.module).app
+    if verb.shares_app:
+        app(args=words, prog_name="fedmon")
+    else:
+        app(args=rest, prog_name=f"fedmon {name}")
+    return 0
+
+
+def _report(error: FedmonError, *, as_json: bool) -> None:
+    if as_json:
+        document = {"error": {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}}
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        _complain(str(error))
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"fedmon: {escape_control(text)}\n")

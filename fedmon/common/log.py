@@ -1,0 +1,132 @@
+"""Logging: what a terminal shows, what leaves the node, and text that cannot fake either."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+OUR_LOGGER = "fedmon"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+MAX_TEXT = 4096
+
+# C0, DEL and C1; line and paragraph separators; marks that change the direction of text or cannot be seen; lone
+# surrogates, which no terminal or file takes; tag characters.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def escape_control(text: str, *, keep: str = "") -> str:
+    r"""Make control, bidirectional and invisible characters visible, as ``\x1b`` or ``\u202e``.
+
+    The result is one line. Characters in ``keep``, such as a newline in a listing, stay as they are.
+    """
+    return _HIDDEN.sub(lambda found: found[0] if found[0] in keep else _visible(found[0]), text)
+
+
+def configure_cli_logging(level: str) -> None:
+    """Send the records of our loggers to stderr, one line each; a later call replaces an earlier one.
+
+    ``level`` is one of LEVELS. Only the shell's commands call this; a library never configures logging.
+    """
+    logger = logging.getLogger(OUR_LOGGER)
+    for handler in [h for h in logger.handlers if isinstance(h, _TerminalHandler)]:
+        logger.removeHandler(handler)
+    logger.addHandler(_TerminalHandler())
+    logger.setLevel(level)
+
+
+class OutgoingLogHandler(logging.Handler):
+    """Hands records of our own loggers to ``send(level, logger_name, text, created)``.
+
+    ``level`` is one of LEVELS, ``text`` one line, ``created`` Unix time. More than ``burst`` records at once, or
+    ``rate_per_s`` in the long run, are dropped and counted in ``dropped``, and the next record says how many.
+    ``send`` must return at once; what it logs itself is not handed out again. Safe from any thread.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, str, str, float], None],
+        *,
+        level: int = logging.WARNING,
+        rate_per_s: float = 5.0,
+        burst: int = 50,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(level)
+        self._send, self._rate, self._burst, self._monotonic = send, rate_per_s, burst, monotonic
+        self._tokens, self._refilled = float(burst), monotonic()
+        self._guard = threading.Lock()
+        self._inside = threading.local()
+        self.dropped = 0
+        self._unreported = 0
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Hand out a record without logging's own lock, so that one slow record never holds up another thread."""
+        if record.name != OUR_LOGGER and not record.name.startswith(f"{OUR_LOGGER}."):
+            return False
+        if getattr(self._inside, "busy", False) or not self.filter(record):
+            return False
+        self._inside.busy = True
+        try:
+            self.emit(record)
+        finally:
+            self._inside.busy = False
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand out one record unless there were too many."""
+        with self._guard:
+            now = self._monotonic()
+            self._tokens = min(self._burst, self._tokens + (now - self._refilled) * self._rate)
+            self._refilled = now
+            if self._tokens < 1:
+                self.dropped += 1
+                self._unreported += 1
+                return
+            self._tokens -= 1
+            unreported, self._unreported = self._unreported, 0
+        try:
+            text = _text(record)
+            if unreported:
+                text = f"{text} ({unreported} records before this one were dropped: too many at once)"
+            self._send(_level_name(record.levelno), escape_control(record.name), text, record.created)
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted or sent must not stop the work it tells of
+            self.handleError(record)
+
+
+class _TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg] # generic only in the stubs
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_control(super().format(record))
+
+
+def _text(record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    if record.exc_info and record.exc_info[1] is not None:
+        text = f"{text} [{type(record.exc_info[1]).__name__}: {record.exc_info[1]}]"
+    text = escape_control(text)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text) - MAX_TEXT} characters more)"
+
+
+def _level_name(number: int) -> str:
+    """Return the standard level at or below a number."""
+    return LEVELS[max(0, min(number // 10, len(LEVELS)) - 1)]
+
+
+def _visible(character: str) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

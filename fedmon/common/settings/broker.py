@@ -1,0 +1,135 @@
+"""Where the broker is and how to prove who we are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, TypedDict, Unpack
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from fedmon.common.errors import SettingsError
+from fedmon.common.settings.secret import read_secret
+
+DEFAULT_URL = "mqtt://localhost:1883"
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+_SHAPE = "mqtt://[user@]host[:1883] or mqtts://[user@]host[:8883], with more hosts after commas"
+_HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """One address of the broker."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the broker; ``hosts`` are tried in turn."""
+
+    hosts: Annotated[tuple[Host, ...], Meta(min_length=1)]
+    tls: bool = False
+    ca_file: Annotated[
+        Path | None, Meta(description="Certificates that the broker's own must come from; the system's when absent.")
+    ] = None
+    cert_file: Annotated[
+        Path | None, Meta(description="Our client certificate, where the broker asks for one (PEM).")
+    ] = None
+    key_file: Annotated[Path | None, Meta(description="Private key of the client certificate (PEM, mode 0600).")] = None
+    username: Annotated[
+        str | None, Meta(description="User at the broker; a broker with users holds it to be our id.", min_length=1)
+    ] = None
+    password_file: Annotated[
+        Path | None, Meta(description="File that holds the password on one line and that only we can read (0600).")
+    ] = None
+    keepalive_s: Annotated[
+        int,
+        Meta(description="The broker takes us for gone after 1.5 times this silence, in seconds.", ge=5, le=3600),
+    ] = 20
+    mqtt_version: Annotated[
+        Literal["3.1.1", "5"],
+        Meta(description="Version of MQTT; 5 is half as fast but shows why a broker refuses something."),
+    ] = "3.1.1"
+    connect_timeout_s: Annotated[
+        float, Meta(description="How long one attempt to connect may take, in seconds.", gt=0, le=300)
+    ] = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.tls and (self.ca_file or self.cert_file or self.key_file):
+            raise SettingsError(
+                "broker: certificates are given but the URL says mqtt://, which is not encrypted; write mqtts://"
+            )
+        if self.key_file and not self.cert_file:
+            raise SettingsError("broker: key_file is given without cert_file; name the certificate it belongs to")
+        if self.password_file and not self.username:
+            raise SettingsError("broker: password_file is given without username; set broker.username too")
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the broker is told who we are, so that it can hold every party to its own name."""
+        return self.username is not None or self.cert_file is not None
+
+    @property
+    def url(self) -> str:
+        """The URL form of hosts and encryption, without user."""
+        return f"{'mqtts' if self.tls else 'mqtt'}://{','.join(map(str, self.hosts))}"
+
+    def password(self) -> str | None:
+        """Read the password from its file. Raises SettingsError when others could read it too."""
+        return read_secret(self.password_file, what="password file") if self.password_file else None
+
+
+class BrokerOptions(TypedDict, total=False):
+    """What ``broker_from_url`` takes beside the URL; see BrokerSettings."""
+
+    ca_file: Path | None
+    cert_file: Path | None
+    key_file: Path | None
+    username: str | None
+    password_file: Path | None
+    keepalive_s: int
+    mqtt_version: Literal["3.1.1", "5"]
+    connect_timeout_s: float
+
+
+def broker_from_url(url: str, **options: Unpack[BrokerOptions]) -> BrokerSettings:
+    """Read a broker URL such as ``mqtt://localhost`` or ``mqtts://me@a.org:8883,b.org``.
+
+    Raises SettingsError, which never repeats the URL's user part, so that a password in it stays unseen.
+    """
+    scheme, separator, rest = url.strip().partition("://")
+    user, at, addresses = rest.rpartition("@")
+    if not separator or scheme.lower() not in _PORTS:
+        shown = "the broker URL" if "@" in url else f"broker URL {url!r}"
+        raise SettingsError(f"{shown} does not start with mqtt:// or mqtts://: write {_SHAPE}")
+    if ":" in user:
+        raise SettingsError(
+            "the broker URL holds a password, which logs and process lists would show: write it into a file that "
+            "only you can read and name that file as broker.password_file (or FEDMON_BROKER_PASSWORD_FILE)"
+        )
+    if at and not user:
+        raise SettingsError(f"the broker URL has an empty user before '@': write {_SHAPE}")
+    scheme = scheme.lower()
+    hosts = tuple(_host(address, scheme) for address in addresses.removesuffix("/").split(","))
+    if user and not options.get("username"):
+        options["username"] = unquote(user)
+    return BrokerSettings(hosts=hosts, tls=scheme == "mqtts", **options)
+
+
+def _host(address: str, scheme: str) -> Host:
+    try:
+        parts = urlsplit(f"//{address.strip()}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+        parts = None
+    if parts is None or not host or parts.path or parts.query or parts.fragment or port == 0:
+        raise SettingsError(f"broker address {address!r} is not a host with an optional port: write {_SHAPE}")
+    if not _HOST.fullmatch(host) or parts.netloc.endswith(":"):
+        raise SettingsError(f"broker address {address!r} is not a host with an optional port: write {_SHAPE}")
+    return Host(host=host, port=port if port is not None else _PORTS[scheme])

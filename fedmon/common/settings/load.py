@@ -1,0 +1,187 @@
+"""Read a settings file, let the environment override it, and refuse what is not a setting."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import SettingsError
+from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
+from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of
+from fedmon.common.settings.researcher_id import kept_researcher_id
+from fedmon.common.settings.values import (
+    MetricsSettings,
+    NodeSettings,
+    PolicySettings,
+    RepositorySettings,
+    ResearcherSettings,
+)
+
+NODE_FILE = "node.toml"
+RESEARCHER_FILE = "researcher.toml"
+_MAX_BYTES = 1_048_576
+
+Sections = dict[str, dict[str, Any]]
+
+
+def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
+    """Read the settings of the node that lives in ``folder``.
+
+    Raises SettingsError naming the file or variable, the key, and what is allowed.
+    """
+    path = folder / NODE_FILE
+    found = _sections("node", path, environ)
+    if "id" not in found["node"]:
+        raise SettingsError(f"{path}: [node] id is missing: give the node a name, or make one with `fedmon node init`")
+    with _Named(path):
+        return NodeSettings(
+            broker=_broker(found["broker"]),
+            policy=PolicySettings(**found["policy"]),
+            metrics=MetricsSettings(**found["metrics"]),
+            repository=RepositorySettings(**found["repository"]),
+            **found["node"],
+        )
+
+
+def load_researcher(path: Path | None, environ: Mapping[str, str]) -> ResearcherSettings:
+    """Read the settings of a researcher.
+
+    ``path`` None stands for FEDMON_RESEARCHER_FILE, else for researcher.toml in the user's configuration folder; only
+    that last one may be absent. An id that nobody gives is made once and kept in the folder. Raises SettingsError, and
+    StorageError when the folder cannot be made.
+    """
+    if path is None and environ.get("FEDMON_RESEARCHER_FILE"):
+        path = Path(environ["FEDMON_RESEARCHER_FILE"]).expanduser()
+    found = _sections("researcher", path or _default_file(), environ, may_be_absent=path is None)
+    own = found["researcher"]
+    folder = own.pop("folder", None) or _default_folder()
+    with _Named(path or _default_file()):
+        broker = _broker(found["broker"])
+        repository = RepositorySettings(**found["repository"])
+        researcher_id = own.pop("id", None) or kept_researcher_id(folder)
+        return ResearcherSettings(id=researcher_id, folder=folder, broker=broker, repository=repository, **own)
+
+
+class _Named:
+    """Puts the file's name before what the values themselves object to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, SettingsError) and not str(error).startswith(str(self._path)):
+            raise SettingsError(f"{self._path} (or environment): {error}") from None
+
+
+def _sections(party: Party, path: Path, environ: Mapping[str, str], *, may_be_absent: bool = False) -> Sections:
+    keys = {(key.section, key.name): key for key in keys_of(party)}
+    found: Sections = {key.section: {} for key in keys.values()}
+    for section, values in _read(path, may_be_absent=may_be_absent).items():
+        if section not in found:
+            raise SettingsError(f"{path}: unknown section [{section}]{_instead(section, found)}")
+        if not isinstance(values, dict):
+            raise SettingsError(f"{path}: {section} stands outside a section; sections are {', '.join(found)}")
+        for name, value in values.items():
+            key = keys.get((section, name))
+            if key is None:
+                names = [known for of, known in keys if of == section]
+                raise SettingsError(f"{path}: unknown key {name!r} in [{section}]{_instead(name, names)}")
+            found[section][name] = _value(key, value, f"{path}: [{section}] {name}", base=path.parent)
+    _override(found, keys, environ)
+    return found
+
+
+def _read(path: Path, *, may_be_absent: bool) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        if may_be_absent:
+            return {}
+        raise SettingsError(f"settings file {path} does not exist") from None
+    except OSError as error:
+        raise SettingsError(f"cannot read settings file {path}: {error.strerror}") from None
+    if len(content) > _MAX_BYTES:
+        raise SettingsError(f"settings file {path} is longer than {_MAX_BYTES} bytes; is it the right file?")
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+
+
+def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Mapping[str, str]) -> None:
+    """Let variables win over the file, and ours over the historic ones."""
+    host, port = environ.get("MQTT_BROKER", ""), environ.get("MQTT_BROKER_PORT", "")
+    if host or port:
+        found["broker"]["url"] = _historic_url(found["broker"].get("url", DEFAULT_URL), host, port)
+    for variable, place in HISTORIC.items():
+        if environ.get(variable) and place in keys:
+            found[place[0]][place[1]] = _value(keys[place], environ[variable], variable, base=None)
+    known = {key.variable: key for party in ("node", "researcher") for key in keys_of(party) if key.variable}
+    for variable in environ:
+        if not variable.startswith("FEDMON_") or variable in OTHER_VARIABLES:
+            continue
+        key = known.get(variable)
+        if key is None:
+            raise SettingsError(f"environment variable {variable} is no setting{_instead(variable, known)}")
+        if (key.section, key.name) in keys:
+            found[key.section][key.name] = _value(key, environ[variable], variable, base=None)
+
+
+def _historic_url(url: str, host: str, port: str) -> str:
+    """Return the URL with its host or port replaced as MQTT_BROKER and MQTT_BROKER_PORT say."""
+    if port and not port.isdecimal():
+        raise SettingsError(f"MQTT_BROKER_PORT = {port!r}: allowed is a whole number from 1 to 65535")
+    broker = broker_from_url(url)
+    hosts = [(host, None)] if host else [(known.host, known.port) for known in broker.hosts]
+    user = f"{broker.username}@" if broker.username else ""
+    addresses = ",".join(_address(name, port or str(old or "")) for name, old in hosts)
+    return f"{'mqtts' if broker.tls else 'mqtt'}://{user}{addresses}"
+
+
+def _address(host: str, port: str) -> str:
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{shown}:{port}" if port else shown
+
+
+def _value(key: Key, value: Any, where: str, *, base: Path | None) -> Any:
+    """Check one value; ``base`` is the file's folder, None for a text from the environment."""
+    from_text = base is None
+    try:
+        if from_text and key.is_list:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if key.is_path:
+            path = Path(msgspec.convert(value, str)).expanduser()
+            return (base / path).absolute() if base else path.absolute()
+        return msgspec.convert(value, key.type, strict=not from_text)
+    except (msgspec.ValidationError, RuntimeError) as error:
+        raise SettingsError(f"{where} = {value!r}: allowed is {key.allowed()} ({error})") from None
+
+
+def _broker(values: dict[str, Any]) -> BrokerSettings:
+    return broker_from_url(values.pop("url", DEFAULT_URL), **values)
+
+
+def _instead(wrong: str, known: Any) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; allowed are {', '.join(names)}"
+
+
+def _default_file() -> Path:
+    from platformdirs import user_config_path
+
+    return user_config_path("fedmon", appauthor=False) / RESEARCHER_FILE
+
+
+def _default_folder() -> Path:
+    from platformdirs import user_data_path
+
+    return user_data_path("fedmon", appauthor=False) / "researcher"

@@ -1,0 +1,155 @@
+"""Training plans: the base class that users write them on, and their source as exact bytes."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import stat
+import tokenize
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fedmon.common.class_source import class_source
+from fedmon.common.errors import InvalidInputError, StorageError
+
+MAX_PLAN_BYTES = 1_048_576
+_OWN_DEPENDENCIES = ("import fedmon", "from fedmon import TrainingPlan")
+
+
+class InvalidPlanError(InvalidInputError):
+    """A training plan cannot be sent: it is unreadable, too large, or no Python."""
+
+
+class PlanSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A training plan as it travels: ``sha256`` is the digest of exactly these bytes."""
+
+    name: str
+    source: bytes
+    sha256: str
+
+
+class TrainingPlan:
+    """Base class of training plans written as a class; its source and import lines are what nodes get."""
+
+    def init_dependencies(self) -> list[str]:
+        """Return the import lines that the class needs; for subclasses to override."""
+        return []
+
+    def add_dependency(self, dependencies: Sequence[str]) -> None:
+        """Add import lines to this instance. Raises InvalidPlanError for what is no import line."""
+        for line in dependencies:
+            _check_import(line)
+        added = self.__dict__.setdefault("_added_dependencies", [])
+        added.extend(line for line in dependencies if line not in added)
+
+    def dependencies(self) -> list[str]:
+        """Return every import line, without repeats. Raises InvalidPlanError for what is no import line."""
+        # The list of additions is looked up by name because a subclass may not call our constructor.
+        lines = [*_OWN_DEPENDENCIES, *self.init_dependencies(), *self.__dict__.get("_added_dependencies", [])]
+        for line in lines:
+            _check_import(line)
+        return list(dict.fromkeys(lines))
+
+    def code(self) -> str:
+        """Return the import lines and the source of the class. Raises InvalidPlanError when Python kept no source."""
+        try:
+            source = class_source(type(self))
+        except LookupError as error:
+            raise InvalidPlanError(
+                f"the source of class {type(self).__name__} is not available ({error}): "
+                "write it into a file and give its path"
+            ) from None
+        return "\n".join(self.dependencies()) + "\n\n\n" + source
+
+    def save_code(self, path: Path | str) -> Path:
+        """Write the code to a file and return its path. Raises InvalidPlanError, or StorageError naming the path."""
+        target = Path(path)
+        code = self.code()
+        try:
+            target.write_text(code, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot write the training plan to {target}: {error.strerror}") from error
+        return target
+
+
+def load_source(plan: Path | str | type[TrainingPlan] | TrainingPlan) -> PlanSource:
+    """Return the exact bytes of a plan given as a path, a class or an instance.
+
+    Raises InvalidPlanError for what is missing, unreadable, a folder, empty, over 1 MiB, not UTF-8 or not Python.
+    """
+    if isinstance(plan, type) and issubclass(plan, TrainingPlan):
+        plan = _instance(plan)
+    if isinstance(plan, TrainingPlan):
+        name, source = type(plan).__name__, plan.code().encode("utf-8", "surrogatepass")
+    elif isinstance(plan, str | Path):
+        path = Path(plan).expanduser()
+        name, source = path.stem, _read(path)
+    else:
+        raise InvalidPlanError(
+            f"a training plan is a path, a subclass of TrainingPlan or an instance of one, not {type(plan).__name__}"
+        )
+    problem = source_problem(source)
+    if problem:
+        raise InvalidPlanError(f"training plan {name!r} was not sent: {problem}")
+    return PlanSource(name=name, source=source, sha256=hashlib.sha256(source).hexdigest())
+
+
+def source_problem(source: bytes) -> str | None:
+    """Say why bytes cannot be the source of a plan, or None when they can; nothing of them is executed."""
+    if not source.strip():
+        return "it is empty"
+    if len(source) > MAX_PLAN_BYTES:
+        return f"it has {len(source)} bytes, more than {MAX_PLAN_BYTES}"
+    try:
+        text = source.decode()
+        # Another declared encoding would let the bytes that run differ from the text that an owner reads.
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        if encoding not in ("utf-8", "utf-8-sig"):
+            return f"it declares encoding {encoding}; a plan is written in UTF-8"
+        ast.parse(text)
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8 text (byte {error.start})"
+    except SyntaxError as error:
+        return f"it is not Python: {error.msg} (line {error.lineno})"
+    except (RecursionError, MemoryError):
+        return "it is nested too deeply for Python"
+    except ValueError as error:
+        return f"it is not Python: {error}"
+    return None
+
+
+def _instance(plan: type[TrainingPlan]) -> TrainingPlan:
+    try:
+        return plan()
+    except Exception as error:
+        raise InvalidPlanError(
+            f"{plan.__name__}() failed with {type(error).__name__}: {error}; give an instance instead of the class"
+        ) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InvalidPlanError(f"training plan {path} is a folder; name the Python file in it")
+        if not stat.S_ISREG(mode):
+            raise InvalidPlanError(f"training plan {path} is no regular file")
+        with path.open("rb") as file:
+            return file.read(MAX_PLAN_BYTES + 1)
+    except (OSError, ValueError) as error:
+        cause = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise InvalidPlanError(f"cannot read training plan {str(path)!r}: {cause}") from error
+
+
+def _check_import(line: object) -> None:
+    if isinstance(line, str):
+        try:
+            statements = ast.parse(line).body
+        except (SyntaxError, ValueError):
+            statements = []
+        if statements and all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in statements):
+            return
+    raise InvalidPlanError(f"dependency {line!r} is no import line such as 'import numpy as np'")
