@@ -1,0 +1,182 @@
+"""Bare nodes on paho that answer in our wire and do nothing else: the other end of every comparison.
+
+``python -m bench.echo_nodes --port 1883 --nodes 20`` runs them all on one selector loop, prints ``ready`` when each
+is subscribed, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import selectors
+import socket
+import sqlite3
+import sys
+import tempfile
+import time
+from typing import Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+Message = dict[str, Any]
+VERSION = "fedmon/1"
+EPOCH = "2026-01-01T00:00:00Z"
+DATASETS = [
+    {
+        "dataset_id": f"dataset-{number}",
+        "name": f"table {number}",
+        "data_type": "csv",
+        "tags": ["breast", "cancer", f"part-{number}"],
+        "description": "rows of a table",
+        "shape": [190, 32],
+        "dtypes": None,
+    }
+    for number in range(2)
+]
+
+
+def now_utc() -> str:
+    """Return the present moment as the wire writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat()
+
+
+def presence(node_id: str, boot: int, state: str = "online", reason: str = "") -> Message:
+    """Return what a node retains on its status topic."""
+    return {
+        "command": "status",
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "boot": boot,
+        "state": state,
+        "since": now_utc(),
+        "reason": reason,
+        "agent_version": "echo",
+        "capabilities": [],
+        "streams": ["host"],
+    }
+
+
+def answer_to(node_id: str, boot: int, request: Message) -> Message | None:
+    """Return the reply of an honest node that holds two datasets and approves nothing; null where none is due."""
+    command = request["command"]
+    reply: Message = {
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "success": True,
+        **{key: request[key] for key in ("researcher_id", "id", "session", "sequence")},
+    }
+    match command:
+        case "ping":
+            return reply | {"command": "pong", "time": now_utc(), "boot": boot, "agent_version": "echo"}
+        case "list" | "search":
+            wanted = set(request.get("tags", ()))
+            found = [dataset for dataset in DATASETS if wanted <= set(dataset["tags"])]  # type: ignore[call-overload]
+            return reply | {"command": command, "datasets": found, "count": len(found), "offset": 0}
+        case "approval":
+            return reply | {
+                "command": "approval",
+                "plan_id": f"plan-{request['sha256'][:8]}",
+                "sha256": request["sha256"],
+                "status": "pending",
+            }
+        case "training-plan-status":
+            return reply | {"command": command, "sha256": request["sha256"], "status": None}
+        case "monitor":
+            return reply | {
+                "command": "monitor",
+                "action": request["action"],
+                "interval_s": request.get("interval_s") or 5.0,
+                "lease_s": request.get("lease_s"),
+                "streams": ["host"],
+                "capabilities": {},
+                "metrics": ["host_cpu_busy_ratio"],
+            }
+    return None
+
+
+class BareNode:
+    """One node on a paho client whose socket somebody else watches."""
+
+    def __init__(self, host: str, port: int, node_id: str, *, commit: sqlite3.Connection | None) -> None:
+        self.node_id, self._commit = node_id, commit
+        self.subscribed = False
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, node_id)
+        self.client.max_inflight_messages_set(200)
+        self.client.on_socket_open = lambda _client, _userdata, sock: sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )
+        self.client.on_connect = self._on_connect
+        self.client.on_subscribe = self._on_subscribe
+        self.client.on_message = self._on_message
+        gone = json.dumps(presence(node_id, 1, "offline", "connection lost"))
+        self.client.will_set(f"general/status/{node_id}", gone, qos=1, retain=True)
+        self.client.connect(host, port, keepalive=600)
+
+    def _on_connect(self, client: mqtt.Client, *_: Any) -> None:
+        client.subscribe([("general/nodes/+", 0), (f"general/nodes/+/{self.node_id}", 1)])
+
+    def _on_subscribe(self, client: mqtt.Client, *_: Any) -> None:
+        client.publish(f"general/status/{self.node_id}", json.dumps(presence(self.node_id, 1)), qos=1, retain=True)
+        self.subscribed = True
+
+    def _on_message(self, client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        request = json.loads(message.payload)
+        if request["command"] == "approval" and self._commit is not None:
+            source = request["source"].encode()
+            digest = hashlib.sha256(source).hexdigest()
+            with self._commit:
+                self._commit.execute("INSERT INTO plans VALUES (?, ?, ?)", (self.node_id, digest, source))
+        reply = answer_to(self.node_id, 1, request)
+        if reply is not None:
+            topic = f"general/researcher/{request['researcher_id']}/{request['instance']}/{self.node_id}"
+            client.publish(topic, json.dumps(reply), qos=1)
+
+
+def serve(host: str, port: int, count: int, prefix: str) -> None:
+    """Run nodes until standard input ends."""
+    with tempfile.TemporaryDirectory() as folder, selectors.DefaultSelector() as selector:
+        commit = sqlite3.connect(f"{folder}/plans.sqlite")
+        commit.executescript(
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE plans (node TEXT, sha256 TEXT, source BLOB)"
+        )
+        nodes = [BareNode(host, port, f"{prefix}{number:04d}", commit=commit) for number in range(count)]
+        for node in nodes:
+            sock = node.client.socket()
+            assert sock is not None
+            selector.register(sock, selectors.EVENT_READ, node)
+        selector.register(sys.stdin, selectors.EVENT_READ, None)
+        said_ready, next_misc_at = False, time.monotonic() + 1.0
+        while True:
+            for key, _ in selector.select(0.05 if not said_ready else 1.0):
+                if key.data is None:
+                    return
+                key.data.client.loop_read()
+                while key.data.client.want_write():
+                    key.data.client.loop_write()
+            for node in nodes if not said_ready else ():
+                if node.client.want_write():
+                    node.client.loop_write()
+            if not said_ready and all(node.subscribed for node in nodes):
+                said_ready = True
+                print("ready", flush=True)
+            if time.monotonic() >= next_misc_at:
+                next_misc_at += 1.0
+                for node in nodes:
+                    node.client.loop_misc()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--nodes", type=int, default=20)
+    parser.add_argument("--prefix", default="echo-")
+    arguments = parser.parse_args()
+    serve(arguments.host, arguments.port, arguments.nodes, arguments.prefix)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Asking nodes: send, wait for everybody expected, ask the silent ones again, and say why who did not answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from fedmon.common.clock import Deadline, seconds_from_now
+from fedmon.common.errors import ConnectionFailedError, NotConnectedError
+from fedmon.common.ids import NodeId, new_id
+from fedmon.common.wire import topics
+from fedmon.common.wire.codec import encode
+from fedmon.common.wire.messages import Reply, Request
+from fedmon.researcher.pending import Answer, Pending, Waiting
+from fedmon.researcher.roster import Instant, Roster
+
+FIRST_RETRY_S = 0.25
+DISCOVERY_S = 1.0
+EXPIRES_AFTER_S = 2 * 24 * 3600.0
+"""A node's clock may be wrong by hours; an answer that nobody waits for any more does no harm."""
+
+
+class Line(Protocol):
+    """The connection as asking needs it."""
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0) -> bool:
+        """Send a message, or return False when there is no connection."""
+
+    def final_error(self) -> ConnectionFailedError | None:
+        """Return the error after which the connection is not tried again, or null."""
+
+    def lost_error(self) -> NotConnectedError:
+        """Return the error that says why nothing can be sent now."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back, who was waited for in vain, and how long it took."""
+
+    answers: Mapping[NodeId, Answer]
+    silent: frozenset[NodeId]
+    elapsed_s: float
+    times: int
+
+
+class Asker:
+    """Puts requests to nodes and waits for their replies. Safe from any thread; each call waits in its own."""
+
+    def __init__(
+        self,
+        line: Line,
+        *,
+        researcher_id: str,
+        instance: str,
+        pending: Pending,
+        roster: Roster,
+        is_settled: Callable[[], bool],
+        on_ended: Callable[[Waiting, list[Reply]], None],
+    ) -> None:
+        self.line, self.roster, self.is_settled = line, roster, is_settled
+        self._pending, self._on_ended = pending, on_ended
+        self._researcher_id, self._instance = researcher_id, instance
+
+    def request(self, kind: type[Request], **fields: Any) -> Request:
+        """Make a request with its envelope."""
+        return kind(
+            researcher_id=self._researcher_id,
+            instance=self._instance,
+            id=new_id(),
+            session=self._pending.session,
+            sequence=self._pending.next_sequence(),
+            expires=seconds_from_now(EXPIRES_AFTER_S),
+            **fields,
+        )
+
+    def send(self, payload: bytes, nodes: Sequence[NodeId] | None) -> bool:
+        """Send a request to the nodes named, each on its own topic, or to all on one; False when nothing went out."""
+        if nodes is None:
+            return self.line.publish(topics.broadcast(self._researcher_id), payload, qos=0)
+        sent = [self.line.publish(topics.command(self._researcher_id, node), payload, qos=1) for node in nodes]
+        return any(sent)
+
+    def tell(
+        self,
+        request: Request,
+        nodes: Sequence[NodeId] | None,
+        *,
+        on_answer: Callable[[Reply], None] | None = None,
+    ) -> Waiting:
+        """Send a request that nobody waits for; its replies go to ``on_answer``, on the inbox's thread, alone.
+
+        The caller closes what this returns, by `Pending.close`, when the replies are of no interest any more.
+        """
+        payload = encode(request)
+        waiting = Waiting(request, kept=False, on_answer=on_answer)
+        self._pending.open(waiting)
+        self.send(payload, nodes)
+        return waiting
+
+    def ask(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
+        """Ask and wait until everybody expected has answered, or the time is over.
+
+        Raises the connection's error when nothing could be sent at all.
+        """
+        payload = encode(request)
+        waiting = Waiting(request, kept=True)
+        self._pending.open(waiting)
+        taken = False
+        try:
+            asked = _Round(self, waiting, payload, nodes, timeout_s).run()
+            taken = True
+        finally:
+            answers = self._pending.close(waiting, taken=taken)
+            self._on_ended(waiting, [answer.reply for answer in answers.values()])
+        return msgspec.structs.replace(asked, answers=answers)
+
+
+class _Round:
+    """One call of `Asker.ask`: its deadline, whom it expects, and when it asks again."""
+
+    def __init__(
+        self, asker: Asker, waiting: Waiting, payload: bytes, nodes: Sequence[NodeId] | None, timeout_s: float
+    ) -> None:
+        self._asker, self._waiting, self._payload, self._nodes = asker, waiting, payload, nodes
+        self._timeout_s = timeout_s
+        self._deadline = Deadline(timeout_s)
+        self._discovery = Deadline(min(DISCOVERY_S, timeout_s))
+        self._expected: set[NodeId] = set()
+        self._sent = False
+        self._times = 0
+
+    def run(self) -> Asked:
+        gap_s = FIRST_RETRY_S
+        retry = Deadline(gap_s)
+        self._expect_more()
+        self._send(self._nodes)
+        while True:
+            discovering = self._discovering()
+            missing = self._waiting.expect(
+                self._to_wait_for(discovering=discovering), may_end=not discovering or self._nodes is not None
+            )
+            if (not missing and not discovering) or self._deadline.passed():
+                break
+            pause_s = min(self._deadline.left_s(), retry.left_s())
+            if discovering:
+                pause_s = min(pause_s, self._discovery.left_s())
+            self._waiting.wait(pause_s)
+            if (error := self._asker.line.final_error()) is not None:
+                raise error
+            if self._discovering() or discovering:
+                self._expect_more()
+            urged, everybody = self._waiting.to_ask_at_once()
+            if everybody or not self._sent:
+                self._send(self._nodes)
+            elif retry.passed():
+                urged |= {node for node in self._expected if not self._waiting.has_answered(node)}
+            if retry.passed():
+                gap_s *= 2
+                retry = Deadline(gap_s)
+            self._ask_again(urged)
+        return self._ended(missing)
+
+    def _discovering(self) -> bool:
+        """Tell whether somebody that we do not expect may still turn up."""
+        if self._discovery.passed():
+            return False
+        if self._nodes is not None:
+            return any(node not in self._expected and not self._waiting.has_answered(node) for node in self._nodes)
+        return not self._expected or not self._asker.is_settled()
+
+    def _expect_more(self) -> None:
+        there = self._asker.roster.expected(Instant.now())
+        self._expected |= there if self._nodes is None else there & set(self._nodes)
+
+    def _to_wait_for(self, *, discovering: bool) -> set[NodeId]:
+        return self._expected if self._nodes is None or not discovering else self._expected | set(self._nodes)
+
+    def _send(self, nodes: Sequence[NodeId] | None) -> None:
+        sent = self._asker.send(self._payload, nodes)
+        self._sent = self._sent or sent
+        self._times += sent
+
+    def _ask_again(self, nodes: set[NodeId]) -> None:
+        wanted = nodes if self._nodes is None else nodes & set(self._nodes)
+        if wanted:
+            self._send(sorted(wanted))
+
+    def _ended(self, missing: set[NodeId]) -> Asked:
+        if not self._sent:
+            raise self._asker.line.lost_error()
+        if self._deadline.passed() and self._timeout_s >= DISCOVERY_S:
+            for node_id in missing:
+                self._asker.roster.silent(node_id)
+        silent = missing if self._nodes is None else set(self._nodes)
+        return Asked(
+            answers={},
+            silent=frozenset(node for node in silent if not self._waiting.has_answered(node)),
+            elapsed_s=self._deadline.elapsed_s(),
+            times=self._times,
+        )
+
+
+def checked_timeout(timeout_s: float) -> float:
+    """Return a timeout that can be waited for.
+
+    Raises ValueError when it is not a positive, finite number of seconds.
+    """
+    if not 0 < timeout_s < threading.TIMEOUT_MAX:
+        raise ValueError(f"timeout_s is {timeout_s!r}: give a positive number of seconds")
+    return float(timeout_s)

@@ -1,0 +1,273 @@
+"""`Federation`: who is there, what they offer, whether they accept a plan, and what they measure."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.ids import NodeId, checked_id
+from fedmon.common.settings import ResearcherSettings
+from fedmon.common.wire.messages import (
+    Approval,
+    ApprovalReply,
+    ListDatasets,
+    ListReply,
+    LogRecord,
+    Ping,
+    Pong,
+    SearchDatasets,
+    SearchReply,
+    TrainingPlanStatus,
+    TrainingPlanStatusReply,
+)
+from fedmon.researcher import rows
+from fedmon.researcher.asking import checked_timeout
+from fedmon.researcher.calls import ask, ask_pages
+from fedmon.researcher.dispatcher import Subscription
+from fedmon.researcher.forgetting import Forgotten, forget
+from fedmon.researcher.logs import LogStream
+from fedmon.researcher.machinery import EVENTS
+from fedmon.researcher.monitor import LiveSample, Watch
+from fedmon.researcher.nodes import Nodes
+from fedmon.researcher.opening import BrokerArguments, opened_with
+from fedmon.researcher.outcomes import Outcomes
+from fedmon.researcher.parts import FederationStatus, Parts
+from fedmon.researcher.roster import Instant
+from fedmon.researcher.submitting import submission
+
+if TYPE_CHECKING:
+    from fedmon.common.training_plan import TrainingPlan
+
+    Plan = str | Path | type[TrainingPlan] | TrainingPlan
+
+Nodelist = Collection[str] | None
+
+
+class Federation:
+    """A researcher's view of one federation; a context manager. Every method is safe from any thread.
+
+    With nothing but a URL it connects as a researcher whose id is made once and kept. A request asks every node, or
+    those that ``nodes`` names, and returns as soon as everybody expected has answered; no later than ``timeout_s``.
+    What comes back says for each node what it answered, or why it did not.
+
+    Only one process of a researcher is the instance ``main``, whose late replies and decisions outlive it; others get
+    a random name.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        researcher_id: str | None = None,
+        settings: ResearcherSettings | str | Path | None = None,
+        username: str | None = None,
+        password_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+        timeout_s: float | None = None,
+        folder: str | Path | None = None,
+        instance: str | None = None,
+    ) -> None:
+        arguments = BrokerArguments(
+            url=url,
+            username=username,
+            password_file=password_file,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+        )
+        self.settings = opened_with(settings, broker=arguments, researcher_id=researcher_id, folder=folder)
+        self._timeout_s = checked_timeout(self.settings.timeout_s if timeout_s is None else timeout_s)
+        self._wanted_instance = instance if instance is None else checked_id(instance, what="instance")
+        self._parts: Parts | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Connect; raises ConnectionFailedError or IdInUseError within the timeout, naming host, port and cause."""
+        if self._parts is None:
+            parts = Parts(self.settings, instance=self._wanted_instance, timeout_s=self._timeout_s)
+            parts.start()
+            self._parts = parts
+            # A notebook's kernel ends without `close`; leases are given back and the queue is written all the same.
+            atexit.register(self.close)
+        return self
+
+    def close(self) -> None:
+        """End watches and listeners, give leases back, and disconnect; may be called twice."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            atexit.unregister(self.close)
+            parts.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def researcher_id(self) -> str:
+        """The id under which nodes know us."""
+        return self.settings.id
+
+    @property
+    def instance(self) -> str:
+        """Which of this researcher's processes we are: ``main``, or a random name."""
+        return self.parts.instance
+
+    @property
+    def parts(self) -> Parts:
+        """The machinery behind this face. Raises InvalidInputError before `start` and after `close`."""
+        if self._parts is None:
+            raise InvalidInputError(
+                "this Federation is not started: use `with Federation(...) as fed:` or call start()"
+            )
+        return self._parts
+
+    def status(self) -> FederationStatus:
+        """Return the state of the connection, of the queue of replies, and what was counted."""
+        return self.parts.status()
+
+    # --- who is there ------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> Nodes:
+        """Return every node known, with its state; waits until the roster is settled, at most 2 s after connecting."""
+        parts = self.parts
+        parts.wait_settled()
+        return Nodes(parts.roster.nodes(Instant.now()), circumstances=parts.circumstances())
+
+    def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
+        """Clear what the broker retains of a node that is gone for good, or hide it here where we may not.
+
+        Raises NotFoundError for an id never heard of and ConflictError for a node that is alive.
+        """
+        return forget(self.parts, NodeId(node_id), timeout_s=checked_timeout(timeout_s))
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def ping(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[Pong]:
+        """Ask nodes for a sign of life."""
+        parts = self.parts
+        return ask(parts, parts.asker.request(Ping), Pong, rows.pong, nodes=node_ids(nodes), timeout_s=timeout_s)
+
+    def datasets(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[ListReply]:
+        """Ask nodes which datasets they offer to us."""
+        parts = self.parts
+        return ask_pages(parts, ListDatasets, ListReply, nodes=node_ids(nodes), timeout_s=timeout_s)
+
+    def search(
+        self, tags: Sequence[str], *, nodes: Nodelist = None, timeout_s: float | None = None
+    ) -> Outcomes[SearchReply]:
+        """Ask nodes for the datasets that carry every one of these tags; raises InvalidInputError for a bare text."""
+        if isinstance(tags, str) or not isinstance(tags, list | tuple):
+            raise InvalidInputError(f"tags is {tags!r}: give a list or tuple of tags, such as [{str(tags)!r}]")
+        if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or not 0 < len(tags) <= 64:
+            raise InvalidInputError("tags: give 1 to 64 texts of 1 to 256 characters each")
+        parts = self.parts
+        return ask_pages(
+            parts, SearchDatasets, SearchReply, nodes=node_ids(nodes), timeout_s=timeout_s, tags=list(tags)
+        )
+
+    def approve(
+        self, plan: Plan, *, description: str = "", nodes: Nodelist = None, timeout_s: float | None = None
+    ) -> Outcomes[ApprovalReply]:
+        """Ask the owners of nodes to approve a training plan; their decisions come later, see `on` and `plan_status`.
+
+        ``plan`` is a path, or a class or instance of `TrainingPlan`; what is not readable Python is refused before
+        anything is sent. A plan larger than a message goes through the repository of the settings.
+        """
+        parts = self.parts
+        fields = submission(plan, description=description, repository=self.settings.repository)
+        request = parts.asker.request(Approval, **fields)
+        return ask(parts, request, ApprovalReply, rows.approval, nodes=node_ids(nodes), timeout_s=timeout_s)
+
+    def plan_status(
+        self, plan: Plan, *, nodes: Nodelist = None, timeout_s: float | None = None
+    ) -> Outcomes[TrainingPlanStatusReply]:
+        """Ask nodes where a training plan stands with their owners."""
+        from fedmon.common.training_plan import load_source
+
+        parts = self.parts
+        request = parts.asker.request(TrainingPlanStatus, sha256=load_source(plan).sha256)
+        return ask(
+            parts, request, TrainingPlanStatusReply, rows.plan_status, nodes=node_ids(nodes), timeout_s=timeout_s
+        )
+
+    # --- what comes by itself -----------------------------------------------------------------------------------------
+
+    def monitor(
+        self,
+        callback: Callable[[LiveSample], object] | None = None,
+        *,
+        nodes: Nodelist = None,
+        interval_s: float | None = None,
+        metrics: Sequence[str] | None = None,
+        ordered: bool = False,
+    ) -> Watch:
+        """Watch live metrics: by callback, or by iterating over what is returned, until it is closed.
+
+        ``interval_s`` is the pace that we wish for (null: each owner's), ``metrics`` names of metrics with ``*``
+        and
+        ``?``. With ``ordered`` no sample comes after a newer one of its stream: what arrives late is left out.
+        """
+        parts = self.parts
+        named = node_ids(nodes)
+        watch = Watch(
+            callback,
+            nodes=None if named is None else frozenset(named),
+            interval_s=None if interval_s is None else checked_timeout(interval_s),
+            metrics=metrics,
+            ordered=ordered,
+            dispatcher=parts.dispatcher,
+            on_closed=parts.machinery.remove_watch,
+        )
+        parts.machinery.add_watch(watch)
+        return watch
+
+    def logs(
+        self,
+        callback: Callable[[LogRecord], object] | None = None,
+        *,
+        nodes: Nodelist = None,
+        level: str = "WARNING",
+    ) -> LogStream:
+        """Take log records of nodes into Python logging, as ``fedmon.node.<node_id>``, until removed."""
+        machinery, named = self.parts.machinery, node_ids(nodes)
+        stream = LogStream(
+            callback, machinery.remove_logs, nodes=None if named is None else frozenset(named), level=level
+        )
+        machinery.add_logs(stream)
+        return stream
+
+    def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
+        """Call back at each ``presence`` (a `Node`) or ``decision`` (a `PlanDecision`), until removed.
+
+        Decisions that came when nobody listened are told at once; so they survive the end of a process. ``telemetry``
+        brings batches of samples and scalars as they come.
+        """
+        parts = self.parts
+        if event == "decision":
+            return parts.decisions.listen(callback)
+        if event not in EVENTS:
+            raise InvalidInputError(f"event {event!r} is not one of decision, {', '.join(EVENTS)}")
+        return parts.machinery.on(event, callback)
+
+
+def node_ids(nodes: Nodelist) -> list[NodeId] | None:
+    """Return the ids of nodes named, each once; null for everybody.
+
+    Raises InvalidInputError for a bare text and InvalidIdError for an unusable id.
+    """
+    if nodes is None:
+        return None
+    if isinstance(nodes, str):
+        raise InvalidInputError(f"nodes is {nodes!r}: give a list of node ids, such as [{nodes!r}]")
+    return [NodeId(checked_id(node, what="node id")) for node in dict.fromkeys(nodes)]

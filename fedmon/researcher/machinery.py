@@ -1,0 +1,284 @@
+"""What happens with each thing that arrives, and with the passing of time: the parts of a researcher, put together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import NodeId, new_id
+from fedmon.common.wire import topics
+from fedmon.common.wire.messages import (
+    AddScalar,
+    Error,
+    ErrorCode,
+    LogRecord,
+    Ping,
+    PlanDecision,
+    Presence,
+    Reply,
+    SampleBatch,
+)
+from fedmon.common.wire.transport import Link
+from fedmon.researcher.asking import Asker
+from fedmon.researcher.connection import Connection
+from fedmon.researcher.decisions import Decisions
+from fedmon.researcher.dispatcher import Dispatcher, Subscription
+from fedmon.researcher.leases import Leases
+from fedmon.researcher.logs import Logs, LogStream
+from fedmon.researcher.monitor import Watch
+from fedmon.researcher.pending import Pending, Verdict, Waiting
+from fedmon.researcher.replies import Replies
+from fedmon.researcher.roster import Change, Instant, Roster
+from fedmon.researcher.settling import Settling
+from fedmon.researcher.tally import Tally
+
+logger = logging.getLogger(__name__)
+
+LOOK_FOR_STALE_EVERY_S = 5.0
+EVENTS = ("presence", "telemetry")
+
+
+class Machinery:
+    """Takes what arrives, on the thread of the inbox; `watch`, `listen` and `on` are safe from any thread."""
+
+    def __init__(
+        self,
+        *,
+        researcher_id: str,
+        instance: str,
+        connection: Connection,
+        asker: Asker,
+        pending: Pending,
+        roster: Roster,
+        replies: Replies,
+        decisions: Decisions,
+        dispatcher: Dispatcher,
+        tally: Tally,
+        wake: Callable[[], None],
+    ) -> None:
+        self._marker_topic = topics.reply(researcher_id, instance, researcher_id)
+        self._connection, self._asker, self._pending, self._roster = connection, asker, pending, roster
+        self._replies, self._decisions, self._dispatcher = replies, decisions, dispatcher
+        self._tally, self._wake = tally, wake
+        self._settling = Settling()
+        self.settled = threading.Event()
+        self._marker = b""
+        self._greeting: Waiting | None = None
+        self._leases = Leases(asker, pending, self._on_lease_answer)
+        self._logs = Logs(dispatcher)
+        self._lock = threading.Lock()
+        self._watches: tuple[Watch, ...] = ()
+        self._wishes_changed = False
+        self._subscriptions: dict[str, tuple[Subscription, ...]] = dict.fromkeys(EVENTS, ())
+        self._stale_at = 0.0
+        self._clearing: dict[NodeId, threading.Event] = {}
+
+    # --- what users listen to ----------------------------------------------------------------------------------------
+
+    def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
+        """Call back at each event of a kind, until the subscription is removed."""
+
+        def removed(subscription: Subscription) -> None:
+            with self._lock:
+                kept = tuple(one for one in self._subscriptions[event] if one is not subscription)
+                self._subscriptions[event] = kept
+            self._want()
+
+        subscription = Subscription(callback, removed)
+        with self._lock:
+            self._subscriptions[event] += (subscription,)
+        self._want()
+        return subscription
+
+    def tell(self, event: str, value: object) -> None:
+        """Call back everybody who wants to know of this event."""
+        for subscription in self._subscriptions[event]:
+            self._dispatcher.call(subscription, (value,), urgent=True)
+
+    def add_watch(self, watch: Watch) -> None:
+        """Begin to hand samples to a watch, and to hold leases for it."""
+        with self._lock:
+            self._watches += (watch,)
+            self._wishes_changed = True
+        self._want()
+        self._wake()
+
+    def remove_watch(self, watch: Watch) -> None:
+        """End what `add_watch` began."""
+        with self._lock:
+            self._watches = tuple(one for one in self._watches if one is not watch)
+            self._wishes_changed = True
+        self._want()
+        self._wake()
+
+    def add_logs(self, stream: LogStream) -> None:
+        """Begin to hand log records to a listener."""
+        with self._lock:
+            self._logs.streams += (stream,)
+        self._want()
+
+    def remove_logs(self, stream: Subscription) -> None:
+        """End what `add_logs` began."""
+        with self._lock:
+            self._logs.streams = tuple(one for one in self._logs.streams if one is not stream)
+        self._want()
+
+    def close_all(self) -> None:
+        """End every watch and every listener."""
+        for watch in self._watches:
+            watch.close()
+        for stream in self._logs.streams:
+            stream.remove()
+
+    def farewell(self) -> None:
+        """Give the leases back; after the thread of the inbox has ended."""
+        if self._connection.is_connected:
+            self._leases.change((), time.monotonic())
+
+    def _want(self) -> None:
+        with self._lock:
+            filters = _filters([watch.wish.nodes for watch in self._watches], topics.ALL_MONITORING, topics.monitoring)
+            if self._subscriptions["telemetry"]:
+                filters = {topics.ALL_MONITORING}
+            filters |= _filters([stream.nodes for stream in self._logs.streams], topics.ALL_LOGS, topics.log)
+            self._connection.want(filters)
+
+    # --- what arrives ------------------------------------------------------------------------------------------------
+
+    def on_link(self, link: Link) -> None:
+        """Find out anew who is there, or note that nobody can be asked."""
+        if link.up:
+            now = time.monotonic()
+            self._settling.begin(now)
+            self._roster.reconnected(Instant.now())
+            self._marker = new_id().encode()
+            self._connection.publish(self._marker_topic, self._marker)
+            if self._greeting is not None:
+                self._pending.close(self._greeting, taken=True)
+            self._greeting = self._asker.tell(self._asker.request(Ping), None)
+            self._wishes_changed = True
+        else:
+            self._settling.interrupt()
+            self.settled.clear()
+        for waiting in self._pending.all_open():
+            waiting.ask_all_again()
+
+    def on_marker(self, payload: bytes) -> None:
+        """Note that everything retained was heard."""
+        if payload == self._marker:
+            self._settling.marker_back()
+
+    def on_reply(self, reply: Reply) -> None:
+        """Give a reply to who waits for it, or keep it."""
+        verdict, waiting = self._pending.match(reply)
+        match verdict:
+            case Verdict.MATCHED if waiting is not None and waiting.kept:
+                self._replies.watch(waiting)
+            case Verdict.LATE | Verdict.UNKNOWN if waiting is None or waiting.kept:
+                self._tally.count(f"{verdict.value} replies", quiet=True)
+                if isinstance(reply, Error):
+                    self._tally.count("errors from nodes", f"{reply.node_id}: {reply.code.value}: {reply.reason}")
+                self._replies.keep(reply)
+            case Verdict.REPEATED:
+                self._tally.count("repeated replies", quiet=True)
+            case Verdict.STALE:
+                self._tally.count(
+                    "replies of a wrong session, sequence or kind", f"{type(reply).__name__} of {reply.node_id}"
+                )
+        self._heard(NodeId(reply.node_id), revives=True)
+
+    def on_decision(self, decision: PlanDecision) -> None:
+        """Keep a decision and tell who wants to know."""
+        self._decisions.arrived(decision)
+        self._heard(NodeId(decision.node_id), revives=True)
+
+    def on_unreadable_reply(self, node_id: NodeId, request_id: str, error: InvalidMessageError) -> None:
+        """Let a caller know that a node answered in words that we do not understand."""
+        waiting = self._pending.expects(node_id, request_id)
+        if waiting is not None:
+            code = ErrorCode.VERSION if error.code == ErrorCode.VERSION.value else ErrorCode.FAILED
+            waiting.refuse(node_id, code, f"its reply cannot be read: {error.reason}")
+
+    def on_presence(self, presence: Presence, *, retained: bool) -> None:
+        """Note how a node says it is."""
+        change = self._roster.presence(presence, retained=retained, now=Instant.now())
+        if change is not None:
+            self._changed(change)
+
+    def on_cleared(self, node_id: NodeId) -> None:
+        """Take out a node whose retained presence was deleted."""
+        self._roster.cleared(node_id)
+        waiting = self._clearing.get(node_id)
+        if waiting is not None:
+            waiting.set()
+
+    def on_telemetry(self, telemetry: SampleBatch | AddScalar, *, size_bytes: int) -> None:
+        """Hand samples to who watches."""
+        self._heard(NodeId(telemetry.node_id), revives=False)
+        if isinstance(telemetry, SampleBatch):
+            for watch in self._watches:
+                watch.take(telemetry, size_bytes)
+        for subscription in self._subscriptions["telemetry"]:
+            self._dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=size_bytes)
+
+    def on_log(self, record: LogRecord) -> None:
+        """Hand a log record to who listens."""
+        self._heard(NodeId(record.node_id), revives=False)
+        self._logs.take(record)
+
+    def on_tick(self) -> float | None:
+        """Do what time asks for."""
+        now = time.monotonic()
+        if self._settling.check(now):
+            self.settled.set()
+            for waiting in self._pending.all_open():
+                waiting.wake()
+        if self._wishes_changed:
+            self._wishes_changed = False
+            self._leases.change((watch.wish for watch in self._watches), now)
+        self._leases.renew(now)
+        if now >= self._stale_at:
+            self._stale_at = now + LOOK_FOR_STALE_EVERY_S
+            for node in self._roster.newly_stale(Instant.now()):
+                self.tell("presence", node)
+        dues = [self._stale_at, self._settling.due_at(), self._leases.due_at()]
+        return max(0.0, min(due for due in dues if due is not None) - now)
+
+    # --- what follows ------------------------------------------------------------------------------------------------
+
+    def clearing(self, node_id: NodeId) -> threading.Event:
+        """Return what is set when the retained presence of a node is gone."""
+        return self._clearing.setdefault(node_id, threading.Event())
+
+    def cleared(self, node_id: NodeId) -> None:
+        """End what `clearing` began."""
+        self._clearing.pop(node_id, None)
+
+    def _heard(self, node_id: NodeId, *, revives: bool) -> None:
+        change = self._roster.heard(node_id, now=Instant.now(), revives=revives)
+        if change is not None:
+            self._changed(change)
+
+    def _changed(self, change: Change) -> None:
+        if change.first_heard:
+            self._settling.heard_new(time.monotonic())
+        if change.came_up:
+            for waiting in self._pending.all_open():
+                waiting.urge(change.node.node_id)
+            self._leases.node_came_up(change.node.node_id)
+        self.tell("presence", change.node)
+
+    def _on_lease_answer(self, reply: Reply) -> None:
+        for watch in self._watches:
+            watch.answered(reply)
+
+
+def _filters(choices: list[frozenset[NodeId] | None], everybody: str, of_one: Callable[[str], str]) -> set[str]:
+    """Return the filters that bring what each choice of nodes wants, null being all, without asking twice for one."""
+    if any(nodes is None for nodes in choices):
+        return {everybody}
+    return {of_one(node) for nodes in choices for node in nodes or ()}

@@ -1,0 +1,159 @@
+"""The parts of a running federation: made, started and stopped together."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fedmon.common.ids import new_id
+from fedmon.common.settings import ResearcherSettings
+from fedmon.common.wire.transport import Link
+from fedmon.researcher.asking import Asker
+from fedmon.researcher.connection import Connection
+from fedmon.researcher.decisions import Decisions
+from fedmon.researcher.dispatcher import Dispatcher
+from fedmon.researcher.inbox import Inbox
+from fedmon.researcher.machinery import Machinery
+from fedmon.researcher.outcomes import Circumstances
+from fedmon.researcher.pending import Pending
+from fedmon.researcher.replies import Replies
+from fedmon.researcher.roster import Instant, Roster
+from fedmon.researcher.settling import CAP_S
+from fedmon.researcher.tally import Tally
+
+
+class FederationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a researcher's process stands; ``counters`` holds what was dropped, refused or odd, by kind."""
+
+    broker: str
+    connected: bool
+    settled: bool
+    researcher_id: str
+    instance: str
+    nodes: int
+    kept_replies: int
+    backlog: int
+    counters: dict[str, int]
+    last_error: str
+
+
+class Parts:
+    """Everything behind one `Federation`, from `start` to `stop`."""
+
+    def __init__(self, settings: ResearcherSettings, *, instance: str | None, timeout_s: float) -> None:
+        self.researcher_id, self.timeout_s = settings.id, timeout_s
+        self.instance = instance or "main"
+        queue = None
+        self.tally = Tally()
+        self.roster = Roster()
+        self.pending = Pending(new_id())
+        self.dispatcher = Dispatcher(self.tally)
+        self.replies = Replies(queue, tally=self.tally)
+        self.connection = Connection(
+            settings.broker,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            timeout_s=timeout_s,
+            on_message=self._on_message,
+            on_link=self._on_link,
+        )
+        self.asker = Asker(
+            self.connection,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            pending=self.pending,
+            roster=self.roster,
+            is_settled=self._is_settled,
+            on_ended=self.replies.ended,
+        )
+        self.decisions = Decisions(self.asker, self.replies, self.dispatcher)
+        self.machinery = Machinery(
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            connection=self.connection,
+            asker=self.asker,
+            pending=self.pending,
+            roster=self.roster,
+            replies=self.replies,
+            decisions=self.decisions,
+            dispatcher=self.dispatcher,
+            tally=self.tally,
+            wake=self._wake,
+        )
+        self.inbox = Inbox(
+            self.machinery,
+            self.tally,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            strict_identity=settings.identity_is_strict,
+        )
+
+    def start(self) -> None:
+        """Connect and begin; on failure nothing is left running."""
+        self.dispatcher.start()
+        self.replies.start()
+        self.inbox.start()
+        try:
+            self.connection.open()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End in order: who listens, what arrives, the connection, what is to be written."""
+        self.machinery.close_all()
+        self.inbox.stop()
+        self.machinery.farewell()
+        self.connection.close()
+        self.dispatcher.stop()
+        self.replies.stop()
+
+    def wait_settled(self) -> None:
+        """Wait until the roster is settled, at most 2 s; returns at once when there is no connection."""
+        if self.connection.is_connected:
+            self.machinery.settled.wait(CAP_S)
+        if (error := self.connection.final_error()) is not None:
+            raise error
+
+    # What the parts need of those that are made after them.
+
+    def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001 - the transport's order
+        self.inbox.put(topic, payload, retained=retained)
+
+    def _on_link(self, link: Link) -> None:
+        self.inbox.put_link(link)
+
+    def _is_settled(self) -> bool:
+        return self.machinery.settled.is_set()
+
+    def _wake(self) -> None:
+        self.inbox.wake()
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def circumstances(self) -> Circumstances:
+        """Return under what conditions was asked."""
+        return Circumstances(
+            broker=self.connection.place,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            connected=self.connection.is_connected,
+            settled=self.machinery.settled.is_set(),
+            last_error=self.connection.last_error,
+        )
+
+    def status(self) -> FederationStatus:
+        """Return how this process stands."""
+        urgent, bulk = self.inbox.dropped
+        dropped = {"messages dropped: replies and presence": urgent, "messages dropped: samples and logs": bulk}
+        return FederationStatus(
+            broker=self.connection.place,
+            connected=self.connection.is_connected,
+            settled=self.machinery.settled.is_set(),
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            nodes=len(self.roster.nodes(Instant.now())),
+            kept_replies=len(self.replies),
+            backlog=self.inbox.backlog,
+            counters=self.tally.as_dict() | {kind: number for kind, number in dropped.items() if number},
+            last_error=self.connection.last_error,
+        )

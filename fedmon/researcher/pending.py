@@ -1,0 +1,232 @@
+"""Requests that wait for replies, and which reply belongs to which request."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import (
+    Approval,
+    ApprovalReply,
+    Error,
+    ErrorCode,
+    ListDatasets,
+    ListReply,
+    Monitor,
+    MonitorReply,
+    Ping,
+    Pong,
+    Reply,
+    Request,
+    SearchDatasets,
+    SearchReply,
+    TrainingPlanStatus,
+    TrainingPlanStatusReply,
+)
+
+REMEMBERED_REQUESTS = 1_000
+
+REPLY_KINDS: dict[type[Request], type[Reply]] = {
+    Ping: Pong,
+    ListDatasets: ListReply,
+    SearchDatasets: SearchReply,
+    Approval: ApprovalReply,
+    TrainingPlanStatus: TrainingPlanStatusReply,
+    Monitor: MonitorReply,
+}
+
+
+class Verdict(enum.Enum):
+    """What a reply turned out to be."""
+
+    MATCHED = "matched"
+    REPEATED = "repeated"
+    LATE = "late"
+    UNKNOWN = "unknown"
+    STALE = "stale"
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node answered, and after how long."""
+
+    reply: Reply
+    elapsed_s: float
+
+
+class Waiting:
+    """One request and the replies it waits for. Safe from any thread; one caller waits.
+
+    ``kept`` says whether its replies are for somebody: those of a request that nobody waits for are matched, handed to
+    ``on_answer`` and forgotten.
+    """
+
+    def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
+        self.id, self.kept = request.id, kept
+        self.changed = threading.Condition()
+        self._session, self._sequence, self._researcher_id = request.session, request.sequence, request.researcher_id
+        self._answers: dict[NodeId, Answer] = {}
+        self._answered: set[NodeId] = set()
+        self.closed = self.taken = False
+        self._on_answer = on_answer
+        self._kind = REPLY_KINDS.get(type(request), Reply)
+        self._started = time.monotonic()
+        self._missing: set[NodeId] = set()
+        self._may_end = False
+        self._urged: set[NodeId] = set()
+        self._all_again = self._woken = False
+
+    def offer(self, reply: Reply) -> Verdict:
+        """Take a reply that carries this request's id, when it is one."""
+        if (
+            reply.session != self._session
+            or reply.sequence != self._sequence
+            or reply.researcher_id != self._researcher_id
+            or not isinstance(reply, self._kind | Error)
+        ):
+            return Verdict.STALE
+        node_id = NodeId(reply.node_id)
+        with self.changed:
+            if node_id in self._answered:
+                return Verdict.REPEATED
+            self._answered.add(node_id)
+            if self.closed:
+                return Verdict.LATE
+            self._answers[node_id] = Answer(reply=reply, elapsed_s=time.monotonic() - self._started)
+            self._missing.discard(node_id)
+            if not self._missing and self._may_end:
+                self.changed.notify_all()
+        if self._on_answer is not None:
+            self._on_answer(reply)
+        return Verdict.MATCHED
+
+    def refuse(self, node_id: NodeId, code: ErrorCode, reason: str) -> None:
+        """Answer for a node that did answer, but not in words that we can read."""
+        self.offer(
+            Error(
+                node_id=node_id,
+                researcher_id=self._researcher_id,
+                id=self.id,
+                session=self._session,
+                sequence=self._sequence,
+                code=code,
+                reason=reason,
+            )
+        )
+
+    def expect(self, node_ids: Iterable[NodeId], *, may_end: bool) -> set[NodeId]:
+        """Say who is to answer, and whether that ends the wait; return who has not answered yet."""
+        with self.changed:
+            self._missing = set(node_ids) - self._answered
+            self._may_end = may_end
+            return set(self._missing)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until everybody expected has answered, somebody is to be asked at once, or the time is over."""
+        with self.changed:
+            self.changed.wait_for(self._something_to_do, timeout=timeout_s)
+            self._woken = False
+
+    def _something_to_do(self) -> bool:
+        return bool(self._woken or self._urged or self._all_again or (self._may_end and not self._missing))
+
+    def urge(self, node_id: NodeId) -> None:
+        """Let the caller ask this node at once: it just came up."""
+        with self.changed:
+            if not self.closed and node_id not in self._answered:
+                self._urged.add(node_id)
+                self.changed.notify_all()
+
+    def ask_all_again(self) -> None:
+        """Let the caller send the request anew: the connection came back."""
+        with self.changed:
+            self._all_again = True
+            self.changed.notify_all()
+
+    def wake(self) -> None:
+        """Let the caller look again at what it waits for."""
+        with self.changed:
+            self._woken = True
+            self.changed.notify_all()
+
+    def has_answered(self, node_id: NodeId) -> bool:
+        """Tell whether this node has answered."""
+        with self.changed:
+            return node_id in self._answered
+
+    def answered_since(self, number: int) -> list[Answer]:
+        """Return the answers after the first ``number``, in the order of arrival."""
+        with self.changed:
+            return list(self._answers.values())[number:]
+
+    def end(self, *, taken: bool) -> dict[NodeId, Answer]:
+        """End the wait and return what was answered; only who answered is remembered."""
+        with self.changed:
+            self.closed, self.taken = True, taken
+            answers, self._answers = self._answers, {}
+            return answers
+
+    def to_ask_at_once(self) -> tuple[set[NodeId], bool]:
+        """Return, and forget, who came up meanwhile, and whether everybody is to be asked anew."""
+        with self.changed:
+            urged, again = self._urged - self._answered, self._all_again
+            self._urged, self._all_again = set(), False
+            return urged, again
+
+
+class Pending:
+    """All requests of this process that wait, and the last ones that did. Safe from any thread."""
+
+    def __init__(self, session: str, *, remembered: int = REMEMBERED_REQUESTS) -> None:
+        self.session = session
+        self._remembered = remembered
+        self._lock = threading.Lock()
+        self._open: dict[str, Waiting] = {}
+        self._closed: OrderedDict[str, Waiting] = OrderedDict()
+        self._last_sequence = 0
+
+    def next_sequence(self) -> int:
+        """Return the next number of this session."""
+        with self._lock:
+            self._last_sequence += 1
+            return self._last_sequence
+
+    def open(self, waiting: Waiting) -> None:
+        """Begin to take replies for a request; do so before it is sent."""
+        with self._lock:
+            self._open[waiting.id] = waiting
+
+    def close(self, waiting: Waiting, *, taken: bool) -> dict[NodeId, Answer]:
+        """End a wait and return the answers, which the caller has then ``taken`` or not. What comes later is late."""
+        answers = waiting.end(taken=taken)
+        with self._lock:
+            if self._open.pop(waiting.id, None) is not None:
+                self._closed[waiting.id] = waiting
+            while len(self._closed) > self._remembered:
+                self._closed.popitem(last=False)
+        return answers
+
+    def match(self, reply: Reply) -> tuple[Verdict, Waiting | None]:
+        """Give a reply to the request it belongs to."""
+        with self._lock:
+            waiting = self._open.get(reply.id) or self._closed.get(reply.id)
+            forged = reply.session == self.session and reply.sequence > self._last_sequence
+        if waiting is None:
+            return (Verdict.STALE if forged else Verdict.UNKNOWN), None
+        return waiting.offer(reply), waiting
+
+    def expects(self, node_id: NodeId, request_id: str) -> Waiting | None:
+        """Return the open request with this id when that node has not answered it yet."""
+        with self._lock:
+            waiting = self._open.get(request_id)
+        return waiting if waiting is not None and not waiting.has_answered(node_id) else None
+
+    def all_open(self) -> list[Waiting]:
+        """Return the requests that wait now."""
+        with self._lock:
+            return list(self._open.values())

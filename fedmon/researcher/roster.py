@@ -1,0 +1,254 @@
+"""Who is there: what the nodes say of themselves, and what was heard of them."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import Presence
+
+PRESENCE_EVERY_S = 30.0
+STALE_AFTER_S = 3 * PRESENCE_EVERY_S
+MAX_NODES = 10_000
+DOUBLES_BEFORE_ID_IN_USE = 2
+
+
+class NodeState(enum.Enum):
+    """What a researcher believes of a node; stale is said to be online, and silent for three intervals."""
+
+    ONLINE = "online"
+    DRAINING = "draining"
+    STALE = "stale"
+    OFFLINE = "offline"
+
+
+class Instant(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment on both clocks: durations from ``mono``, timestamps from ``utc``."""
+
+    mono: float
+    utc: datetime
+
+    @classmethod
+    def now(cls) -> Instant:
+        """Read both clocks."""
+        return cls(mono=time.monotonic(), utc=utc_now())
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one node.
+
+    ``since`` is when its state began: by the node's clock where it told us, else by ours. ``last_seen`` is the last
+    sign of life by our clock, null when there was none since we connected.
+    """
+
+    node_id: NodeId
+    state: NodeState
+    since: datetime | None
+    last_seen: datetime | None
+    reason: str = ""
+    boot: int = 0
+    agent_version: str = ""
+    capabilities: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+    id_in_use: bool = False
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What one message changed: the node as it is now, and whether it is new to us or came up again."""
+
+    node: Node
+    first_heard: bool = False
+    came_up: bool = False
+
+
+class _Entry:
+    def __init__(self, node_id: NodeId, now: Instant) -> None:
+        self.node_id = node_id
+        self.state = NodeState.ONLINE
+        self.since: datetime | None = None
+        self.known_at = now.mono
+        self.last_seen: Instant | None = None
+        self.reason = self.agent_version = ""
+        self.boot = -1
+        self.capabilities: tuple[str, ...] = ()
+        self.streams: tuple[str, ...] = ()
+        self.silent = self.said_stale = False
+        self.doubles = 0
+        self.doubled_at = float("-inf")
+
+    def unheard_s(self, now: Instant) -> float:
+        return now.mono - max(self.known_at, self.last_seen.mono if self.last_seen else 0.0)
+
+    def is_stale(self, now: Instant) -> bool:
+        return self.state is not NodeState.OFFLINE and (self.silent or self.unheard_s(now) > STALE_AFTER_S)
+
+    def view(self, now: Instant) -> Node:
+        state, reason = self.state, self.reason
+        if self.is_stale(now):
+            state = NodeState.STALE
+            heard = "said to be online, but not heard since we connected"
+            reason = f"unheard for {self.unheard_s(now):.0f} s" if self.last_seen else heard
+        return Node(
+            node_id=self.node_id,
+            state=state,
+            since=self.since,
+            last_seen=self.last_seen.utc if self.last_seen else None,
+            reason=reason,
+            boot=max(0, self.boot),
+            agent_version=self.agent_version,
+            capabilities=self.capabilities,
+            streams=self.streams,
+            id_in_use=self.doubles >= DOUBLES_BEFORE_ID_IN_USE and now.mono - self.doubled_at < STALE_AFTER_S,
+        )
+
+
+class Roster:
+    """The nodes of a federation as this process believes them. Safe from any thread.
+
+    A retained presence is a belief, a live message is a sign of life. A presence of an older boot never overrides a
+    newer one, unless the newer was not heard for three intervals (a node whose folder was set back).
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[NodeId, _Entry] = {}
+        self._hidden: dict[NodeId, int] = {}
+
+    def presence(self, presence: Presence, *, retained: bool, now: Instant) -> Change | None:
+        """Take what a node said of itself; return what changed, or null when it told nothing new."""
+        node_id = NodeId(presence.node_id)
+        with self._lock:
+            if retained and presence.boot <= self._hidden.get(node_id, -1):
+                return None
+            entry = self._entries.get(node_id)
+            first_heard = entry is None
+            if entry is None:
+                if len(self._entries) >= MAX_NODES:
+                    return None
+                entry = self._entries[node_id] = _Entry(node_id, now)
+            if presence.boot < entry.boot and not self._boot_was_set_back(entry, presence, now, retained=retained):
+                return None
+            before = entry.view(now)
+            is_up = presence.state != "offline"
+            came_up = not retained and is_up and (presence.boot != entry.boot or before.state is NodeState.OFFLINE)
+            self._take(entry, presence, now, retained=retained)
+            after = entry.view(now)
+            same = (before.state, before.boot, before.reason) == (after.state, after.boot, after.reason)
+            if same and not first_heard:
+                return None
+            return Change(node=after, first_heard=first_heard, came_up=came_up)
+
+    def _boot_was_set_back(self, entry: _Entry, presence: Presence, now: Instant, *, retained: bool) -> bool:
+        if retained or presence.state == "offline":
+            return False
+        if entry.unheard_s(now) > STALE_AFTER_S:
+            return True
+        # Only a second process under the same id can say "online" with an older boot while the newer one lives.
+        entry.doubles += 1
+        entry.doubled_at = now.mono
+        return False
+
+    def _take(self, entry: _Entry, presence: Presence, now: Instant, *, retained: bool) -> None:
+        state = NodeState(presence.state)
+        if state is not entry.state or presence.boot != entry.boot:
+            # A last will was written when the node connected, so its `since` is not when the node went.
+            died = state is NodeState.OFFLINE and not retained and entry.state is not state
+            entry.since = now.utc if died else presence.since
+        entry.state, entry.boot, entry.reason = state, presence.boot, presence.reason
+        entry.agent_version = presence.agent_version
+        entry.capabilities, entry.streams = tuple(presence.capabilities), tuple(presence.streams)
+        if not retained and state is not NodeState.OFFLINE:
+            entry.last_seen = now
+            entry.silent = entry.said_stale = False
+            self._hidden.pop(entry.node_id, None)
+
+    def heard(self, node_id: NodeId, *, now: Instant, revives: bool) -> Change | None:
+        """Take a live message as a sign of life; ``revives`` when it was certainly sent after what we know.
+
+        Returns what changed: a node that nobody had told us of, or one that we took for offline or stale.
+        """
+        with self._lock:
+            entry = self._entries.get(node_id)
+            if entry is None:
+                if not revives or len(self._entries) >= MAX_NODES:
+                    return None
+                entry = self._entries[node_id] = _Entry(node_id, now)
+                entry.since = entry.since or now.utc
+                entry.last_seen = now
+                self._hidden.pop(node_id, None)
+                return Change(node=entry.view(now), first_heard=True)
+            if entry.state is NodeState.OFFLINE:
+                if not revives:
+                    return None
+                entry.state, entry.reason, entry.since = NodeState.ONLINE, "", now.utc
+                entry.last_seen, entry.silent, entry.said_stale = now, False, False
+                return Change(node=entry.view(now))
+            was_stale = entry.said_stale or entry.silent
+            entry.last_seen, entry.silent, entry.said_stale = now, False, False
+            return Change(node=entry.view(now)) if was_stale else None
+
+    def silent(self, node_id: NodeId) -> None:
+        """Note that a node said to be online, and never heard live, let a whole request pass unanswered."""
+        with self._lock:
+            entry = self._entries.get(node_id)
+            if entry is not None and entry.last_seen is None:
+                entry.silent = True
+
+    def newly_stale(self, now: Instant) -> list[Node]:
+        """Return the nodes that became stale since the last call."""
+        with self._lock:
+            found = [entry for entry in self._entries.values() if not entry.said_stale and entry.is_stale(now)]
+            for entry in found:
+                entry.said_stale = True
+            return [entry.view(now) for entry in found]
+
+    def reconnected(self, now: Instant) -> None:
+        """Count silence from now on: while we were away, nobody could be heard."""
+        with self._lock:
+            for entry in self._entries.values():
+                entry.known_at = now.mono
+
+    def expected(self, now: Instant) -> set[NodeId]:
+        """Return the nodes that will answer, as far as we know."""
+        with self._lock:
+            return {
+                node_id
+                for node_id, entry in self._entries.items()
+                if entry.state is not NodeState.OFFLINE and not entry.is_stale(now)
+            }
+
+    def get(self, node_id: str, now: Instant) -> Node | None:
+        """Return what is known of one node, or null."""
+        with self._lock:
+            entry = self._entries.get(NodeId(node_id))
+            return entry.view(now) if entry else None
+
+    def nodes(self, now: Instant) -> Mapping[NodeId, Node]:
+        """Return everybody known, sorted by id."""
+        with self._lock:
+            return {node_id: self._entries[node_id].view(now) for node_id in sorted(self._entries)}
+
+    def forget(self, node_id: NodeId) -> bool:
+        """Take a node out, and hide what the broker retains of it until it shows itself; False when unknown."""
+        with self._lock:
+            entry = self._entries.pop(node_id, None)
+            if entry is None:
+                return False
+            self._hidden[node_id] = entry.boot
+            return True
+
+    def cleared(self, node_id: NodeId) -> bool:
+        """Take a node out whose retained presence was deleted at the broker; False when it is alive or unknown."""
+        with self._lock:
+            entry = self._entries.get(node_id)
+            if entry is not None and entry.state is NodeState.OFFLINE:
+                del self._entries[node_id]
+                return True
+            return False

@@ -1,0 +1,54 @@
+"""Handing a training plan in: inside the message while it fits, else through the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
+
+if TYPE_CHECKING:
+    from fedmon.common.training_plan import TrainingPlan
+
+ENVELOPE_BYTES = 2_048
+MAX_DESCRIPTION = 16_384
+
+
+def submission(
+    plan: str | Path | type[TrainingPlan] | TrainingPlan, *, description: str, repository: RepositorySettings
+) -> dict[str, Any]:
+    """Return the fields of an approval request; uploads a plan that does not fit into a message.
+
+    Raises InvalidInputError for a plan that is not readable Python, or too large where no repository is set.
+    """
+    from fedmon.common.training_plan import load_source
+
+    if len(description) > MAX_DESCRIPTION:
+        raise InvalidInputError(f"description has {len(description)} characters; {MAX_DESCRIPTION} are allowed")
+    source = load_source(plan)
+    fields: dict[str, Any] = {
+        "name": source.name,
+        "description": description,
+        "sha256": source.sha256,
+        "size_bytes": len(source.source),
+    }
+    text = source.source.decode()
+    if len(msgspec.json.encode(text)) + len(msgspec.json.encode(description)) + ENVELOPE_BYTES <= MAX_PAYLOAD_BYTES:
+        return fields | {"source": text}
+    if repository.url is None:
+        raise InvalidInputError(
+            f"plan {source.name!r} has {len(source.source)} bytes and does not fit into a message of "
+            f"{MAX_PAYLOAD_BYTES}: set the file repository, `url` in [repository] of researcher.toml or "
+            "FEDMON_REPOSITORY_URL"
+        )
+    return fields | {"url": _uploaded(source.source, repository)}
+
+
+def _uploaded(source: bytes, repository: RepositorySettings) -> str:
+    from fedmon.common.repository import upload
+
+    return upload(source, repository)

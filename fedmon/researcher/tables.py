@@ -1,0 +1,50 @@
+"""Tables of flat rows: text for a terminal, HTML for a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from fedmon.common.log import escape_control
+
+Row = dict[str, Any]
+
+
+def text_table(rows: Sequence[Row]) -> str:
+    """Return rows as aligned text; columns that are empty everywhere are left out."""
+    from tabulate import tabulate
+
+    columns = _columns(rows)
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    return tabulate(cells, headers=columns, tablefmt="simple", disable_numparse=True)
+
+
+def html_table(rows: Sequence[Row], *, caption: str) -> str:
+    """Return rows as an HTML table in which nothing from outside is markup."""
+    columns = _columns(rows)
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell(row.get(column)))}</td>" for column in columns) + "</tr>"
+        for row in rows
+    )
+    title = f"<caption>{html.escape(escape_control(caption))}</caption>"
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(_cell(part) for part in value)
+    return escape_control(str(value))

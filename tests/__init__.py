@@ -1,0 +1,1 @@
+"""The tests of fedmon; they mirror its folders."""

@@ -1,0 +1,74 @@
+"""Real brokers for tests: each on its own fresh port, in its own folder, and surely ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from fedmon.broker import probe
+from fedmon.broker.engine import EmbeddedEngine, Engine, MosquittoEngine
+from fedmon.common.settings import BrokerSettings, Host
+from tests.support.requirements import require
+
+ENGINES: dict[str, type[Engine]] = {"mosquitto": MosquittoEngine, "embedded": EmbeddedEngine}
+
+
+class Broker:
+    """One broker of a test; ``stop``, ``kill`` and ``start`` keep its port."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        engine = ENGINES[name]
+        require(engine.available(), f"the {name} broker is not installed")
+        self.name = name
+        self._engine = engine(folder=folder)
+        self.start()
+
+    @property
+    def port(self) -> int:
+        """The port of the loopback address that it listens on."""
+        return self._engine.port
+
+    @property
+    def url(self) -> str:
+        """The URL that nodes and researchers connect to."""
+        return self._engine.url
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """What a transport needs to connect."""
+        return BrokerSettings(hosts=(Host(host="127.0.0.1", port=self.port),))
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the broker, None while it is down."""
+        return self._engine.pid
+
+    @property
+    def keeps_retained(self) -> bool:
+        """Whether retained messages survive a restart and come in any number."""
+        return self.name == "mosquitto"
+
+    def start(self) -> None:
+        """Start it, and make sure that what answers on the port is our child and no other broker."""
+        self._engine.start()
+        assert self.pid is not None
+        assert psutil.pid_exists(self.pid)
+        assert probe.ask("127.0.0.1", self.port, timeout_s=5.0) == probe.Answer.ACCEPTED
+
+    def stop(self) -> None:
+        """Stop it as an operator would."""
+        self._engine.stop()
+
+    def kill(self) -> None:
+        """Kill it as a crash would."""
+        self._engine.kill()
+
+    def restart(self) -> None:
+        """Stop it and bring it back on the same port."""
+        self.stop()
+        self.start()
+
+    def log(self) -> str:
+        """Return what it wrote about itself."""
+        return self._engine.log_file.read_text(errors="replace")

@@ -1,0 +1,129 @@
+"""A node for tests on bare paho: honest unless a test tells it what to answer instead."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from bench.echo_nodes import Message, answer_to, presence
+
+WAIT_S = 5.0
+
+
+class EchoNode:
+    """One node on one connection; a context manager that leaves in order.
+
+    ``answer(request)`` replaces the honest answer: a reply, bytes as they are, several in a list, or null for none.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        node_id: str,
+        *,
+        boot: int = 1,
+        answer: Callable[[Message], Any] | None = None,
+        announced: bool = True,
+        credentials: tuple[str, str] | None = None,
+    ) -> None:
+        self.node_id, self.boot = node_id, boot
+        self.answer = answer or self.honest
+        self.received: list[Message] = []
+        self.topics: list[str] = []
+        self._port, self._announced = port, announced
+        self._changed = threading.Condition()
+        self._subscribed = False
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, node_id, reconnect_on_failure=False)
+        self._client.max_inflight_messages_set(1000)
+        self._client.on_socket_open = lambda _client, _userdata, sock: sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )
+        self._client.on_connect, self._client.on_subscribe = self._on_connect, self._on_subscribe
+        self._client.on_message = self._on_message
+        if credentials is not None:
+            self._client.username_pw_set(*credentials)
+        if announced:
+            gone = json.dumps(presence(node_id, boot, "offline", "connection lost"))
+            self._client.will_set(f"general/status/{node_id}", gone, qos=1, retain=True)
+
+    def honest(self, request: Message) -> Message | None:
+        """Return what an honest node answers."""
+        return answer_to(self.node_id, self.boot, request)
+
+    def start(self) -> Self:
+        """Connect, subscribe, and say to be online."""
+        self._client.connect("127.0.0.1", self._port)
+        self._client.loop_start()
+        self.wait(lambda: self._subscribed)
+        if self._announced:
+            self.say("online")
+        return self
+
+    def stop(self) -> None:
+        """Leave in order."""
+        if self._announced and self._client.is_connected():
+            self.say("offline", "stopped by its owner")
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def die(self) -> None:
+        """Vanish without a word, as a killed process does."""
+        sock = self._client.socket()
+        assert sock is not None
+        sock.shutdown(socket.SHUT_RDWR)
+        self._client.loop_stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def say(self, state: str, reason: str = "") -> None:
+        """Publish a presence, and wait until the broker has it."""
+        self.publish(f"general/status/{self.node_id}", presence(self.node_id, self.boot, state, reason), retain=True)
+
+    def publish(self, topic: str, message: Message | bytes, *, qos: int = 1, retain: bool = False) -> None:
+        """Publish, and wait until the broker has it."""
+        payload = message if isinstance(message, bytes) else json.dumps(message).encode()
+        sent = self._client.publish(topic, payload, qos=qos, retain=retain)
+        if threading.current_thread() is not self._client._thread:
+            sent.wait_for_publish(WAIT_S)
+
+    def reply_topic(self, request: Message) -> str:
+        """Return where the reply to a request goes."""
+        return f"general/researcher/{request['researcher_id']}/{request['instance']}/{self.node_id}"
+
+    def sent(self, command: str) -> list[Message]:
+        """Return the requests of one command that arrived."""
+        return [request for request in self.received if request["command"] == command]
+
+    def wait(self, condition: Callable[[], Any], timeout_s: float = WAIT_S) -> None:
+        """Wait until something holds that arriving messages change."""
+        with self._changed:
+            assert self._changed.wait_for(condition, timeout_s), f"{self.node_id} waited {timeout_s} s in vain"
+
+    def _on_connect(self, client: mqtt.Client, *_: Any) -> None:
+        client.subscribe([("general/nodes/+", 0), (f"general/nodes/+/{self.node_id}", 1)])
+
+    def _on_subscribe(self, *_: Any) -> None:
+        with self._changed:
+            self._subscribed = True
+            self._changed.notify_all()
+
+    def _on_message(self, client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        request = json.loads(message.payload)
+        answers = self.answer(request) if "id" in request else None
+        for answer in answers if isinstance(answers, list) else [answers]:
+            if answer is not None:
+                self.publish(self.reply_topic(request), answer)
+        with self._changed:
+            self.received.append(request)
+            self.topics.append(message.topic)
+            self._changed.notify_all()

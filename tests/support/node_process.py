@@ -1,0 +1,122 @@
+"""A real node in a real process, from a folder as `fedmon node init` leaves it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tomlkit
+
+ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+def plain_environment(**more: str) -> dict[str, str]:
+    """Return an environment without settings of fedmon, so that a test says all it means."""
+    return {name: os.environ[name] for name in ENVIRONMENT_KEPT if name in os.environ} | more
+
+
+def fedmon(
+    *arguments: str, environ: Mapping[str, str] | None = None, timeout_s: float = 30.0, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one shell verb to its end, without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "fedmon", *arguments],
+        env=plain_environment() if environ is None else dict(environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def write_node_folder(
+    folder: Path, *, node_id: str, url: str, researchers: Sequence[str] = ("*",), **sections: Mapping[str, Any]
+) -> Path:
+    """Write a private node folder with its settings; ``sections`` adds or replaces keys, such as ``metrics={...}``."""
+    document: dict[str, dict[str, Any]] = {
+        "node": {"id": node_id},
+        "broker": {"url": url},
+        "policy": {"researchers": list(researchers)},
+    }
+    for section, values in sections.items():
+        document.setdefault(section, {}).update(values)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / "node.toml"
+    file.write_text(tomlkit.dumps(document))
+    file.chmod(0o600)
+    return folder
+
+
+class NodeProcess:
+    """`fedmon node start` as a child; its output goes to ``node.out`` in the folder. A context manager."""
+
+    def __init__(self, folder: Path, *, environ: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.output = folder / "node.out"
+        self._environ = plain_environment() if environ is None else dict(environ)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the node."""
+        assert self._process is not None, "the node was not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the node; returns before it is online."""
+        assert self._process is None or self._process.poll() is not None, "the node runs already"
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fedmon", "node", "start", "--dir", str(self.folder)],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def alive(self) -> bool:
+        """Tell whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self, timeout_s: float = 10.0) -> int:
+        """Ask the node to stop and return its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end of the process and return its exit code."""
+        assert self._process is not None, "the node was not started"
+        return self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Kill the node as a crash would; does nothing when it is gone."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+        if self._process is not None:
+            self._process.wait(10.0)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the node."""
+        assert self._process is not None, "the node was not started"
+        self._process.send_signal(number)
+
+    def log(self) -> str:
+        """Return what the node printed and logged."""
+        return self.output.read_text(errors="replace")

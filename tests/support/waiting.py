@@ -1,0 +1,38 @@
+"""Waiting in tests: a condition and a deadline."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from fedmon.common.clock import Deadline
+
+T = TypeVar("T")
+_TICK_S = 0.01
+
+
+def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, *, what: str = "the condition") -> T:
+    """Return the first true value of ``condition``; fail the test when there was none within ``timeout_s``."""
+    deadline = Deadline(timeout_s)
+    tick = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if deadline.passed():
+            pytest.fail(f"{what} did not come true within {timeout_s:g} s (last value: {value!r})", pytrace=True)
+        tick.wait(_TICK_S)
+
+
+def stays(condition: Callable[[], object], duration_s: float) -> bool:
+    """Tell whether ``condition`` is true at every look for ``duration_s``; to show that something does not happen."""
+    deadline = Deadline(duration_s)
+    tick = threading.Event()
+    while condition():
+        if deadline.passed():
+            return True
+        tick.wait(_TICK_S)
+    return False
