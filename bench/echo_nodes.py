@@ -7,7 +7,6 @@ is subscribed, and ends when its standard input does.
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import json
 import selectors
@@ -16,6 +15,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -24,7 +24,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 Message = dict[str, Any]
 VERSION = "fedmon/1"
 EPOCH = "2026-01-01T00:00:00Z"
-DATASETS = [
+DATASETS: list[Message] = [
     {
         "dataset_id": f"dataset-{number}",
         "name": f"table {number}",
@@ -40,7 +40,7 @@ DATASETS = [
 
 def now_utc() -> str:
     """Return the present moment as the wire writes it."""
-    return datetime.datetime.now(datetime.UTC).isoformat()
+    return datetime.now(UTC).isoformat()
 
 
 def presence(node_id: str, boot: int, state: str = "online", reason: str = "") -> Message:
@@ -73,7 +73,7 @@ def answer_to(node_id: str, boot: int, request: Message) -> Message | None:
             return reply | {"command": "pong", "time": now_utc(), "boot": boot, "agent_version": "echo"}
         case "list" | "search":
             wanted = set(request.get("tags", ()))
-            found = [dataset for dataset in DATASETS if wanted <= set(dataset["tags"])]  # type: ignore[call-overload]
+            found = [dataset for dataset in DATASETS if wanted <= set(dataset["tags"])]
             return reply | {"command": command, "datasets": found, "count": len(found), "offset": 0}
         case "approval":
             return reply | {
@@ -97,6 +97,11 @@ def answer_to(node_id: str, boot: int, request: Message) -> Message | None:
     return None
 
 
+def without_delay(_client: object, _userdata: object, sock: Any) -> None:
+    """Switch Nagle's algorithm off, as both sides of a fair comparison do."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 class BareNode:
     """One node on a paho client whose socket somebody else watches."""
 
@@ -105,9 +110,7 @@ class BareNode:
         self.subscribed = False
         self.client = mqtt.Client(CallbackAPIVersion.VERSION2, node_id)
         self.client.max_inflight_messages_set(200)
-        self.client.on_socket_open = lambda _client, _userdata, sock: sock.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )
+        self.client.on_socket_open = without_delay
         self.client.on_connect = self._on_connect
         self.client.on_subscribe = self._on_subscribe
         self.client.on_message = self._on_message
@@ -144,28 +147,34 @@ def serve(host: str, port: int, count: int, prefix: str) -> None:
         )
         nodes = [BareNode(host, port, f"{prefix}{number:04d}", commit=commit) for number in range(count)]
         for node in nodes:
-            sock = node.client.socket()
-            assert sock is not None
-            selector.register(sock, selectors.EVENT_READ, node)
+            selector.register(node.client.socket(), selectors.EVENT_READ, node)  # type: ignore[arg-type] # a real socket
+        while not all(node.subscribed for node in nodes):
+            _turn(selector, 0.05)
+            for node in nodes:
+                _write(node)
+        print("ready", flush=True)
         selector.register(sys.stdin, selectors.EVENT_READ, None)
-        said_ready, next_misc_at = False, time.monotonic() + 1.0
-        while True:
-            for key, _ in selector.select(0.05 if not said_ready else 1.0):
-                if key.data is None:
-                    return
-                key.data.client.loop_read()
-                while key.data.client.want_write():
-                    key.data.client.loop_write()
-            for node in nodes if not said_ready else ():
-                if node.client.want_write():
-                    node.client.loop_write()
-            if not said_ready and all(node.subscribed for node in nodes):
-                said_ready = True
-                print("ready", flush=True)
-            if time.monotonic() >= next_misc_at:
-                next_misc_at += 1.0
+        keep_alive_at = time.monotonic()
+        while _turn(selector, 1.0):
+            if time.monotonic() >= keep_alive_at:
+                keep_alive_at += 1.0
                 for node in nodes:
                     node.client.loop_misc()
+
+
+def _turn(selector: selectors.BaseSelector, timeout_s: float) -> bool:
+    """Serve who has something to read; return False when standard input has ended."""
+    for key, _ in selector.select(timeout_s):
+        if key.data is None:
+            return False
+        key.data.client.loop_read()
+        _write(key.data)
+    return True
+
+
+def _write(node: BareNode) -> None:
+    while node.client.want_write():
+        node.client.loop_write()
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from bench.echo_nodes import Message, answer_to, presence
+from bench.echo_nodes import Message, answer_to, presence, without_delay
 
 WAIT_S = 5.0
 
@@ -41,9 +41,7 @@ class EchoNode:
         self._subscribed = False
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, node_id, reconnect_on_failure=False)
         self._client.max_inflight_messages_set(1000)
-        self._client.on_socket_open = lambda _client, _userdata, sock: sock.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )
+        self._client.on_socket_open = without_delay
         self._client.on_connect, self._client.on_subscribe = self._on_connect, self._on_subscribe
         self._client.on_message = self._on_message
         if credentials is not None:
@@ -74,8 +72,7 @@ class EchoNode:
 
     def die(self) -> None:
         """Vanish without a word, as a killed process does."""
-        sock = self._client.socket()
-        assert sock is not None
+        sock: Any = self._client.socket()
         sock.shutdown(socket.SHUT_RDWR)
         self._client.loop_stop()
 
@@ -117,7 +114,7 @@ class EchoNode:
             self._subscribed = True
             self._changed.notify_all()
 
-    def _on_message(self, client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def _on_message(self, _client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
         request = json.loads(message.payload)
         answers = self.answer(request) if "id" in request else None
         for answer in answers if isinstance(answers, list) else [answers]:
