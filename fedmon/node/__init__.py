@@ -1,0 +1,1 @@
+"""What runs beside the data: the node, its registers, its policy and its audit."""

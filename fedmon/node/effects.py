@@ -1,0 +1,77 @@
+"""Which requests had their effect already, and what was answered: asking again changes nothing twice."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError
+from fedmon.common.wire import messages
+from fedmon.node.database import Database, timestamp
+
+KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
+MAX_LIFETIME = datetime.timedelta(days=30)
+"""A request that claims to live longer is forgotten after this all the same, so that nobody can fill the disk."""
+
+_ENVELOPE = frozenset({"instance", "session", "sequence", "expires", "protocol_version"})
+
+
+def content_digest(request: messages.Request) -> str:
+    """Return a digest of what a request asks, which stays the same when the very request is sent once more."""
+    content = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
+    return hashlib.sha256(msgspec.json.encode([type(request).__name__, content], order="sorted")).hexdigest()
+
+
+class Effects:
+    """The stored replies of state-changing requests; belongs to the thread of its database.
+
+    `remember` inside the transaction that makes the effect commits effect, request id and reply together.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def stored_reply(self, researcher_id: str, request_id: str, *, content: str = "") -> bytes | None:
+        """Return the reply that this researcher's request got before, or None when it is new.
+
+        Raises ConflictError when ``content`` (see `content_digest`) differs from what was asked under this id.
+        """
+        found = self._database.rows(
+            "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?", (researcher_id, request_id)
+        )
+        if not found:
+            return None
+        if content and found[0]["content"] and content != found[0]["content"]:
+            raise ConflictError(
+                f"request {request_id!r} of researcher {researcher_id} asked something else before: use a new id"
+            )
+        return bytes(found[0]["reply"])
+
+    def remember(
+        self,
+        researcher_id: str,
+        request_id: str,
+        reply: bytes,
+        expires: datetime.datetime,
+        *,
+        content: str = "",
+    ) -> None:
+        """Keep a reply until one day after the request expires.
+
+        Raises ConflictError when the id has a stored reply already: look for it with `stored_reply` first.
+        """
+        keep_until = min(expires, utc_now() + MAX_LIFETIME) + KEEP_AFTER_EXPIRY
+        changed = self._database.execute(
+            "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (researcher_id, request_id, content, reply, timestamp(keep_until)),
+        )
+        if not changed:
+            raise ConflictError(f"request {request_id!r} of researcher {researcher_id} has its effect already")
+
+    def purge(self, *, now: datetime.datetime | None = None) -> int:
+        """Forget what need not be kept any longer; returns how many replies."""
+        return self._database.execute("DELETE FROM effects WHERE keep_until < ?", (timestamp(now or utc_now()),))

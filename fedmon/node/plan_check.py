@@ -1,0 +1,77 @@
+"""Read the code of one training plan in a process of its own that may use little time and memory.
+
+Run as a script with the plan's bytes on stdin; prints one JSON object with ``minified_sha256`` and ``problem``. It
+imports nothing of ours, so that it runs isolated from paths, environment and user site.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import resource
+import sys
+import warnings
+
+CPU_S = 5
+MEMORY_BYTES = 512 * 1024 * 1024
+
+
+def main() -> None:
+    """Check what stdin holds and print the verdict."""
+    _limit()
+    source = sys.stdin.buffer.read()
+    warnings.simplefilter("ignore")
+    try:
+        digest, problem = minified_sha256(source), ""
+    except (SyntaxError, ValueError) as error:
+        digest, problem = None, _described(error)
+    except RecursionError:
+        digest, problem = None, "the code is nested too deeply to be read"
+    except MemoryError:
+        digest, problem = None, f"the code takes more than {MEMORY_BYTES >> 20} MB to be read"
+    json.dump({"minified_sha256": digest, "problem": problem}, sys.stdout)
+
+
+def minified_sha256(source: bytes) -> str | None:
+    """Return the digest of the code without comments, layout and ``(object)``; None when that form cannot be made.
+
+    Raises what `ast.parse` raises for bytes that are not Python.
+    """
+    ast.parse(source)
+    import python_minifier
+
+    try:
+        minified = python_minifier.minify(
+            source,
+            remove_annotations=False,
+            combine_imports=False,
+            remove_pass=False,
+            hoist_literals=False,
+            rename_locals=False,
+            convert_posargs_to_args=False,
+            remove_explicit_return_none=False,
+            remove_builtin_exception_brackets=False,
+            constant_folding=False,
+            remove_dead_branches=False,
+        )
+    except python_minifier.UnstableMinification:
+        return None
+    return hashlib.sha256(minified.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def _described(error: SyntaxError | ValueError) -> str:
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"line {error.lineno}: {error.msg}"
+    return f"not Python: {error}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The register of training plans: what was asked for, what the owner decided, and the exact bytes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from pathlib import Path
+from typing import Protocol
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError, InvalidInputError
+from fedmon.common.wire.messages import Approval, PlanStatus
+from fedmon.node.database import Database, timestamp
+from fedmon.node.plan_catalogue import PlanCatalogue
+from fedmon.node.plan_records import Decision, PlanRecord, PlanType, Verdict
+from fedmon.node.plan_store import PlanStore
+from fedmon.node.plan_view import visible_text
+
+DEFAULT_MAX_PLAN_BYTES = 1_048_576
+MAX_PENDING_PER_RESEARCHER = 200
+MAX_NAME_LENGTH = 256
+MAX_TEXT_LENGTH = 16_384
+
+
+class AuditTrail(Protocol):
+    """Where a decision is written down before it counts."""
+
+    def record_durably(self, event: str, **facts: object) -> object:
+        """Write one line and have it on the disk, or raise StorageError."""
+
+
+class PlanRegister(PlanCatalogue):
+    """Training plans by their exact bytes; belongs to the thread of its database.
+
+    Every change of a status is written to the audit, on the disk, before it is committed here: a decision without its
+    line cannot happen, while a crash between the two leaves a line about a decision that did not take hold. Methods
+    may run inside ``database.transaction()``, to commit together with effects and outbox.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        *,
+        audit: AuditTrail,
+        max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES,
+    ) -> None:
+        """Use ``folder`` for the bytes of plans. Raises StorageError."""
+        super().__init__(database)
+        self._audit, self._max_plan_bytes = audit, max_plan_bytes
+        self.store = PlanStore(folder)
+
+    def request(self, approval: Approval, source: bytes) -> PlanRecord:
+        """Take in the bytes that a researcher wants to have approved; returns what is known of them.
+
+        Bytes that are here already keep their record and status, whoever asks, and this researcher will hear of
+        decisions too. Raises InvalidInputError when digest, size or name are not what they must be, ConflictError when
+        this researcher has too many undecided plans here, StorageError when nothing could be kept.
+        """
+        digest = hashlib.sha256(source).hexdigest()
+        if digest != approval.sha256:
+            raise InvalidInputError(f"the plan's bytes have SHA-256 {digest} and not {approval.sha256}: send it again")
+        if len(source) != approval.size_bytes:
+            raise InvalidInputError(f"the plan has {len(source)} bytes and not {approval.size_bytes}: send it again")
+        name = self._checked(source, approval.name, approval.description)
+        with self._database.transaction():
+            plan = self.find(digest)
+            if plan is None:
+                self._refuse_flood(approval.researcher_id)
+                plan = self._insert(
+                    source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
+                )
+            self._database.execute(
+                "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) VALUES (?, ?, ?)",
+                (plan.plan_id, approval.researcher_id, timestamp(utc_now())),
+            )
+        return plan
+
+    def register(self, source: bytes, *, name: str, description: str = "", by: str = "") -> PlanRecord:
+        """Take in the owner's own plan; it is approved by that.
+
+        Raises ConflictError when a plan with these bytes is here already: approve that one.
+        """
+        name = self._checked(source, name, description)
+        with self._database.transaction():
+            known = self.find(hashlib.sha256(source).hexdigest())
+            if known is not None:
+                raise ConflictError(
+                    f"these bytes are plan {known.plan_id} ({known.name!r}, {known.status.value}) already; "
+                    f"approve it with: fedmon node plan approve {known.plan_id}"
+                )
+            plan = self._insert(source, name, description, type_=PlanType.REGISTERED, status=PlanStatus.APPROVED, by=by)
+            self._database.execute("DELETE FROM removed_defaults WHERE sha256 = ?", (plan.sha256,))
+        return plan
+
+    def load_defaults(self, folder: Path) -> tuple[PlanRecord, ...]:
+        """Take in every ``*.py`` of a folder as a default plan, pending until the owner approves it.
+
+        Returns those that are new. A changed file is another plan. One that was deleted stays away until its file
+        changes, or until it is asked for or registered. Raises InvalidInputError naming a file that cannot be read.
+        """
+        new = []
+        with self._database.transaction():
+            removed = {row["sha256"] for row in self._database.rows("SELECT sha256 FROM removed_defaults")}
+            for path in sorted(folder.glob("*.py")):
+                source = read_plan_file(path, self._max_plan_bytes)
+                digest = hashlib.sha256(source).hexdigest()
+                if digest not in removed and self.find(digest) is None:
+                    name = self._checked(source, path.stem, "")
+                    new.append(self._insert(source, name, "", type_=PlanType.DEFAULT))
+        return tuple(new)
+
+    def source(self, reference: str) -> bytes:
+        """Return a plan's exact bytes, checked against its digest. Raises NotFoundError, StorageError."""
+        return self.store.read(self.get(reference).sha256)
+
+    def decide(
+        self,
+        reference: str,
+        status: PlanStatus,
+        *,
+        note: str = "",
+        by: str = "",
+        sha256: str | None = None,
+    ) -> Decision:
+        """Approve or reject a plan; put the messages of the returned decision into the outbox, in one transaction.
+
+        ``sha256`` is what the owner was shown: when given, only those bytes are decided about. Deciding the same once
+        more changes nothing and tells nobody. Raises NotFoundError, ConflictError when the digest is another,
+        InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be written.
+        """
+        if len(note) > MAX_TEXT_LENGTH:
+            raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
+        with self._database.transaction():
+            plan = self.get(reference)
+            if sha256 is not None and sha256 != plan.sha256:
+                raise ConflictError(f"plan {plan.plan_id} has SHA-256 {plan.sha256} and not {sha256}: look at it again")
+            if (plan.status, plan.note) == (status, note):
+                return Decision(plan=plan, researchers=(), time=plan.last_action)
+            if status is PlanStatus.APPROVED:
+                self.store.read(plan.sha256)
+            moment = utc_now()
+            self._write_down(plan, status, note=note, by=by)
+            self._database.execute(
+                "UPDATE plans SET status = ?1, note = ?2, modified = ?3, last_action = ?3, decided = ?4 "
+                "WHERE plan_id = ?5",
+                (
+                    status.value,
+                    note,
+                    timestamp(moment),
+                    None if status is PlanStatus.PENDING else timestamp(moment),
+                    plan.plan_id,
+                ),
+            )
+            return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
+
+    def reset(self, reference: str, *, by: str = "") -> Decision:
+        """Make a plan pending again, without its note."""
+        return self.decide(reference, PlanStatus.PENDING, by=by)
+
+    def delete(self, reference: str, *, by: str = "") -> PlanRecord:
+        """Forget a plan and its approval; the researchers' status requests then find nothing.
+
+        A default plan does not come back from its folder until its file changes.
+        """
+        with self._database.transaction():
+            plan = self.get(reference)
+            self._audit.record_durably(
+                "plan-delete", plan_id=plan.plan_id, sha256=plan.sha256, name=plan.name, was=plan.status.value, by=by
+            )
+            self._database.execute("DELETE FROM plans WHERE plan_id = ?", (plan.plan_id,))
+            if plan.type is PlanType.DEFAULT:
+                self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (plan.sha256,))
+            self._database.after_commit(lambda: self._forget_bytes(plan.sha256))
+        return plan
+
+    def record_verdict(self, sha256: str, verdict: Verdict) -> Decision | None:
+        """Keep what the check of a plan's code found.
+
+        Returns a decision for the outbox when there is a problem that the researchers have not heard of, else None.
+        """
+        with self._database.transaction():
+            plan = self.find(sha256)
+            if plan is None:
+                return None
+            moment = utc_now()
+            self._database.execute(
+                "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
+                (verdict.minified_sha256, verdict.problem, timestamp(moment), sha256),
+            )
+            if not verdict.problem or verdict.problem == plan.problem:
+                return None
+            return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
+
+    def sweep(self) -> int:
+        """Remove plan files that no record names, such as a crash leaves; returns how many."""
+        return self.store.sweep({row["sha256"] for row in self._database.rows("SELECT sha256 FROM plans")})
+
+    def _insert(
+        self,
+        source: bytes,
+        name: str,
+        description: str,
+        *,
+        type_: PlanType,
+        status: PlanStatus = PlanStatus.PENDING,
+        researcher_id: str | None = None,
+        by: str = "",
+    ) -> PlanRecord:
+        now = timestamp(utc_now())
+        approved = status is PlanStatus.APPROVED
+        digest = self.store.write(source)
+        plan_id = f"training_plan_{uuid.uuid4()}"
+        self._database.execute(
+            "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, "
+            "created, modified, registered, last_action, decided) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                plan_id, name, description, digest, len(source), type_.value, status.value, researcher_id,
+                now, now, None if type_ is PlanType.REQUESTED else now, now, now if approved else None,
+            ),
+        )  # fmt: skip
+        plan = self.get(plan_id)
+        if approved:
+            self._write_down(plan, status, note="", by=by)
+        return plan
+
+    def _write_down(self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str) -> None:
+        self._audit.record_durably(
+            "plan-decision",
+            plan_id=plan.plan_id,
+            sha256=plan.sha256,
+            name=plan.name,
+            type=plan.type.value,
+            was=plan.status.value,
+            status=status.value,
+            note=note,
+            by=by,
+        )
+
+    def _checked(self, source: bytes, name: str, description: str) -> str:
+        if len(source) > self._max_plan_bytes:
+            raise InvalidInputError(f"the plan has {len(source)} bytes and this node takes {self._max_plan_bytes}")
+        if not source.strip():
+            raise InvalidInputError("the plan is empty")
+        name = name.strip()
+        if not name or len(name) > MAX_NAME_LENGTH or visible_text(name) != name or "\n" in name or "\t" in name:
+            raise InvalidInputError(
+                f"a plan's name is 1 to {MAX_NAME_LENGTH} visible characters on one line, "
+                f"not {visible_text(name[:80])!r}"
+            )
+        if len(description) > MAX_TEXT_LENGTH:
+            raise InvalidInputError(f"the description has {len(description)} characters, more than {MAX_TEXT_LENGTH}")
+        return name
+
+    def _refuse_flood(self, researcher_id: str) -> None:
+        counted = self._database.rows(
+            "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'", (researcher_id,)
+        )
+        if counted[0]["pending"] >= MAX_PENDING_PER_RESEARCHER:
+            raise ConflictError(
+                f"researcher {researcher_id} has {counted[0]['pending']} undecided plans here, "
+                "the most that this node keeps: wait for its owner to decide"
+            )
+
+    def _forget_bytes(self, sha256: str) -> None:
+        self.store.remove(sha256)
+
+
+def read_plan_file(path: Path, max_bytes: int) -> bytes:
+    """Return the bytes of an owner's plan file. Raises InvalidInputError when it cannot be read or is too large."""
+    try:
+        with path.open("rb") as file:
+            source = file.read(max_bytes + 1)
+    except OSError as error:
+        raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from error
+    if len(source) > max_bytes:
+        raise InvalidInputError(f"the training plan {path} has more than the {max_bytes} bytes that this node takes")
+    return source

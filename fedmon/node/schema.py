@@ -1,0 +1,77 @@
+"""The tables of a node's SQLite file, as the statements that lead from each version to the next.
+
+Checks are written into the tables because SQLite verifies them when the file is opened: a damaged value is then found
+at once and not in the middle of a request.
+"""
+
+from __future__ import annotations
+
+_HEX_64 = "[0-9a-f]" * 64
+
+_VERSION_1 = (
+    """CREATE TABLE datasets (
+        dataset_id TEXT PRIMARY KEY NOT NULL CHECK (dataset_id GLOB 'dataset_*'),
+        name TEXT NOT NULL UNIQUE,
+        data_type TEXT NOT NULL
+            CHECK (data_type IN ('csv', 'tabular', 'images', 'medical-folder', 'mednist', 'default', 'custom')),
+        tags TEXT NOT NULL CHECK (json_type(tags) = 'array'),
+        description TEXT NOT NULL,
+        shape TEXT CHECK (shape IS NULL OR json_type(shape) = 'array'),
+        dtypes TEXT CHECK (dtypes IS NULL OR json_type(dtypes) = 'object'),
+        path TEXT NOT NULL,
+        dataset_parameters TEXT CHECK (dataset_parameters IS NULL OR json_type(dataset_parameters) = 'object'),
+        created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
+        modified TEXT NOT NULL CHECK (julianday(modified) IS NOT NULL)
+    )""",
+    f"""CREATE TABLE plans (
+        plan_id TEXT PRIMARY KEY NOT NULL CHECK (plan_id GLOB 'training_plan_*'),
+        name TEXT NOT NULL,
+        description TEXT NOT NULL,
+        sha256 TEXT NOT NULL UNIQUE CHECK (sha256 GLOB '{_HEX_64}'),
+        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+        checked INTEGER NOT NULL DEFAULT 0 CHECK (checked IN (0, 1)),
+        minified_sha256 TEXT CHECK (minified_sha256 IS NULL OR minified_sha256 GLOB '{_HEX_64}'),
+        problem TEXT NOT NULL DEFAULT '',
+        type TEXT NOT NULL CHECK (type IN ('requested', 'registered', 'default')),
+        status TEXT NOT NULL CHECK (status IN ('pending', 'approved', 'rejected')),
+        note TEXT NOT NULL DEFAULT '',
+        researcher_id TEXT,
+        created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
+        modified TEXT NOT NULL CHECK (julianday(modified) IS NOT NULL),
+        registered TEXT CHECK (registered IS NULL OR julianday(registered) IS NOT NULL),
+        last_action TEXT NOT NULL CHECK (julianday(last_action) IS NOT NULL),
+        decided TEXT CHECK (decided IS NULL OR julianday(decided) IS NOT NULL)
+    )""",
+    "CREATE INDEX plans_minified ON plans (minified_sha256)",
+    "CREATE INDEX plans_name ON plans (name)",
+    """CREATE TABLE requesters (
+        plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+        researcher_id TEXT NOT NULL,
+        requested TEXT NOT NULL CHECK (julianday(requested) IS NOT NULL),
+        PRIMARY KEY (plan_id, researcher_id)
+    )""",
+    f"""CREATE TABLE removed_defaults (
+        sha256 TEXT PRIMARY KEY NOT NULL CHECK (sha256 GLOB '{_HEX_64}')
+    )""",
+    """CREATE TABLE effects (
+        researcher_id TEXT NOT NULL,
+        request_id TEXT NOT NULL,
+        content TEXT NOT NULL,
+        reply BLOB NOT NULL,
+        keep_until TEXT NOT NULL CHECK (julianday(keep_until) IS NOT NULL),
+        PRIMARY KEY (researcher_id, request_id)
+    )""",
+    "CREATE INDEX effects_keep ON effects (keep_until)",
+    """CREATE TABLE outbox (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        researcher_id TEXT NOT NULL,
+        message_id TEXT NOT NULL,
+        message TEXT NOT NULL CHECK (json_valid(message)),
+        expires TEXT NOT NULL CHECK (julianday(expires) IS NOT NULL),
+        UNIQUE (researcher_id, message_id)
+    )""",
+    "CREATE INDEX outbox_expires ON outbox (expires)",
+)
+
+SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+SCHEMA_VERSION = len(SCHEMA)

@@ -1,0 +1,224 @@
+"""Tables in text files: how many rows and columns, and of which type each column is.
+
+The type names are those that a reader of pandas knows: ``int64``, ``uint64``, ``float64``, ``bool`` and ``object``
+(texts, dates, and columns that mix kinds). As there, an integer column with gaps is ``float64``, a truth column with
+gaps is ``object``, a column of nothing but gaps is ``float64``, and integers beyond 64 bits are ``object``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, TextIO
+
+import msgspec
+
+from fedmon.common.errors import InvalidInputError
+
+DType = Literal["int64", "uint64", "float64", "bool", "object"]
+
+DELIMITERS = (",", ";", "\t", "|")
+MAX_LINE_CHARACTERS = 16 * 1024 * 1024
+MAX_COLUMNS = 100_000
+
+_SAMPLE_CHARACTERS = 256 * 1024
+_SAMPLE_ROWS = 100
+_CHUNK_CELLS = 200_000
+_GAPS = frozenset(
+    {
+        "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
+        "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+    }
+)  # fmt: skip
+_TRUTHS = frozenset({"True", "TRUE", "true", "False", "FALSE", "false"})
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
+_WIDE_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a table without its values; ``dtypes`` maps each column, in order, to its type."""
+
+    rows: int
+    columns: int
+    dtypes: dict[str, str]
+    delimiter: str
+
+
+def read_table(path: Path) -> Table:
+    """Read a text table through once, in bounded memory; takes seconds for files of hundreds of megabytes.
+
+    The first row holds the names of the columns. UTF-8, with or without a byte order mark; the delimiter is comma,
+    semicolon, tab or bar. Raises InvalidInputError naming file, line and cause when this is not such a table.
+    """
+    try:
+        _refuse_binary(path)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = _delimiter(file.read(_SAMPLE_CHARACTERS))
+            file.seek(0)
+            return _read(path, file, delimiter)
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, f"it is not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it") from error
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+
+
+def _read(path: Path, file: TextIO, delimiter: str) -> Table:
+    reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True)
+    try:
+        header = next(filter(None, reader), None)
+        if header is None:
+            raise _unreadable(path, "it is empty")
+        names = _column_names(path, header)
+        columns = [_Column() for _ in names]
+        rows = 0
+        for chunk in _chunks(path, reader, len(names)):
+            rows += len(chunk)
+            for column, values in zip(columns, zip(*chunk, strict=True), strict=True):
+                column.take(values)
+    except csv.Error as error:
+        raise _unreadable(path, f"line {reader.line_num}: {error}") from error
+    if not rows:
+        raise _unreadable(path, "it has names of columns but no rows")
+    dtypes = {name: column.dtype() for name, column in zip(names, columns, strict=True)}
+    return Table(rows=rows, columns=len(names), dtypes=dict(dtypes), delimiter=delimiter)
+
+
+def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:
+    """Yield rows in lists of about as many cells whatever the width; blank lines do not count."""
+    size = max(1, _CHUNK_CELLS // width)
+    chunk: list[list[str]] = []
+    for row in reader:
+        if len(row) != width:
+            if not row:
+                continue
+            line = reader.line_num  # type: ignore[attr-defined]  # typeshed hides the class of csv.reader
+            raise _unreadable(path, f"line {line} has {len(row)} cells and the first line {width}")
+        chunk.append(row)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+class _Column:
+    """What the values of one column had in common so far."""
+
+    def __init__(self) -> None:
+        self._has_gaps = self._has_truths = self._has_integers = self._has_floats = self._has_texts = False
+        self._lowest, self._highest = 0, 0
+
+    def take(self, values: tuple[str, ...]) -> None:
+        """Look at more values; costs nothing once the column is known to hold texts."""
+        if self._has_texts or self._take_integers(values):
+            return
+        present = [value for value in values if value not in _GAPS]
+        if len(present) != len(values):
+            self._has_gaps = True
+            if not present or self._take_integers(present):
+                return
+        truths = sum(map(_TRUTHS.__contains__, present))
+        if truths:
+            self._has_truths = True
+            self._has_texts = self._has_integers or self._has_floats or truths != len(present)
+        elif all(map(_NUMBER.fullmatch, present)):
+            self._has_floats = True
+        else:
+            self._has_texts = True
+
+    def dtype(self) -> DType:
+        """Return the type that all values fit."""
+        has_numbers = self._has_integers or self._has_floats
+        if self._has_texts or (self._has_truths and (has_numbers or self._has_gaps)):
+            return "object"
+        if self._has_truths:
+            return "bool"
+        if self._has_floats or self._has_gaps:
+            return "float64"
+        if self._lowest >= -(2**63) and self._highest < 2**63:
+            return "int64"
+        return "uint64" if self._lowest >= 0 and self._highest < 2**64 else "object"
+
+    def _take_integers(self, values: tuple[str, ...] | list[str]) -> bool:
+        try:
+            numbers = list(map(int, values))
+        except ValueError:
+            return False
+        if "_" in "".join(values):  # int() takes the underscores of Python source
+            return False
+        self._has_integers = True
+        self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
+        return True
+
+
+def _column_names(path: Path, header: list[str]) -> list[str]:
+    """Return the names in the first row; a nameless first column is the row index that pandas writes."""
+    names = [name.strip() for name in header]
+    if len(names) > MAX_COLUMNS:
+        raise _unreadable(path, f"it has {len(names)} columns, more than {MAX_COLUMNS}")
+    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    counted = [str(number) for number in range(len(names))]
+    if len(numbers) * 2 > len(names) and names != counted:
+        raise _unreadable(path, f"its first row looks like values ({', '.join(names[:4])}): put names of columns there")
+    if len(names) > 1 and not names[0]:
+        names[0] = "Unnamed: 0"
+    if "" in names:
+        raise _unreadable(path, f"column {names.index('') + 1} has no name in the first row")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _unreadable(path, f"two columns are called {twice!r}")
+    return names
+
+
+def _delimiter(sample: str) -> str:
+    """Choose the delimiter that cuts every row of a sample into as many cells, and into most; comma when none does."""
+    if len(sample) == _SAMPLE_CHARACTERS:
+        sample = sample[: sample.rfind("\n") + 1] or sample
+    widths = {delimiter: _width(sample, delimiter) for delimiter in DELIMITERS}
+    agreed = [delimiter for delimiter in DELIMITERS if widths[delimiter][1] and widths[delimiter][0] > 1]
+    return max(agreed or DELIMITERS, key=lambda delimiter: widths[delimiter][0])
+
+
+def _width(sample: str, delimiter: str) -> tuple[int, bool]:
+    """Return into how many cells the first row falls, and whether all others do so too."""
+    width, agree = 0, True
+    try:
+        for number, row in enumerate(filter(None, csv.reader(sample.splitlines(keepends=True), delimiter=delimiter))):
+            if number == 0:
+                width = len(row)
+            agree = agree and len(row) == width
+            if number == _SAMPLE_ROWS:
+                break
+    except csv.Error:
+        agree = False
+    return width, agree
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield the lines of a file, none so long that it would fill the memory."""
+    number = 0
+    while line := file.readline(MAX_LINE_CHARACTERS):
+        number += 1
+        if len(line) == MAX_LINE_CHARACTERS and not line.endswith("\n"):
+            raise _unreadable(path, f"line {number} has more than {MAX_LINE_CHARACTERS} characters")
+        if "\0" in line:
+            raise _unreadable(path, f"line {number} holds a NUL character: it is not a text table")
+        yield line
+
+
+def _refuse_binary(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if not start:
+        raise _unreadable(path, "it is empty")
+    for mark, encoding in _WIDE_ENCODINGS:
+        if start.startswith(mark):
+            raise _unreadable(path, f"it is {encoding}; convert it to UTF-8")
+    if b"\0" in start:
+        raise _unreadable(path, "it is a binary file, not a text table")
+
+
+def _unreadable(path: Path, cause: str) -> InvalidInputError:
+    return InvalidInputError(f"the table {path} cannot be used: {cause}")
