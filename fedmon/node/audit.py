@@ -142,6 +142,8 @@ class Audit:
                 os.close(self._file)
 
     def _write(self, event: str, facts: Mapping[str, object]) -> int:
+        if self._closed:
+            raise StorageError(f"the audit {self.path} is closed: nothing more can be written")
         number = self._n + 1
         body = _encoded({"n": number, "time": _utc_text(), "event": event, **facts, "prev": self._previous})
         digest = hash_of(body)

@@ -188,6 +188,8 @@ def _walk(files: list[Path], head: Head | None) -> VerifyResult:
             n=walk.lines + 1,
             why=f"missing: {_span(walk.lines + 1, head.n)} had been synced to the disk",
         )
+    if not files and head is None:
+        walk.notes.append(f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away")
     if head is None and walk.lines:
         walk.notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
     return VerifyResult(files=len(files), lines=walk.lines, first_bad=walk.bad, notes=tuple(walk.notes))

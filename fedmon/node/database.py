@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import StorageError
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.node.schema import SCHEMA, SCHEMA_VERSION
 
 logger = logging.getLogger(__name__)
@@ -139,6 +139,8 @@ class Database:
             raise
         except sqlite3.Error as error:
             raise self._storage_error(error) from error
+        except UnicodeEncodeError as error:
+            raise InvalidInputError(f"a text is not valid Unicode and cannot be kept: {error.object!r}") from error
 
     def _opened(self) -> sqlite3.Connection:
         try:

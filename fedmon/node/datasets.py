@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, NotFoundError
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.node.database import Database, timestamp
 from fedmon.node.dataset_records import DatasetRecord, checked_record
 from fedmon.node.dataset_source import Measured, measure
+
+logger = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 _JSON_COLUMNS = ("tags", "shape", "dtypes", "dataset_parameters")
@@ -46,7 +49,7 @@ class DatasetRegister:
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
         """
         now = utc_now()
-        location = Path(path).expanduser().absolute()
+        location = _absolute(path)
         record = checked_record(
             DatasetRecord(
                 dataset_id=f"dataset_{uuid.uuid4()}",
@@ -89,7 +92,7 @@ class DatasetRegister:
         """
         with self._database.transaction():
             old = self.get(name_or_id)
-            location = Path(old.path if path is None else path).expanduser().absolute()
+            location = _absolute(old.path if path is None else path)
             record = checked_record(
                 msgspec.structs.replace(
                     old,
@@ -121,7 +124,8 @@ class DatasetRegister:
 
     def all(self) -> list[DatasetRecord]:
         """Return every dataset, in the order of their names."""
-        return [_record(row) for row in self._database.rows("SELECT * FROM datasets ORDER BY name, dataset_id")]
+        rows = self._database.rows("SELECT * FROM datasets ORDER BY name, dataset_id")
+        return [record for record in map(_readable, rows) if record is not None]
 
     def get(self, name_or_id: str) -> DatasetRecord:
         """Return one dataset. Raises NotFoundError."""
@@ -149,6 +153,15 @@ class DatasetRegister:
                 )
 
 
+def _absolute(path: Path | str) -> Path:
+    try:
+        location = Path(path).expanduser().absolute()
+        str(location).encode()
+    except (RuntimeError, UnicodeEncodeError) as error:
+        raise InvalidInputError(f"the path {str(path)!r} cannot be used: {error}") from error
+    return location
+
+
 def _with_measured(record: DatasetRecord, measured: Measured) -> DatasetRecord:
     shape = None if measured.shape is None else list(measured.shape)
     return msgspec.structs.replace(record, shape=shape, dtypes=measured.dtypes)
@@ -165,8 +178,19 @@ def _columns(record: DatasetRecord) -> dict[str, object]:
 
 
 def _record(row: dict[str, Any]) -> DatasetRecord:
-    decoded = {
-        column: msgspec.json.decode(value) if column in _JSON_COLUMNS and value is not None else value
-        for column, value in row.items()
-    }
-    return msgspec.convert(decoded, DatasetRecord)
+    try:
+        decoded = {
+            column: msgspec.json.decode(value) if column in _JSON_COLUMNS and value is not None else value
+            for column, value in row.items()
+        }
+        return msgspec.convert(decoded, DatasetRecord)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StorageError(f"the record of dataset {row['dataset_id']} is damaged: {error}") from error
+
+
+def _readable(row: dict[str, Any]) -> DatasetRecord | None:
+    try:
+        return _record(row)
+    except StorageError as error:
+        logger.warning("left out of a list: %s", error)
+        return None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.database import Database
 from fedmon.node.plan_records import PlanRecord, PlanType
+
+logger = logging.getLogger(__name__)
 
 SORT_COLUMNS = (
     "name", "type", "status", "researcher_id", "size_bytes", "sha256", "plan_id", "description", "note", "problem",
@@ -80,7 +83,7 @@ class PlanCatalogue:
         if search:
             lowered = search.casefold()
             rows = [row for row in rows if any(lowered in (row[column] or "").casefold() for column in _SEARCHED)]
-        return [_record(row) for row in rows]
+        return [record for record in map(_readable, rows) if record is not None]
 
     def last_approved(self, name: str, *, other_than: str) -> PlanRecord | None:
         """Return the plan of this name that was approved last, leaving out the one with digest ``other_than``."""
@@ -105,4 +108,15 @@ class PlanCatalogue:
 
 
 def _record(row: dict[str, Any]) -> PlanRecord:
-    return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
+    try:
+        return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
+    except msgspec.ValidationError as error:
+        raise StorageError(f"the record of training plan {row['plan_id']} is damaged: {error}") from error
+
+
+def _readable(row: dict[str, Any]) -> PlanRecord | None:
+    try:
+        return _record(row)
+    except StorageError as error:
+        logger.warning("left out of a list: %s", error)
+        return None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import uuid
 from pathlib import Path
 from typing import Protocol
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, InvalidInputError
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.database import Database, timestamp
 from fedmon.node.plan_catalogue import PlanCatalogue
 from fedmon.node.plan_records import Decision, PlanRecord, PlanType, Verdict
 from fedmon.node.plan_store import PlanStore
 from fedmon.node.plan_view import visible_text
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
 MAX_PENDING_PER_RESEARCHER = 200
@@ -70,6 +73,8 @@ class PlanRegister(PlanCatalogue):
                 plan = self._insert(
                     source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
                 )
+            else:
+                self.store.write(source)  # mends a file that was lost or altered
             self._database.execute(
                 "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) VALUES (?, ?, ?)",
                 (plan.plan_id, approval.researcher_id, timestamp(utc_now())),
@@ -96,17 +101,24 @@ class PlanRegister(PlanCatalogue):
     def load_defaults(self, folder: Path) -> tuple[PlanRecord, ...]:
         """Take in every ``*.py`` of a folder as a default plan, pending until the owner approves it.
 
-        Returns those that are new. A changed file is another plan. One that was deleted stays away until its file
-        changes, or until it is asked for or registered. Raises InvalidInputError naming a file that cannot be read.
+        Returns those that are new; a file that cannot be used is reported in the log. A changed file is another plan.
+        One that was deleted stays away until its file changes, or until it is asked for or registered. Raises
+        InvalidInputError when there is no such folder.
         """
+        if not folder.is_dir():
+            raise InvalidInputError(f"there is no folder {folder} of default plans: make it, or change the setting")
         new = []
         with self._database.transaction():
             removed = {row["sha256"] for row in self._database.rows("SELECT sha256 FROM removed_defaults")}
             for path in sorted(folder.glob("*.py")):
-                source = read_plan_file(path, self._max_plan_bytes)
+                try:
+                    source = read_plan_file(path, self._max_plan_bytes)
+                    name = self._checked(source, path.stem, "")
+                except InvalidInputError as error:
+                    logger.warning("default plan %s was left out: %s", path, error)
+                    continue
                 digest = hashlib.sha256(source).hexdigest()
                 if digest not in removed and self.find(digest) is None:
-                    name = self._checked(source, path.stem, "")
                     new.append(self._insert(source, name, "", type_=PlanType.DEFAULT))
         return tuple(new)
 
@@ -263,7 +275,11 @@ class PlanRegister(PlanCatalogue):
             )
 
     def _forget_bytes(self, sha256: str) -> None:
-        self.store.remove(sha256)
+        try:
+            if self.find(sha256) is None:
+                self.store.remove(sha256)
+        except StorageError as error:
+            logger.warning("the bytes of a deleted plan stay until the next sweep: %s", error)
 
 
 def read_plan_file(path: Path, max_bytes: int) -> bytes:

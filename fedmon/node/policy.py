@@ -87,7 +87,8 @@ class Policy:
             f"dataset {name} is listed to {_named(researchers)}"
             for name, researchers in sorted(settings.datasets.items())
         ]
-        lines.append("other datasets are listed to every researcher that is obeyed")
+        others = "other datasets are" if settings.datasets else "every dataset is"
+        lines.append(f"{others} listed to every researcher that is obeyed")
         lines.append(f"metrics that leave: {', '.join(settings.metrics) or 'none'}")
         lines.append(
             "logs that leave: none" if self._lowest is None else f"logs that leave: {settings.log_level} and above"
