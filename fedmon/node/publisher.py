@@ -78,7 +78,7 @@ class Publisher:
     def set_leaves(self, leaves: Callable[[str], bool]) -> None:
         """Obey another policy from the next batch on."""
         with self._lock:
-            self._leaves = leaves
+            self._leaves, self._chosen = leaves, _Chosen((), leaves)
 
     def flush(self) -> None:
         """Send what was gathered, complete or not."""
@@ -125,7 +125,9 @@ class Publisher:
 
     def _deliver(self, batch: Batch) -> None:
         """Send the part of a closed batch that may leave; a recording of everything belongs before this."""
-        columns = {key: column for key, column in batch.columns.items() if self._leaves(metric_name(key))}
+        if self._chosen.among != tuple(batch.columns):
+            self._chosen = _Chosen(tuple(batch.columns), self._leaves)
+        columns = {key: batch.columns[key] for key in self._chosen.series}
         if not columns:
             self._withheld += len(batch.t)
             return
@@ -158,3 +160,12 @@ class Publisher:
             return
         for half in batch.halves():
             self._deliver(half)
+
+
+class _Chosen:
+    """Which of some series leave the node, and the names of their metrics; the same from batch to batch."""
+
+    def __init__(self, among: tuple[str, ...], leaves: Callable[[str], bool]) -> None:
+        self.among = among
+        self.series = tuple(key for key in among if leaves(metric_name(key)))
+        self.names = tuple(dict.fromkeys(map(metric_name, self.series)))

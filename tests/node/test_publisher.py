@@ -155,6 +155,27 @@ def test_when_nothing_may_leave_nothing_is_sent_and_it_is_counted() -> None:
     assert (stream.withheld, stream.published, stream.dropped) == (10, 0, 0)
 
 
+def test_who_keeps_the_audit_hears_which_metrics_left_and_how_often() -> None:
+    wire = Wire()
+    left: list[tuple[list[str], int]] = []
+    stream = Publisher(
+        node_id="site-a",
+        boot=7,
+        send=wire,
+        leaves=lambda name: name != "host_load1",
+        interval_s=1.0,
+        on_sent=lambda names, samples: left.append((list(names), samples)),
+    )
+    values = dict.fromkeys(('host_cpu_seconds_total{mode="user"}', 'host_cpu_seconds_total{mode="idle"}'), 1.0)
+    for number in range(10):
+        stream.publish(Sample(t=float(number), mono=float(number), values={**values, "host_load1": 1.0}))
+    wire.connected = False
+    for number in range(10, 20):
+        stream.publish(Sample(t=float(number), mono=float(number), values={**values, "host_load1": 1.0}))
+
+    assert left == [(["host_cpu_seconds_total"], 10)]
+
+
 def test_another_policy_holds_from_the_next_batch_on() -> None:
     wire = Wire()
     stream = publisher(wire)
