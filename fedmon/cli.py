@@ -106,8 +106,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _report(error: FedmonError, *, as_json: bool) -> None:
     if as_json:
-        document = {"error": {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}}
-        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.write(json.dumps({"error": error.facts()}) + "\n")
     else:
         _complain(str(error))
 

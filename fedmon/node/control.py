@@ -95,8 +95,8 @@ class ControlServer:
         except OSError as error:
             self._listener.close()
             raise StorageError(f"cannot listen on {path}: {error.strerror}") from error
-        self._listener.setblocking(False)
-        self._wakened.setblocking(False)
+        self._listener.settimeout(0.0)
+        self._wakened.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wakened, selectors.EVENT_READ)
         self._thread.start()
@@ -134,7 +134,7 @@ class ControlServer:
                 return
             if len(self._connections) >= MAX_CONNECTIONS:
                 self._close(min(self._connections.values(), key=lambda connection: connection.expires))
-            client.setblocking(False)
+            client.settimeout(0.0)
             self._connections[client] = _Connection(client, self._idle_timeout_s)
             self._selector.register(client, selectors.EVENT_READ, data=client)
 

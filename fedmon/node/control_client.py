@@ -30,7 +30,15 @@ class ControlClient:
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
-        """Connect. Raises DaemonNotRunningError when nobody listens."""
+        if self._socket is None:
+            self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """Connect. Raises DaemonNotRunningError when nobody listens, NoAnswerError when a daemon takes no calls."""
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         client.settimeout(self._timeout_s)
         try:
@@ -48,9 +56,9 @@ class ControlClient:
             client.close()
             raise StorageError(f"cannot connect to {self._path}: {error.strerror or error}") from error
         self._socket = client
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -67,7 +75,7 @@ class ControlClient:
         DaemonNotRunningError when it went away meanwhile.
         """
         if self._socket is None:
-            raise RuntimeError("the client is a context manager; call it inside its block")
+            raise RuntimeError("the client is a context manager; use it inside its block")
         try:
             self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
             response = self._receive(self._socket)

@@ -15,6 +15,8 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, StorageError
 
+DAEMON = "daemon"
+"""What a running node says that it holds its folder for."""
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 _OTHERS = 0o077
@@ -43,6 +45,7 @@ class NodeFolder:
         self.plans_dir = self.path / "plans"
         self.control_socket = self.path / "control.sock"
         self.lock_file = self.path / "lock"
+        self.boot_file = self.path / "boot"
 
     @classmethod
     def create(cls, path: Path) -> NodeFolder:
@@ -98,7 +101,7 @@ class NodeFolder:
         try:
             with contextlib.suppress(FileNotFoundError):
                 staged.unlink()
-            with open(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
+            with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -1,0 +1,26 @@
+"""The verbs of `fedmon node`."""
+
+from __future__ import annotations
+
+import typer
+
+from fedmon.node.cli import audit, config, dataset, lifecycle, making, plan, policy
+from fedmon.node.cli.group import OwnerGroup
+from fedmon.node.cli.screen import EXIT_CODES
+
+app = typer.Typer(
+    name="node",
+    cls=OwnerGroup,
+    help="Run and own a node beside your data.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+making.add_to(app)
+lifecycle.add_to(app)
+app.add_typer(dataset.app)
+app.add_typer(plan.app)
+app.add_typer(policy.app)
+app.add_typer(audit.app)
+app.add_typer(config.app)

@@ -1,0 +1,167 @@
+"""`fedmon node start`, `status` and `stop`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, StorageError
+from fedmon.node.cli.reach import Dir, Json, call, connected, opened
+from fedmon.node.cli.screen import EXIT_CODES, fields, note, print_json, seconds
+from fedmon.node.folder import DAEMON, NodeFolder
+
+STOP_WITHIN_S = 5.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command("start", epilog=EXIT_CODES)(start)
+    app.command("status", epilog=EXIT_CODES)(status)
+    app.command("stop", epilog=EXIT_CODES)(stop)
+
+
+def start(
+    directory: Dir = None,
+    log_level: Annotated[str, typer.Option(help="The lowest level of log records that is shown here.")] = "INFO",
+    as_json: Json = False,
+) -> None:
+    """Run the node in the foreground until Ctrl-C or `fedmon node stop`; its log goes to standard error.
+
+    Settings are checked first. A second start on the same folder is refused.
+    """
+    from fedmon.common.settings import load_node
+
+    folder = opened(directory)
+    settings = load_node(folder.path, os.environ)
+    settings.broker.password()
+    holder = folder.holder()
+    if holder is not None and holder.purpose == DAEMON:
+        raise ConflictError(f"the node of {folder.path} is already running, pid {holder.pid}")
+    obeys_nobody = not settings.policy.researchers
+    document = {"node_id": settings.id, "pid": os.getpid(), "folder": str(folder.path), "broker": settings.broker.url}
+    if as_json:
+        print_json({**document, "obeys_nobody": obeys_nobody})
+    else:
+        print(f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}")
+    sys.stdout.flush()
+    # A process of its own image, so that nothing of the command line stays in the daemon's memory.
+    command = [sys.executable, "-m", "fedmon.node.daemon", "--dir", str(folder.path), "--log-level", log_level.upper()]
+    os.execv(sys.executable, command)  # noqa: S606 - an argument list; there is no shell to be had
+
+
+def status(directory: Dir = None, as_json: Json = False) -> None:
+    """Show whether the node runs, whom it obeys, what waits for you, and what it did since its start."""
+    folder = opened(directory)
+    document = _status(folder)
+    if as_json:
+        print_json(document)
+        return
+    live = document["live"]
+    print(fields(_lines(document, live)))
+    if document["plans"]["pending"]:
+        note("\nLook at what waits for you with: fedmon node plan list --status pending")
+
+
+def stop(
+    directory: Dir = None,
+    force: Annotated[bool, typer.Option("--force", help="End it at once when it does not stop in time.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for it to be gone.", min=0.1)] = STOP_WITHIN_S,
+    as_json: Json = False,
+) -> None:
+    """Stop the node, and wait until it is gone."""
+    folder = opened(directory)
+    pid = _daemon_pid(folder)
+    if pid is None:
+        _stopped(folder, None, as_json=as_json)
+        return
+    _signal(pid, folder)
+    gone = folder.wait_free(timeout)
+    if not gone and force:
+        _signal(pid, folder)
+        gone = folder.wait_free(timeout)
+    if not gone:
+        way_out = f"kill -9 {pid}" if force else "fedmon node stop --force"
+        raise NoAnswerError(
+            f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
+        )
+    _stopped(folder, pid, as_json=as_json)
+
+
+def _stopped(folder: NodeFolder, pid: int | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"folder": str(folder.path), "was_running": pid is not None, "pid": pid})
+    elif pid is None:
+        print(f"The node of {folder.path} was not running.")
+    else:
+        print(f"The node of {folder.path} has stopped (it was pid {pid}).")
+
+
+def _daemon_pid(folder: NodeFolder) -> int | None:
+    """Return the running daemon: the process behind the socket where the system tells, else the holder of the lock."""
+    try:
+        client = connected(folder, timeout_s=1.0)
+    except (NoAnswerError, StorageError):
+        client = None
+    if client is not None:
+        with client:
+            if client.daemon_pid is not None:
+                return client.daemon_pid
+    holder = folder.holder()
+    return holder.pid if holder is not None and holder.purpose == DAEMON and holder.pid else None
+
+
+def _signal(pid: int, folder: NodeFolder) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise ConflictError(
+            f"the node of {folder.path} (pid {pid}) belongs to another user: stop it as that user"
+        ) from None
+
+
+def _status(folder: NodeFolder) -> dict[str, Any]:
+    """Ask the daemon, else the registers; a daemon that answers nothing is told from one that is not there."""
+    try:
+        document = call(folder, "status", "status")
+    except (NoAnswerError, FedmonError) as error:
+        holder = folder.holder()
+        if not isinstance(error, NoAnswerError) or holder is None:
+            raise
+        raise NoAnswerError(f"{error} (pid {holder.pid})") from error
+    return {"running": document["live"] is not None, **document}
+
+
+def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[tuple[str, object]]:
+    plans = document["plans"]
+    waiting = document["undelivered"]
+    return [
+        ("node", document["node_id"]),
+        ("state", "not running" if live is None else f"running, pid {live['pid']}, since {seconds(live['started'])}"),
+        ("folder", document["folder"]),
+        ("broker", document["broker"] if live is None else _connection(document["broker"], live)),
+        ("policy", "\n".join(document["rules"])),
+        ("datasets", document["datasets"]),
+        ("plans", f"{plans['pending']} PENDING, {plans['approved']} approved, {plans['rejected']} rejected"),
+        ("undelivered", ", ".join(f"{n} to {who}" for who, n in waiting.items()) or "nothing"),
+        *([("damaged", f"the register was set aside as {document['set_aside']}")] if document["set_aside"] else []),
+        *([] if live is None else _live_lines(live)),
+    ]
+
+
+def _connection(url: str, live: Mapping[str, Any]) -> str:
+    if live["connected"]:
+        return f"{url}, connected to {live['host']} since {seconds(live['since'])}"
+    return f"{url}, NOT CONNECTED: {live['last_error'] or 'no attempt has ended yet'}"
+
+
+def _live_lines(live: Mapping[str, Any]) -> list[tuple[str, object]]:
+    leases = [f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]]
+    counters = [f"{name} {number}" for name, number in sorted(live["counters"].items()) if number]
+    return [("watched by", ", ".join(leases) or "nobody"), ("counters", ", ".join(counters) or "none yet")]

@@ -1,0 +1,102 @@
+"""What the verbs print: one JSON document, or text that fits the screen."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import InvalidInputError
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed, 2 wrong use or settings, 3 not found, 4 refused or in conflict, 5 no connection, "
+    '6 no answer in time. With --json exactly one JSON document is printed, an error as {"error": {...}}.'
+)
+DEFAULT_WIDTH = 80
+_GAP = 2
+_MIN_COLUMN = 6
+_HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document on one line."""
+    print(msgspec.json.encode(document).decode())
+
+
+def note(text: str) -> None:
+    """Tell the reader something beside the result, where no program takes it for the result."""
+    print(text, file=sys.stderr)
+
+
+def ask(option: str, question: str, *, as_json: bool, default: str | None = None) -> str:
+    """Ask for a missing argument when a person sits at the terminal.
+
+    Raises InvalidInputError naming the option where nobody can answer.
+    """
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidInputError(f"missing {option}: give it on the command line; there is no terminal to ask at")
+    import typer
+
+    return str(typer.prompt(question, default=default, err=True)).strip()
+
+
+def width() -> int:
+    """Return how many columns there are: the terminal's, or 80 where none is."""
+    if not sys.stdout.isatty():
+        return DEFAULT_WIDTH
+    return max(40, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, columns: int | None = None) -> str:
+    """Return a text table that is no wider than the screen; the widest columns are shortened first."""
+    from tabulate import tabulate
+
+    cells = [[one_line(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    room = (columns or width()) - _GAP * (len(headers) - 1)
+    while sum(widths) > room and max(widths) > _MIN_COLUMN:
+        widths[widths.index(max(widths))] -= 1
+    fitted = [[shorten(cell, limit) for cell, limit in zip(row, widths, strict=True)] for row in cells]
+    heads = [shorten(head, limit) for head, limit in zip(headers, widths, strict=True)]
+    return tabulate(fitted, headers=heads, tablefmt="simple", disable_numparse=True)
+
+
+def fields(pairs: Sequence[tuple[str, object]]) -> str:
+    """Return names and values below each other; long values go on under their beginning."""
+    import textwrap
+
+    indent = max(len(name) for name, _ in pairs) + _GAP
+    lines = []
+    for name, value in pairs:
+        paragraphs = [
+            part
+            for line in str(value).split("\n")
+            for part in textwrap.wrap(line, max(24, width() - indent), break_on_hyphens=False) or [""]
+        ]
+        lines.append(f"{name:<{indent}}{paragraphs[0]}".rstrip())
+        lines += [f"{'':<{indent}}{part}".rstrip() for part in paragraphs[1:]]
+    return "\n".join(lines)
+
+
+def shorten(text: str, limit: int) -> str:
+    """Cut a text to ``limit`` characters, with a sign that it goes on."""
+    return text if len(text) <= limit else text[: max(1, limit - 1)] + "…"
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, with what could steer a terminal written out."""
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", " ".join(text.split()) if "\n" in text else text)
+
+
+def seconds(time: str | None) -> str:
+    """Return an RFC 3339 time without its fraction; a dash where there is none."""
+    return f"{time[:19]}Z" if time else "-"
+
+
+def minutes(time: str | None) -> str:
+    """Return an RFC 3339 time to the minute; a dash where there is none."""
+    return f"{time[:16]}Z" if time else "-"

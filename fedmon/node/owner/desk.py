@@ -1,0 +1,40 @@
+"""What the owner's commands work on: the registers of one node, and whom to tell of what was decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedmon.common.settings import NodeSettings
+from fedmon.node.audit import Audit
+from fedmon.node.database import Database
+from fedmon.node.datasets import DatasetRegister
+from fedmon.node.folder import NodeFolder
+from fedmon.node.outbox import Outbox
+from fedmon.node.plan_records import Decision
+from fedmon.node.plans import PlanRegister
+
+
+@dataclasses.dataclass(kw_only=True)
+class Desk:
+    """The registers of one node, owned by the thread that runs the commands.
+
+    ``boot`` is the node's present boot. A daemon passes four more: ``after_decision`` pushes what lies in the outbox
+    for the decision's researchers, ``check_plan`` has a new plan (its digest) read by a worker, ``follow`` makes the
+    node obey changed settings, and ``live`` tells what only a running node knows (see `owner.status.Live`).
+    """
+
+    folder: NodeFolder
+    settings: NodeSettings
+    environ: Mapping[str, str]
+    database: Database
+    datasets: DatasetRegister
+    plans: PlanRegister
+    outbox: Outbox
+    audit: Audit
+    boot: Callable[[], int]
+    after_decision: Callable[[Decision], None] = lambda _decision: None
+    check_plan: Callable[[str], object] = lambda _sha256: None
+    follow: Callable[[NodeSettings], object] = lambda _settings: None
+    live: Callable[[], Mapping[str, Any] | None] = lambda: None

@@ -1,0 +1,65 @@
+"""How a node is, in one document: for its owner, running or not."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+import msgspec
+
+from fedmon import __version__
+from fedmon.node.owner.desk import Desk
+from fedmon.node.policy import Policy
+
+
+class Lease(TypedDict):
+    """Who watches this node live, and how often it gets a sample, in seconds."""
+
+    researcher_id: str
+    instance: str
+    interval_s: float
+
+
+class Live(TypedDict):
+    """What only a running daemon knows; times are RFC 3339 in UTC."""
+
+    pid: int
+    started: str
+    boot: int
+    connected: bool
+    since: str
+    host: str
+    last_error: str
+    counters: Mapping[str, int]
+    leases: list[Lease]
+
+
+class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command that takes no values."""
+
+
+def status(desk: Desk, _args: Nothing) -> dict[str, Any]:
+    """Tell how the node is; ``live`` is null while no daemon runs."""
+    settings = desk.settings
+    policy = Policy(settings.policy, settings.id)
+    plans = collections.Counter(plan.status.value for plan in desk.plans.all())
+    return {
+        "node_id": settings.id,
+        "folder": str(desk.folder.path),
+        "agent_version": __version__,
+        "broker": settings.broker.url,
+        "wire": settings.wire,
+        "live": desk.live(),
+        "obeys_nobody": policy.obeys_nobody,
+        "policy": msgspec.to_builtins(settings.policy),
+        "rules": list(policy.describe()),
+        "metrics": msgspec.to_builtins(settings.metrics),
+        "datasets": len(desk.datasets.all()),
+        "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
+        "undelivered": desk.outbox.waiting(),
+        "set_aside": str(desk.database.set_aside) if desk.database.set_aside else None,
+    }
+
+
+STATUS_COMMANDS: Mapping[str, tuple[type[Any], Any]] = {"status": (Nothing, status)}

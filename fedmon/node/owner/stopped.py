@@ -1,0 +1,41 @@
+"""The registers of a node whose daemon is stopped, opened by the shell for one command."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from fedmon.common.settings import load_node
+from fedmon.node.audit import Audit
+from fedmon.node.database import Database
+from fedmon.node.datasets import DatasetRegister
+from fedmon.node.folder import NodeFolder
+from fedmon.node.outbox import Outbox
+from fedmon.node.owner.desk import Desk
+from fedmon.node.plans import PlanRegister
+
+
+@contextlib.contextmanager
+def open_desk(folder: NodeFolder, environ: Mapping[str, str]) -> Iterator[Desk]:
+    """Open the registers of a folder; the caller holds its lock. What is decided waits in the outbox for the daemon."""
+    settings = load_node(folder.path, environ)
+    with Audit(folder.path) as audit, Database(folder.database_file) as database:
+        yield Desk(
+            folder=folder,
+            settings=settings,
+            environ=environ,
+            database=database,
+            datasets=DatasetRegister(database),
+            plans=PlanRegister(database, folder.plans_dir, audit=audit, max_plan_bytes=settings.max_plan_bytes),
+            outbox=Outbox(database),
+            audit=audit,
+            boot=lambda: _last_boot(folder),
+        )
+
+
+def _last_boot(folder: NodeFolder) -> int:
+    try:
+        text = folder.boot_file.read_text().strip()
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdigit() else 0
