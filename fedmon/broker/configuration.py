@@ -70,7 +70,7 @@ def render_mosquitto(configuration: Configuration) -> str:
 
 def render_acl(role: Role) -> str:
     """Return the text of a role's access list; nothing in it depends on who the users are."""
-    return (_templates() / "acl" / role.file_name).read_text(encoding="utf-8")
+    return raw_template(f"acl/{role.file_name}")
 
 
 def commented(text: str) -> str:
@@ -80,11 +80,12 @@ def commented(text: str) -> str:
 
 def template(name: str) -> string.Template:
     """Return one of the package's templates."""
-    return string.Template((_templates() / name).read_text(encoding="utf-8"))
+    return string.Template(raw_template(name))
 
 
-def _templates() -> importlib.resources.abc.Traversable:
-    return importlib.resources.files("fedmon.broker") / "templates"
+def raw_template(name: str) -> str:
+    """Return the text of one of the package's templates, as it is."""
+    return importlib.resources.files("fedmon.broker").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _listener(listener: Listener, access: Access) -> str:

@@ -12,9 +12,13 @@ class BrokerError(FedmonError):
 class EngineMissingError(BrokerError):
     """The wanted engine is not installed on this machine."""
 
+    exit_code = 3
+
 
 class PortInUseError(BrokerError):
     """Another process listens on the wanted address; a broker of unknown origin is never adopted."""
+
+    exit_code = 4
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(
@@ -27,6 +31,38 @@ class PortInUseError(BrokerError):
 class UnsafeListenerError(BrokerError):
     """The broker would be open to the network without users or TLS."""
 
+    exit_code = 4
+
 
 class BrokerStartError(BrokerError):
     """The broker's process ended, or did not answer, before it was ready; carries the end of its log."""
+
+
+class NameTakenError(BrokerError):
+    """A user of that name, or one that could be taken for it, is there already."""
+
+    exit_code = 4
+
+
+class UnknownUserError(BrokerError):
+    """There is no such user."""
+
+    exit_code = 3
+
+
+class UnknownFileError(BrokerError):
+    """There is no configuration file of that name."""
+
+    exit_code = 3
+
+
+class FileTooLargeError(BrokerError):
+    """A file is over the repository's limit for one file."""
+
+
+class QuotaExceededError(BrokerError):
+    """The repository holds as much as it may."""
+
+
+class BadUploadError(BrokerError):
+    """An upload is not in a form that the repository understands."""

@@ -16,13 +16,13 @@ def require_free(host: str, port: int) -> None:
 
     Raises PortInUseError when another process does, BrokerStartError when the address is not one of this machine's.
     """
-    _listening(host, port).close()
+    listening(host, port).close()
 
 
 def free_ports(host: str, count: int) -> list[int]:
     """Return different ports on which nobody listens at the moment."""
     with contextlib.ExitStack() as held:
-        return [int(held.enter_context(_listening(host, 0)).getsockname()[1]) for _ in range(count)]
+        return [int(held.enter_context(listening(host, 0)).getsockname()[1]) for _ in range(count)]
 
 
 def is_loopback(host: str) -> bool:
@@ -58,17 +58,21 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """Listen on an address, as a server or to learn whether one could; port 0 picks a free one.
+
+    Raises PortInUseError when another process does, BrokerStartError when the address is not one of this machine's.
+    """
     try:
         family, kind, protocol, _, address = _address(host, port)
-        probe = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
             # As the brokers do it: a port whose last connections are still closing is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
         except OSError:
-            probe.close()
+            listener.close()
             raise
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
@@ -78,7 +82,7 @@ def _listening(host: str, port: int) -> socket.socket:
             f"cannot listen on port {port} of {host or 'every address'}: {cause}; use an address of this machine such "
             f"as 127.0.0.1, and a port above 1023 unless you are root"
         ) from None
-    return probe
+    return listener
 
 
 def _address(host: str, port: int) -> tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]:

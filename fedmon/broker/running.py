@@ -75,6 +75,16 @@ class Engine(abc.ABC):
         return f"{'mqtts' if self._tls else 'mqtt'}://{ports.in_url(ports.reachable_host(self.host))}:{port}"
 
     @property
+    def has_users(self) -> bool:
+        """Whether parties must log in."""
+        return self._roles != (None,)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self._tls
+
+    @property
     def pid(self) -> int | None:
         """Process id of the broker itself, or None when it does not run."""
         return self._process.pid if self._process and self._process.alive() else None

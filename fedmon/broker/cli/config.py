@@ -1,0 +1,68 @@
+"""The shell verbs ``fedmon broker config ...``."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from fedmon.broker.cli.output import Json, emit
+from fedmon.broker.errors import UnknownFileError
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.production import PRIVATE_FOLDERS, production_files
+
+config_app = typer.Typer(
+    name="config",
+    help="The files that run a broker in production: compose, mosquitto and access lists.",
+    no_args_is_help=True,
+)
+ClientCertificates = Annotated[
+    bool,
+    typer.Option("--client-certificates", help="Nodes and researchers log in with certificates instead of passwords."),
+]
+
+
+@config_app.command("show")
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="One file, such as mosquitto.conf or acl/nodes; default: all.")
+    ] = None,
+    client_certificates: ClientCertificates = False,
+    as_json: Json = False,
+) -> None:
+    """Print the configuration of mosquitto, its access lists and the compose file as this version renders them.
+
+    Exit codes: 0 shown, 3 no such file.
+    """
+    files = production_files(client_certificates=client_certificates)
+    if name is not None:
+        if name not in files:
+            raise UnknownFileError(f"there is no file {name!r}; there are {', '.join(sorted(files))}")
+        files = {name: files[name]}
+    text = files[name] if name else "\n".join(f"=== {path} ===\n{content}" for path, content in files.items())
+    emit({"files": files}, text.rstrip("\n"), as_json=as_json)
+
+
+@config_app.command("write")
+def write(
+    folder: Annotated[pathlib.Path, typer.Argument(help="Folder to write them to, such as broker/.")],
+    client_certificates: ClientCertificates = False,
+    as_json: Json = False,
+) -> None:
+    """Write these files into a folder, readable by you only; users, certificates and data that lie there stay.
+
+    Exit codes: 0 written, 1 failed.
+    """
+    target = BrokerFolder(folder)
+    target.make()
+    files = production_files(client_certificates=client_certificates)
+    for name, content in files.items():
+        target.replace(name, content)
+    for name in PRIVATE_FOLDERS:
+        BrokerFolder(folder / name).make()
+    emit(
+        {"folder": str(folder), "files": sorted(files)},
+        "\n".join([*(f"{folder / name}" for name in sorted(files)), f"next: read {folder / 'README.md'}"]),
+        as_json=as_json,
+    )

@@ -1,0 +1,114 @@
+"""The broker's folder: who may change it, and whether a broker runs in it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import signal
+import tempfile
+from collections.abc import Iterator
+
+import platformdirs
+
+from fedmon.common.errors import FolderInUseError, StorageError
+
+_RUNNING = "running.pid"
+_CHANGING = "users.lock"
+
+
+def default_folder() -> pathlib.Path:
+    """Return where a broker keeps its users and data when nothing else is said."""
+    return pathlib.Path(platformdirs.user_data_dir("fedmon", appauthor=False)) / "broker"
+
+
+class BrokerFolder:
+    """One folder, private to its user, that holds a broker's users, access lists, certificates and data."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def make(self) -> None:
+        """Make the folder when it is not there. Raises StorageError."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot make the folder {self.path}: {error.strerror}; choose another --data-dir"
+            ) from None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Hold the folder for the broker that runs in it. Raises FolderInUseError."""
+        with self._open(_RUNNING) as descriptor:
+            if not _try_lock(descriptor):
+                raise FolderInUseError(
+                    f"a broker with process id {self._written_pid(descriptor) or 'unknown'} runs in {self.path}; stop "
+                    f"it, or choose another --data-dir"
+                )
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+            yield
+
+    def reload_running(self) -> bool:
+        """Have the broker that runs in this folder read its users again; returns whether one runs."""
+        if not (self.path / _RUNNING).exists():
+            return False
+        with self._open(_RUNNING) as descriptor:
+            if _try_lock(descriptor):
+                return False
+            pid = self._written_pid(descriptor)
+            if pid is None:
+                return False
+            # The lock is held, so the process that wrote its id is alive.
+            os.kill(pid, signal.SIGHUP)
+            return True
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold off everybody else who would change the users."""
+        with self._open(_CHANGING) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+
+    def replace(self, name: str, text: str) -> None:
+        """Replace a file whole or not at all, readable by its owner only. Raises StorageError."""
+        target = self.path / name
+        try:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                    stream.write(text)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                pathlib.Path(temporary).replace(target)
+            except BaseException:
+                pathlib.Path(temporary).unlink()
+                raise
+        except OSError as error:
+            raise StorageError(f"cannot write {target}: {error.strerror}") from None
+
+    @contextlib.contextmanager
+    def _open(self, name: str) -> Iterator[int]:
+        try:
+            descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StorageError(f"cannot open {self.path / name}: {error.strerror}") from None
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _written_pid(self, descriptor: int) -> int | None:
+        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

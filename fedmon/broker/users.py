@@ -1,0 +1,96 @@
+"""The broker's users: one password file a role, and names that no other party can be taken for."""
+
+from __future__ import annotations
+
+import pathlib
+
+import msgspec
+
+from fedmon.broker.errors import NameTakenError, UnknownUserError
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.passwords import hashed
+from fedmon.broker.roles import Role
+from fedmon.common.errors import StorageError
+from fedmon.common.ids import checked_id
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A party of the federation as the broker knows it; its name is its id in every topic."""
+
+    name: str
+    role: Role
+
+
+class Users:
+    """The users of the broker in ``folder``. Several processes may change them; each change is whole or not there."""
+
+    def __init__(self, folder: BrokerFolder) -> None:
+        self._folder = folder
+
+    def all(self) -> list[User]:
+        """Return every user, by role and name. Raises StorageError for a password file that cannot be read."""
+        return [User(name=name, role=role) for role in Role for name in sorted(self._read(role))]
+
+    def add(self, name: str, role: Role, password: str, *, replace: bool = False) -> None:
+        """Add a user, or give an existing one of this role a new password when ``replace`` is set.
+
+        Raises InvalidIdError for a name that cannot be an id, and NameTakenError.
+        """
+        checked_id(name, what="user name")
+        self._folder.make()
+        with self._folder.changing():
+            self._refuse_taken(name, role, replace=replace)
+            self._write(role, self._read(role) | {name: hashed(password)})
+
+    def remove(self, name: str) -> Role:
+        """Remove a user and return the role that it had. Raises UnknownUserError."""
+        if self._folder.path.is_dir():
+            with self._folder.changing():
+                for role in Role:
+                    entries = self._read(role)
+                    if entries.pop(name, None) is not None:
+                        self._write(role, entries)
+                        return role
+        raise UnknownUserError(
+            f"there is no user {name!r} in {self._folder.path}; `fedmon broker user list` shows who there is"
+        )
+
+    def _refuse_taken(self, name: str, role: Role, *, replace: bool) -> None:
+        for user in self.all():
+            if user.name == name and (user.role is not role or not replace):
+                raise NameTakenError(
+                    f"{name!r} is the name of a {user.role.value} already; "
+                    + ("use --replace to give it a new password" if user.role is role else "choose another name")
+                )
+            # The client id of a researcher's instance is <researcher>-<instance>; a node's is its name.
+            pair = {user.role: user.name, role: name}
+            node, researcher = pair.get(Role.NODE), pair.get(Role.RESEARCHER)
+            if node and researcher and node.startswith(f"{researcher}-"):
+                raise NameTakenError(
+                    f"node {node!r} could be taken for an instance of researcher {researcher!r}, because it begins "
+                    f"with that name and '-'; choose another name"
+                )
+
+    def _path(self, role: Role) -> pathlib.Path:
+        return self._folder.path / "passwords" / role.file_name
+
+    def _read(self, role: Role) -> dict[str, str]:
+        path = self._path(role)
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"cannot read {path}: {error}") from None
+        entries = {}
+        for number, line in enumerate(lines, start=1):
+            name, colon, password = line.partition(":")
+            if line and not (name and colon and password):
+                raise StorageError(f"line {number} of {path} is not <name>:<password hash>; correct or delete it")
+            if line:
+                entries[name] = password
+        return entries
+
+    def _write(self, role: Role, entries: dict[str, str]) -> None:
+        text = "".join(f"{name}:{password}\n" for name, password in sorted(entries.items()))
+        self._folder.replace(f"passwords/{role.file_name}", text)

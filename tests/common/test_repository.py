@@ -1,0 +1,404 @@
+"""The client of the file repository fetches what its owner allowed, and nothing else reaches any server."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.clock import Deadline
+from fedmon.common.repository import RepositoryError, UrlRefusedError, download, upload
+from fedmon.common.repository_address import checked_target
+from fedmon.common.settings import RepositorySettings
+
+CONTENT = b"class Plan: ...\n"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+Answer = Callable[[socket.socket, "Server"], object]
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Answers every connection with one script, and counts the connections."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, answer: Answer, address: str = "127.0.0.1") -> None:
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.sent_bytes = 0
+        self.gone = threading.Event()
+        self._answer = answer
+        super().__init__((address, 0), socketserver.BaseRequestHandler)
+        self.port: int = self.server_address[1]
+
+    def process_request(self, request: object, client_address: object) -> None:
+        self.connections += 1
+        super().process_request(request, client_address)  # type: ignore[arg-type]  # as the base class has it
+
+    def finish_request(self, request: object, client_address: object) -> None:  # noqa: ARG002 (as the base class has it)
+        assert isinstance(request, socket.socket)
+        with contextlib.suppress(OSError):
+            self.requests.append(request.recv(65_536))
+            self._answer(request, self)
+        self.gone.set()
+
+    def handle_error(self, request: object, client_address: object) -> None: ...
+
+
+@contextlib.contextmanager
+def serving(answer: Answer) -> Iterator[Server]:
+    with Server(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def answering(body: bytes, *headers: str, status: str = "200 OK") -> Answer:
+    head = "\r\n".join([f"HTTP/1.1 {status}", *(headers or [f"Content-Length: {len(body)}"]), "", ""])
+    return lambda connection, _server: connection.sendall(head.encode() + body)
+
+
+def fetch(server: Server, path: str = "/files/x", *, max_bytes: int = 10_000, deadline_s: float = 5.0) -> bytes:
+    base = f"http://127.0.0.1:{server.port}"
+    return download(base + path, sha256=DIGEST, max_bytes=max_bytes, deadline_s=deadline_s, allowed_urls=[base])
+
+
+def test_a_file_of_an_allowed_address_is_fetched() -> None:
+    with serving(answering(CONTENT)) as server:
+        content = fetch(server)
+
+    assert content == CONTENT
+    assert b"Accept-Encoding: identity\r\n" in server.requests[0]
+
+
+# {p} is the port of the sentinel; the allowed addresses are those of `ALLOWED`.
+ALLOWED = ["http://127.0.0.1:{p}/files", "https://plans.example.org/files", "http://localhost:{p}/files"]
+HOSTILE = [
+    "http://127.0.0.1:{p}/",
+    "http://127.0.0.1:{p}/filesystem/x",
+    "http://127.0.0.1:{p}/other/x",
+    "http://127.0.0.1:{p}/files/../other",
+    "http://127.0.0.1:{p}/files/%2e%2e/other",
+    "http://127.0.0.1:{p}/files/..%2fother",
+    "http://127.0.0.1:{p}/files/%252e%252e/other",
+    "http://127.0.0.1:{p}/files/x%00",
+    "http://127.0.0.1:{p}\\@plans.example.org/files/x",
+    "https://127.0.0.1:{p}/files/x",
+    "http://127.0.0.2:{p}/files/x",
+    "http://127.1:{p}/files/x",
+    "http://2130706433:{p}/files/x",
+    "http://0x7f000001:{p}/files/x",
+    "http://0x7f.0.0.1:{p}/files/x",
+    "http://017700000001:{p}/files/x",
+    "http://0:{p}/files/x",
+    "http://0.0.0.0:{p}/files/x",
+    "http://[::1]:{p}/files/x",
+    "http://[::]:{p}/files/x",
+    "http://[::ffff:127.0.0.1]:{p}/files/x",
+    "http://[0:0:0:0:0:ffff:7f00:1]:{p}/files/x",
+    "http://[64:ff9b::7f00:1]:{p}/files/x",
+    "http://[fe80::1%25lo]:{p}/files/x",
+    "http://ip6-localhost:{p}/files/x",
+    "http://localhost.localdomain:{p}/files/x",
+    "http://127.0.0.1.example.org:{p}/files/x",
+    "http://localhost:{p}@plans.example.org/files/x",
+    "https://plans.example.org@127.0.0.1:{p}/files/x",
+    "http://user:secret@127.0.0.1:{p}/files/x",
+    "https://plans.example.org:{p}/files/x",
+    "https://plans.example.org.evil.example:{p}/files/x",
+    "http://plans.example.org/files/x",
+    "http://169.254.169.254/latest/meta-data",
+    "http://127.0.0.1:{p}/files/x#fragment",
+    "http://127.0.0.1:{p}/files/x\r\nHost: other",
+    "http://127.0.0.1:{p}/files/ x",
+    "http://127.0.0.1:{p}/files/\u2025/x",
+    "http://127\u30020.0.1:{p}/files/x",
+    "http://127.0.0.1:99999/files/x",
+    "http:///files/x",
+    "http:127.0.0.1:{p}/files/x",
+    "//127.0.0.1:{p}/files/x",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:{p}/files/x",
+    "ftp://127.0.0.1:{p}/files/x",
+    "HTTP+UNIX://127.0.0.1:{p}/files/x",
+    "",
+]
+
+
+def test_a_hostile_url_reaches_no_server() -> None:
+    with serving(answering(CONTENT)) as sentinel:
+        allowed = [url.format(p=sentinel.port) for url in ALLOWED]
+        for url in HOSTILE:
+            with pytest.raises(UrlRefusedError):
+                download(
+                    url.replace("{p}", str(sentinel.port)),
+                    sha256=DIGEST,
+                    max_bytes=1000,
+                    deadline_s=5.0,
+                    allowed_urls=allowed,
+                )
+
+        assert sentinel.connections == 0
+    assert len(HOSTILE) >= 25
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        "http://0.0.0.0:{p}",
+        "http://[::ffff:127.0.0.1]:{p}",
+        "http://169.254.169.254:{p}",
+        "http://224.0.0.1:{p}",
+        "http://8.8.8.8:{p}",
+        "https://[2002:7f00:1::]:{p}",
+        "http://2130706433:{p}",
+        "http://127.1:{p}",
+        "http://0x7f000001:{p}",
+    ],
+)
+def test_an_allowed_address_that_is_no_file_servers_is_refused_all_the_same(allowed: str) -> None:
+    with serving(answering(CONTENT)) as sentinel:
+        base = allowed.format(p=sentinel.port)
+        with pytest.raises(UrlRefusedError):
+            download(f"{base}/x", sha256=DIGEST, max_bytes=1000, deadline_s=5.0, allowed_urls=[base])
+
+        assert sentinel.connections == 0
+
+
+PUBLIC, PRIVATE = "93.184.216.34", "192.168.7.7"
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["127.0.0.1"],
+        ["::1"],
+        ["::ffff:127.0.0.1"],
+        ["0.0.0.0"],
+        ["169.254.169.254"],
+        ["fe80::1%eth0"],
+        ["64:ff9b::7f00:1"],
+        ["2002:7f00:1::"],
+        ["224.0.0.1"],
+        ["255.255.255.255"],
+        [PUBLIC, "127.0.0.1"],
+    ],
+)
+def test_a_name_with_one_forbidden_address_is_refused(addresses: list[str]) -> None:
+    url = "https://plans.example.org/x"
+
+    with pytest.raises(UrlRefusedError, match="leads to"):
+        checked_target(url, [url], deadline=Deadline(5.0), resolve=lambda _host: addresses)
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "allowed"),
+    [
+        ("https://plans.example.org/x", PUBLIC, True),
+        ("https://plans.example.org/x", PRIVATE, True),
+        ("http://plans.example.org/x", PUBLIC, False),
+        ("http://plans.example.org/x", PRIVATE, False),
+        (f"http://{PRIVATE}/x", PRIVATE, True),
+        ("http://[fd00::1]/x", "fd00::1", True),
+        (f"http://{PUBLIC}/x", PUBLIC, False),
+        ("http://localhost/x", "127.0.0.1", True),
+        ("http://localhost/x", PUBLIC, False),
+    ],
+)
+def test_private_addresses_need_https_or_their_own_number(url: str, address: str, *, allowed: bool) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str) -> list[str]:
+        asked.append(host)
+        return [address]
+
+    with contextlib.nullcontext() if allowed else pytest.raises(UrlRefusedError):
+        target = checked_target(url, [url], deadline=Deadline(5.0), resolve=resolve)
+
+        # The connection goes to what was checked; the name is not asked for again.
+        assert target.addresses == (address,)
+    assert len(asked) == 1
+
+
+def test_a_name_service_that_hangs_ends_with_the_deadline() -> None:
+    released = threading.Event()
+
+    def hang(_host: str) -> list[str]:
+        released.wait(10.0)
+        return []
+
+    with pytest.raises(RepositoryError, match="was not resolved"):
+        checked_target("https://a.example/", ["https://a.example"], deadline=Deadline(0.2), resolve=hang)
+    released.set()
+
+
+@pytest.mark.parametrize("location", ["http://127.0.0.1:{p}/files/y", "http://169.254.169.254/", "file:///etc/passwd"])
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
+def test_a_redirect_is_not_followed(status: str, location: str) -> None:
+    with serving(answering(CONTENT)) as sentinel:
+        redirect = answering(b"", f"Location: {location.format(p=sentinel.port)}", "Content-Length: 0", status=status)
+        with serving(redirect) as server, pytest.raises(RepositoryError, match=status[:3]):
+            fetch(server)
+
+        assert sentinel.connections == 0
+
+
+def test_an_endless_body_is_cut_at_the_cap() -> None:
+    def endless(connection: socket.socket, server: Server) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            server.sent_bytes += connection.send(b"x" * 4096)
+
+    with serving(endless) as server:
+        with pytest.raises(RepositoryError, match="more than the 10000 bytes"):
+            fetch(server, max_bytes=10_000)
+
+        assert server.gone.wait(5.0)
+    # What the kernel buffers on both sides is not ours to bound.
+    assert server.sent_bytes < 8_000_000
+
+
+def test_a_body_announced_over_the_cap_is_not_read() -> None:
+    with serving(answering(b"", "Content-Length: 10001")) as server, pytest.raises(RepositoryError, match="announces"):
+        fetch(server, max_bytes=10_000)
+
+
+@pytest.mark.parametrize("part", ["status line", "headers", "body", "body of unknown length", "chunks"])
+def test_a_slow_drip_ends_with_the_deadline(part: str) -> None:
+    heads = {
+        "status line": b"",
+        "headers": b"HTTP/1.1 200 OK\r\n",
+        "body": b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n",
+        "body of unknown length": b"HTTP/1.1 200 OK\r\n\r\n",
+        "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    }
+    drips = {"headers": b"X-A: b\r\n", "chunks": b"1\r\nx\r\n"}
+
+    def drip(connection: socket.socket, server: Server) -> None:
+        connection.sendall(heads[part])
+        while not server.gone.wait(0.05):
+            connection.sendall(drips.get(part, b"H"))
+
+    waited = Deadline(0.5)
+    with serving(drip) as server:
+        with pytest.raises(RepositoryError, match="did not finish in"):
+            fetch(server, deadline_s=0.5)
+        server.gone.set()
+
+    assert waited.elapsed_s() < 1.5
+
+
+def test_a_server_that_never_answers_ends_with_the_deadline() -> None:
+    waited = Deadline(0.3)
+    with serving(lambda _connection, server: bool(server.gone.wait(3.0))) as server:
+        with pytest.raises(RepositoryError, match="did not finish in"):
+            fetch(server, deadline_s=0.3)
+        server.gone.set()
+
+    assert waited.elapsed_s() < 1.3
+
+
+def test_a_compressed_answer_is_refused_and_never_unpacked() -> None:
+    bomb = gzip.compress(b"\0" * 10_000_000)
+    with (
+        serving(answering(bomb, "Content-Encoding: gzip", f"Content-Length: {len(bomb)}")) as server,
+        pytest.raises(RepositoryError, match="encoding 'gzip'"),
+    ):
+        fetch(server, max_bytes=100_000)
+
+
+def test_other_bytes_than_the_announced_ones_are_refused() -> None:
+    with serving(answering(CONTENT + b"#")) as server, pytest.raises(RepositoryError, match=f"not {DIGEST}"):
+        fetch(server)
+
+
+def test_another_size_than_the_announced_one_is_refused() -> None:
+    with serving(answering(CONTENT)) as server:
+        base = f"http://127.0.0.1:{server.port}"
+        with pytest.raises(RepositoryError, match="not the 3"):
+            download(f"{base}/x", sha256=DIGEST, size_bytes=3, max_bytes=1000, deadline_s=5.0, allowed_urls=[base])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [answering(CONTENT, "Content-Length: 999"), answering(b"", status="404 Not Found"), answering(b"\0" * 9, "")],
+)
+def test_a_broken_answer_is_one_error(body: Answer) -> None:
+    with serving(body) as server, pytest.raises(RepositoryError):
+        fetch(server)
+
+
+def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(answering(CONTENT)) as proxy, serving(answering(CONTENT)) as server:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+
+        fetch(server)
+
+        assert (proxy.connections, server.connections) == (0, 1)
+
+
+def test_a_closed_port_is_one_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(RepositoryError, match=r"cannot be reached: .*refused"):
+        download(f"{base}/x", sha256=DIGEST, max_bytes=1000, deadline_s=5.0, allowed_urls=[base])
+
+
+def test_an_upload_carries_the_token_and_returns_the_url(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("secret-token\n")
+    with serving(answering(b'{"url": "http://127.0.0.1/files/x"}', status="201 Created")) as server:
+        url = upload(CONTENT, RepositorySettings(url=f"http://127.0.0.1:{server.port}", token_file=token))
+
+    assert url == "http://127.0.0.1/files/x"
+    assert server.requests[0].startswith(b"POST /files HTTP/1.1\r\n")
+    assert b"Authorization: Bearer secret-token\r\n" in server.requests[0]
+
+
+def test_the_token_goes_to_no_public_server_without_tls() -> None:
+    with pytest.raises(UrlRefusedError, match="without TLS"):
+        upload(CONTENT, RepositorySettings(url="http://8.8.8.8"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (answering(b'{"error": "uploads need the token"}', status="401 Unauthorized"), r"401.*uploads need the token"),
+        (answering(b"<html>", status="200 OK"), "is it a file repository"),
+        (answering(b"{}", status="201 Created"), "did not say where"),
+        (answering(b'{"url": "u", "sha256": "0"}', status="201 Created"), "other bytes"),
+        (answering(b"", "Content-Length: 999999"), "announces"),
+    ],
+)
+def test_a_refused_upload_says_why(answer: Answer, reason: str) -> None:
+    with serving(answer) as server, pytest.raises(RepositoryError, match=reason):
+        upload(CONTENT, RepositorySettings(url=f"http://127.0.0.1:{server.port}"))
+
+
+def test_without_a_repository_an_upload_says_what_to_set() -> None:
+    with pytest.raises(RepositoryError, match="FEDMON_REPOSITORY_URL"):
+        upload(CONTENT, RepositorySettings())
+
+
+def test_importing_the_client_loads_no_http_library() -> None:
+    program = "import sys, fedmon.common.repository; print([m for m in ('requests', 'urllib3') if m in sys.modules])"
+
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert printed.stdout.strip() == "[]"
