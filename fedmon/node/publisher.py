@@ -27,8 +27,8 @@ class Publisher:
     receiver sees what it missed. A batch goes out with 10 samples, before it is 10 s or 64 KiB large, when the series
     change, and with each sample while ``live``. ``send(payload)`` never waits and returns False when there is no
     connection: those samples are counted as dropped. ``leaves(name)`` tells whether a metric leaves this node; only
-    the columns of those that do are sent.
-    ``on_sent(names, samples)`` is told which metrics left. Every method is safe from any thread.
+    the columns of those that do are sent. ``on_sent(names, samples)`` is told which metrics left, and how often. Every
+    method is safe from any thread.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Publisher:
         on_sent: Callable[[Iterable[str], int], None] = lambda _names, _samples: None,
     ) -> None:
         self._node_id, self._boot, self._stream = node_id, boot, stream
-        self._send, self._leaves = send, leaves
+        self._send, self._leaves, self._on_sent = send, leaves, on_sent
+        self._chosen = _Chosen((), leaves)
         self._interval_s, self._live = interval_s, False
-        self._on_sent = on_sent
         self._lock = threading.Lock()
         self._open: OpenBatch | None = None
         self._next_seq = 0
@@ -149,7 +149,7 @@ class Publisher:
         if self._send(payload):
             self._published += len(batch.t)
             self._batches += 1
-            self._on_sent({metric_name(key) for key in columns}, len(batch.t))
+            self._on_sent(self._chosen.names, len(batch.t))
         else:
             self._dropped += len(batch.t)
 
