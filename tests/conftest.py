@@ -1,0 +1,44 @@
+"""Fixtures of the whole suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import ENGINES, Broker
+
+
+@pytest.fixture
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A mosquitto of this test alone."""
+    yield from _running("mosquitto", tmp_path_factory)
+
+
+@pytest.fixture(params=list(ENGINES))
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of this test alone; the test runs once with each engine."""
+    yield from _running(request.param, tmp_path_factory)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the tester's own settings and folders out of every test."""
+    home = _home(tmp_path_factory)
+    for name in ("MQTT_BROKER", "MQTT_BROKER_PORT", "UPLOADS_URL", "NODE_ID", "RESEARCHER_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(home / name))
+
+
+def _home(factory: pytest.TempPathFactory) -> Path:
+    return factory.getbasetemp()
+
+
+def _running(name: str, factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(name, factory.mktemp(name))
+    try:
+        yield broker
+    finally:
+        broker.stop()
