@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -63,7 +63,7 @@ class Hospitals:
         self._folder, self._broker_url = folder, broker_url
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Hospitals:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +93,7 @@ class Hospitals:
         table.write_bytes((DATA / hospital.file).read_bytes())
         self.owner(node_id, "init", "--id", node_id, "--broker", self._broker_url)
         self.owner(node_id, "policy", "allow", "*")
-        tags = [word for tag in hospital.tags for word in ("--tag", tag)]
+        tags = [word for tag in hospital.tags for word in ("--tags", tag)]
         self.owner(
             node_id, "dataset", "add", str(table), "--name", "breast-cancer", "--type", "csv",
             "--description", hospital.description, *tags,
@@ -148,10 +148,10 @@ _FEDMON: Sequence[str] = (sys.executable, "-m", "fedmon")
 
 def _environment() -> dict[str, str]:
     """Return our environment without settings: the demo must not follow what the user set for something else."""
-    from fedmon.common.settings import HISTORIC_VARIABLES
+    from fedmon.common.settings.keys import HISTORIC
 
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("FEDMON_") and name not in HISTORIC_VARIABLES
+        if not name.startswith("FEDMON_") and name not in HISTORIC
     }

@@ -15,6 +15,7 @@ _COUNTERS = (
     "host_network_receive_bytes_total",
     "host_network_transmit_bytes_total",
 )
+_NUMBERS = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")
 
 
 class LiveTable:
@@ -42,9 +43,8 @@ class LiveTable:
     def numbers(self) -> dict[str, dict[str, float | None]]:
         """Return the newest values of each node, for the JSON document."""
         return {
-            node: {name: sample.values.get(name) for name in ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")}
-            for node, sample in self._last.items()
-        }  # fmt: skip
+            node: {name: sample.values.get(name) for name in _NUMBERS} for node, sample in self._last.items()
+        }
 
     def _row(self, node: str) -> list[str]:
         sample = self._last.get(node)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 Row = Sequence[str]
 Update = Callable[[Sequence[Row], float], None]
@@ -142,7 +146,7 @@ def choose_screen(*, json: bool) -> Screen:
     return RichScreen() if sys.stdout.isatty() else PlainScreen()
 
 
-def _rich_table(columns: Row, rows: Sequence[Row], title: str | None = None) -> object:
+def _rich_table(columns: Row, rows: Sequence[Row], title: str | None = None) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -154,7 +158,7 @@ def _rich_table(columns: Row, rows: Sequence[Row], title: str | None = None) -> 
     return table
 
 
-def _plain(cell: str) -> object:
+def _plain(cell: str) -> Text:
     from rich.text import Text
 
     return Text(cell)

@@ -57,7 +57,7 @@ class Story:
         self._time("all_nodes_online", started)
         pings = self._answered(self._fed.ping(), "ping")
         self._time_exactly("ping", pings.elapsed_s)
-        nodes = [node for node in self._fed.nodes() if node.node_id in NODES]
+        nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         self._screen.table(
             ("node", "state", "since (UTC)", "version", "ping"),
             [
@@ -91,7 +91,7 @@ class Story:
         self._screen.step(3, STEPS, "Who has data tagged breast-cancer and south?")
         found = self._answered(self._fed.search(["breast-cancer", "south"]), "search")
         self._time_exactly("search", found.elapsed_s)
-        matches = {node_id: outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()}
+        matches: dict[str, int] = {str(node_id): outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()}
         self._screen.table(("node", "matches"), [(node, str(count)) for node, count in matches.items()])
         if matches.get("hospital-south") != 1 or sum(matches.values()) != 1:
             raise DemoError(f"the search should match one dataset of hospital-south, and matched {matches}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fedmon import __version__
-from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.errors import FedmonError
 from fedmon.common.settings import NodeSettings
 from fedmon.node.audit import Audit
 from fedmon.node.collectors import host_collectors
@@ -104,7 +104,7 @@ class Assembly:
             self._publisher.set_leaves(self.policy.metric_leaves)
 
     def reconnected(self, boot: int) -> None:
-        """Number samples and decisions under another boot; on the worker's thread."""
+        """Give samples and decisions the number of another boot; on the worker's thread."""
         self.services.boot = boot
         if self._publisher is not None:
             self._publisher.set_boot(boot)
@@ -155,8 +155,8 @@ class Assembly:
             try:
                 for plan in self.services.plans.load_defaults(self._settings.default_plans_dir):
                     self.audit.record("plan-default", plan=plan.plan_id, sha256=plan.sha256, name=plan.name)
-            except (InvalidInputError, FedmonError) as error:
-                logger.error("the default plans were not taken in: %s", error)
+            except FedmonError as error:
+                logger.error("the default plans were not taken in: %s", error)  # noqa: TRY400
         for sha256 in self.services.plans.unchecked():
             self.checker.submit(sha256)
 

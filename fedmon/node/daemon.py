@@ -43,10 +43,9 @@ class Daemon:
         self.folder, self.settings = folder, settings
         self.started = utc_now()
         self.link: Link | None = None
-        self.connected_since = ""
+        self.link_since = ""
         self._finished = threading.Event()
         self._signals = 0
-        self._reload = False
         self.failure: FedmonError | None = None
         self.worker = Worker("fedmon-router", self._on_start)
         self.presence = PresenceKeeper(
@@ -69,7 +68,7 @@ class Daemon:
             on_link=self._on_link,
             will=self.presence.will,
         )
-        self._logs = OutgoingLogHandler(self._send_log)
+        self._logs = OutgoingLogHandler(self._send_log, level=_log_level(settings))
 
     def run(self) -> None:
         """Serve until a signal comes, or until the node cannot go on. Raises what ended it."""
@@ -96,15 +95,29 @@ class Daemon:
 
     def reload(self) -> None:
         """Read the settings again; a bad file changes nothing. On the worker's thread. Raises SettingsError."""
-        settings = load_node(self.folder.path, os.environ)
-        self.settings = settings
-        self.parts.obey(settings)
+        self.follow(load_node(self.folder.path, os.environ))
         self.parts.services.audit.record("settings-reloaded")
         logger.info("settings read again from %s", self.folder.settings_file)
 
+    def follow(self, settings: NodeSettings) -> None:
+        """Obey other rules from now on; on the worker's thread. Id and broker stay until the next start."""
+        self.settings = settings
+        self._logs.setLevel(_log_level(settings))
+        self.parts.obey(settings)
+
+    def counters(self) -> dict[str, int]:
+        """Return what was served, refused, published and dropped since the start."""
+        return {
+            **self.parts.router.counters,
+            **self.parts.services.monitoring.counters(),
+            "messages_dropped": self.worker.dropped,
+            "publishes_dropped": self.transport.dropped,
+            "logs_dropped": self._logs.dropped,
+        }
+
     # --- called on other threads: they put and return --------------------------------------------------------------
 
-    def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:
+    def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
         if topic == topics.status(self.settings.id):
             self.worker.post(lambda: self.presence.correct(payload))
         else:
@@ -112,6 +125,7 @@ class Daemon:
 
     def _on_link(self, link: Link) -> None:
         self.link = link
+        self.link_since = utc_now().isoformat(timespec="seconds")
         if link.up:
             self.worker.post(self._on_up)
         elif link.final:
@@ -157,7 +171,6 @@ class Daemon:
         self.parts.services.database.adopt()
 
     def _on_up(self) -> None:
-        self.connected_since = utc_now().isoformat(timespec="seconds")
         self.parts.reconnected(self.presence.boot)
         self.presence.announce()
         self.parts.router.push()
@@ -170,7 +183,7 @@ class Daemon:
         try:
             self.reload()
         except FedmonError as error:
-            logger.error("the settings stay as they were: %s", error)
+            logger.error("the settings stay as they were: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def _stop(self) -> None:
         deadline = Deadline(STOP_WITHIN_S)
@@ -186,6 +199,12 @@ class Daemon:
         if not self.worker.stop(deadline.left_s()):
             logger.error("the node did not end in order within %.1f s", STOP_WITHIN_S)
             os._exit(1)
+
+
+def _log_level(settings: NodeSettings) -> int:
+    if settings.policy.log_level == "NONE":
+        return logging.CRITICAL + 1
+    return logging.getLevelNamesMapping()[settings.policy.log_level]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.ids import ALL_INSTANCES, MAIN_INSTANCE
+from fedmon.common.ids import ALL_INSTANCES, ID_PATTERN, MAIN_INSTANCE
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import AnyRequest, Error, ErrorCode, Message, PlanDecision, Reply
 from fedmon.common.wire.topics import Channel
@@ -28,7 +28,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     qos: int = 1
 
 
-class Refused(InvalidMessageError):
+class RefusedMessageError(InvalidMessageError):
     """A message that is not served; ``sender`` is who gets the error reply, or None where nobody is known."""
 
     def __init__(self, error: InvalidMessageError, sender: Sender | None, envelope: dict[str, object]) -> None:
@@ -44,7 +44,7 @@ class Dialect(Protocol):
         ...
 
     def request(self, topic: str, payload: bytes) -> AnyRequest:
-        """Read a request. Raises Refused."""
+        """Read a request. Raises RefusedMessageError."""
         ...
 
     def answer(self, reply: Message, *, to: Sender, request: AnyRequest | None) -> Outgoing | None:
@@ -60,10 +60,10 @@ class FedmonDialect:
         return [(topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)]
 
     def request(self, topic: str, payload: bytes) -> AnyRequest:
-        """Read a request. Raises Refused."""
+        """Read a request. Raises RefusedMessageError."""
         address = topics.parse(topic)
         if address.channel not in (Channel.BROADCAST, Channel.COMMAND) or address.researcher_id is None:
-            raise Refused(InvalidMessageError(f"nothing is expected on topic {topic[:200]!r}"), None, {})
+            raise RefusedMessageError(InvalidMessageError(f"nothing is expected on topic {topic[:200]!r}"), None, {})
         try:
             request = codec.decode_request(payload)
             if request.researcher_id != address.researcher_id:
@@ -77,9 +77,9 @@ class FedmonDialect:
             instance = str(envelope.get("instance", MAIN_INSTANCE))
             sender = Sender(
                 researcher_id=address.researcher_id,
-                instance=instance if topics.ID_PATTERN.fullmatch(instance) else MAIN_INSTANCE,
+                instance=instance if ID_PATTERN.fullmatch(instance) else MAIN_INSTANCE,
             )
-            raise Refused(error, sender, envelope) from None
+            raise RefusedMessageError(error, sender, envelope) from None
         return request
 
     def answer(self, reply: Message, *, to: Sender, request: AnyRequest | None) -> Outgoing | None:  # noqa: ARG002
@@ -92,7 +92,7 @@ class FedmonDialect:
         )
 
 
-def error_reply(node_id: str, refused: Refused) -> Error | None:
+def error_reply(node_id: str, refused: RefusedMessageError) -> Error | None:
     """Return the error reply to a message that is not served; None where no sender is known."""
     if refused.sender is None:
         return None

@@ -1,4 +1,4 @@
-"""Plans that are named by a URL are fetched here, on a thread of their own, under the rules of the repository client."""
+"""Plans that are named by a URL are fetched here, on a thread of their own, by the rules of the repository."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from fedmon.node.leases import Granted, Leases
+from fedmon.node.leases import Granted, Lease, Leases
 from fedmon.node.publisher import HOST_STREAM, Publisher
 from fedmon.node.sampler import Sampler
 
@@ -56,9 +56,9 @@ class Monitoring:
         """Return how far apart the samples are now, in seconds."""
         return self._leases.pace(time.monotonic()).interval_s
 
-    def held(self) -> int:
-        """Return how many leases hold now."""
-        return len(self._leases.held(time.monotonic()))
+    def leases(self) -> list[Lease]:
+        """Return the leases that hold now."""
+        return self._leases.held(time.monotonic())
 
     def capabilities(self) -> dict[str, str | None]:
         """Map what could be measured to None where it is, else to the reason why not."""

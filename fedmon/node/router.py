@@ -24,10 +24,10 @@ from fedmon.common.wire.messages import (
     PlanDecision,
     Reply,
 )
-from fedmon.node.dialect import Dialect, Outgoing, Refused, Sender, error_reply
+from fedmon.node.dialect import Dialect, Outgoing, RefusedMessageError, Sender, error_reply
 from fedmon.node.effects import content_digest
 from fedmon.node.handlers import HANDLERS
-from fedmon.node.handlers.approval import WaitForBytes, fetched
+from fedmon.node.handlers.approval import BytesElsewhereError, fetched
 from fedmon.node.handlers.envelope import error
 from fedmon.node.services import Services
 from fedmon.node.throttle import Throttle
@@ -62,7 +62,7 @@ class Router:
             return
         try:
             request = self.dialect.request(topic, payload)
-        except Refused as refused:
+        except RefusedMessageError as refused:
             self._refuse(refused.code, "message on topic %s refused: %s", topic, refused.reason)
             self._answer_refused(refused)
             return
@@ -92,7 +92,7 @@ class Router:
                 "command", researcher=request.researcher_id, instance=request.instance, command=command, id=request.id
             )
             answer = self._handled(request)
-        except WaitForBytes as wait:
+        except BytesElsewhereError as wait:
             self._fetch(request, wait.url)
             answer = None
         except ConflictError as problem:
@@ -100,7 +100,9 @@ class Router:
         except InvalidInputError as problem:
             answer = error(request, self.services.node_id, ErrorCode.MALFORMED, str(problem))
         except FedmonError as problem:
-            logger.error("command %s of researcher %s failed: %s", command, request.researcher_id, problem)
+            logger.error(  # noqa: TRY400  # an error of ours says what happened; its trace is noise
+                "command %s of researcher %s failed: %s", command, request.researcher_id, problem
+            )
             answer = error(request, self.services.node_id, ErrorCode.FAILED, str(problem))
         except Exception:
             # One broken handler must not end the node.
@@ -175,7 +177,9 @@ class Router:
         try:
             return self.dialect.answer(reply, to=to, request=request)
         except InvalidMessageError as problem:
-            logger.error("a reply to researcher %s cannot be sent: %s", to.researcher_id, problem)
+            logger.error(  # noqa: TRY400
+                "a reply to researcher %s cannot be sent: %s", to.researcher_id, problem
+            )
             if request is None or isinstance(reply, Error):
                 return None
             too_large = error(request, self.services.node_id, ErrorCode.TOO_LARGE, problem.reason)
@@ -198,7 +202,7 @@ class Router:
         )
         self._answer(error(request, self.services.node_id, code, reason), request)
 
-    def _answer_refused(self, refused: Refused) -> None:
+    def _answer_refused(self, refused: RefusedMessageError) -> None:
         reply = error_reply(self.services.node_id, refused)
         if reply is None or refused.sender is None:
             return
@@ -250,7 +254,7 @@ _stored_types = {kind.__struct_config__.tag: kind for kind in Reply.__subclasses
 
 def _stored(payload: bytes) -> Reply:
     command = msgspec.json.decode(payload, type=dict[str, object])["command"]
-    return msgspec.json.decode(payload, type=_stored_types[command])
+    return msgspec.json.decode(payload, type=_stored_types[str(command)])
 
 
 def _tag(message: Message | PlanDecision) -> str:

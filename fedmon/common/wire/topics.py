@@ -84,7 +84,7 @@ def status(node_id: str) -> str:
     return f"general/status/{node_id}"
 
 
-def parse(topic: str) -> Address:
+def parse(topic: str) -> Address:  # noqa: PLR0911  # a table of topics, one return each
     """Read a topic; what is not of this wire, or carries an unusable id, becomes channel OTHER."""
     levels = topic.split("/")
     if levels[0] != "general" or not all(map(ID_PATTERN.fullmatch, levels[2:])):

@@ -170,7 +170,7 @@ class Transport:
         while not self._stopping:
             host = self._broker.hosts[attempt % len(self._broker.hosts)]
             connected_at, cause = self._connect_once(host)
-            if self._stopping:
+            if self._is_stopping():
                 return
             lasted_s = time.monotonic() - connected_at if connected_at is not None else None
             attempt = attempt + 1 if lasted_s is None or lasted_s < QUICK_LOSS_S else 1
@@ -186,9 +186,12 @@ class Transport:
             self._failed(error, host)
             if self._final is not None:
                 return
-            delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
+            delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, timeout=delay_s)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     def _connect_once(self, host: Host) -> tuple[float | None, str]:
         """Hold one connection until it ends; return when it came up, or null, and why it ended."""
@@ -277,6 +280,7 @@ class _Connection:
         if will is not None:
             client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
         self._client = client
+        self._network_thread = f"paho-mqtt-client-{client_id}"
 
     def open(self, host: Host, wanted: dict[str, int]) -> bool:
         """Connect and subscribe; return False, with the cause noted, when the broker did not let us."""
@@ -293,7 +297,7 @@ class _Connection:
             self._end(f"it accepts connections but did not answer as an MQTT broker within {waited}")
         return self._granted and not self.closed.is_set()
 
-    def publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> bool:
+    def publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> bool:  # noqa: FBT001
         if self._sent - self._done > MAX_OUTSTANDING:
             return False
         self._sent += 1
@@ -314,7 +318,7 @@ class _Connection:
         """Disconnect in order and end the library's thread."""
         self._client.disconnect()
         self._end("we disconnected")
-        if self._client._thread is not threading.current_thread():
+        if threading.current_thread().name != self._network_thread:
             self._client.loop_stop()
 
     # --- callbacks, on the library's network thread: they put and return ---------------------------------------------

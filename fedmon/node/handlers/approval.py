@@ -8,7 +8,7 @@ from fedmon.node.handlers.envelope import echo
 from fedmon.node.services import Services
 
 
-class WaitForBytes(Exception):
+class BytesElsewhereError(Exception):
     """The plan's bytes are not in the message: they must be fetched before it can be answered."""
 
     def __init__(self, url: str) -> None:
@@ -19,12 +19,12 @@ class WaitForBytes(Exception):
 def answer(request: Approval, services: Services) -> Reply:
     """Keep bytes and record, then tell where the plan stands; runs inside the transaction of its effect.
 
-    Raises WaitForBytes when the message names a URL, FedmonError when the plan cannot be taken in.
+    Raises BytesElsewhereError when the message names a URL, FedmonError when the plan cannot be taken in.
     """
     if (request.source is None) == (request.url is None):
         raise InvalidInputError("an approval carries exactly one of `source` and `url`")
     if request.source is None:
-        raise WaitForBytes(request.url or "")
+        raise BytesElsewhereError(request.url or "")
     return take_in(request, request.source.encode(), services)
 
 
@@ -32,7 +32,7 @@ def take_in(request: Approval, source: bytes, services: Services) -> ApprovalRep
     """Keep bytes and record; have a worker read the plan once both are committed. Raises FedmonError."""
     plan = services.plans.request(request, source)
     if not plan.checked:
-        services.database.after_commit(lambda: services.check_plan(plan.sha256))
+        services.database.after_commit(lambda: _check(plan.sha256, services))
     return ApprovalReply(
         plan_id=plan.plan_id,
         sha256=plan.sha256,
@@ -49,3 +49,7 @@ def fetched(request: Approval, source: object, services: Services) -> ApprovalRe
     if not isinstance(source, bytes):
         raise InvalidInputError("the plan could not be fetched")
     return take_in(request, source, services)
+
+
+def _check(sha256: str, services: Services) -> None:
+    services.check_plan(sha256)

@@ -8,7 +8,7 @@ import msgspec
 
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import Dataset, ListDatasets, ListReply, SearchDatasets, SearchReply
-from fedmon.node.datasets import DatasetRecord
+from fedmon.node.dataset_records import DatasetRecord
 from fedmon.node.handlers.envelope import echo
 from fedmon.node.services import Services
 

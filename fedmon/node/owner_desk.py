@@ -1,0 +1,64 @@
+"""The owner's door into a running node: commands that come through the control socket run on the worker's thread."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from fedmon.node.control import ControlServer
+from fedmon.node.owner import Desk, run
+from fedmon.node.owner.status import Live
+
+if TYPE_CHECKING:
+    from fedmon.node.daemon import Daemon
+
+TIMEOUT_S = 20.0
+
+
+def open_desk(daemon: Daemon) -> ControlServer:
+    """Make the owner's desk over the parts of a daemon, and open its door. Raises StorageError."""
+    services = daemon.parts.services
+    desk = Desk(
+        folder=daemon.folder,
+        settings=daemon.settings,
+        environ=os.environ,
+        database=services.database,
+        datasets=services.datasets,
+        plans=services.plans,
+        outbox=services.outbox,
+        audit=services.audit,
+        boot=lambda: services.boot,
+        after_decision=lambda decision: daemon.parts.router.push(decision.researchers),
+        check_plan=services.check_plan,
+        follow=daemon.follow,
+        live=lambda: _live(daemon),
+    )
+
+    def command(name: str, args: dict[str, Any]) -> dict[str, Any]:
+        desk.settings = daemon.settings
+        return run(desk, name, args)
+
+    server = ControlServer(
+        daemon.folder.path,
+        lambda name, args: daemon.worker.call(lambda: command(name, args), timeout_s=TIMEOUT_S),
+    )
+    server.start()
+    return server
+
+
+def _live(daemon: Daemon) -> Live:
+    error = daemon.transport.last_error
+    return Live(
+        pid=os.getpid(),
+        started=daemon.started.isoformat(timespec="seconds"),
+        boot=daemon.parts.services.boot,
+        connected=daemon.transport.is_connected,
+        since=daemon.link_since,
+        host="" if daemon.link is None else f"{daemon.link.host.host}:{daemon.link.host.port}",
+        last_error="" if error is None else str(error),
+        counters=daemon.counters(),
+        leases=[
+            {"researcher_id": lease.researcher_id, "instance": lease.instance, "interval_s": lease.interval_s}
+            for lease in daemon.parts.services.monitoring.leases()
+        ],
+    )
