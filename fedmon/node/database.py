@@ -14,11 +14,12 @@ from typing import Any, Self
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.node.schema import SCHEMA, SCHEMA_VERSION
+from fedmon.node.schema import SCHEMA, SCHEMA_VERSION, expected_objects, objects
 
 logger = logging.getLogger(__name__)
 
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+"""Codes that mean damage while a file is opened: our own statements there hold no error."""
 _BUSY_TIMEOUT_S = 5.0
 
 
@@ -153,7 +154,7 @@ class Database:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA foreign_keys=ON")
-            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if verdict != "ok":
                 raise _DamagedError(verdict)
             self._migrate(connection)
@@ -162,6 +163,9 @@ class Database:
             if error.sqlite_errorcode & 0xFF in _DAMAGED:
                 raise _DamagedError(str(error)) from error
             raise self._storage_error(error) from error
+        except UnicodeDecodeError as error:
+            connection.close()
+            raise _DamagedError(f"a name in it is not UTF-8: {error.object!r}") from error
         except BaseException:
             connection.close()
             raise
@@ -172,7 +176,7 @@ class Database:
         logger.error(
             "the register %s is damaged (%s): set aside as %s, begun anew; add datasets and decide about plans again",
             self.path,
-            damage,
+            " ".join(damage.split()),
             self.set_aside,
         )
         try:
@@ -182,11 +186,13 @@ class Database:
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION or version < 0:
+        if version > SCHEMA_VERSION:
             raise StorageError(
                 f"the register {self.path} has version {version} and this fedmon knows up to {SCHEMA_VERSION}: "
                 "upgrade fedmon"
             )
+        if version < 0 or objects(connection) != expected_objects(version):
+            raise _DamagedError("its tables are not those of any fedmon")
         for number in range(version, SCHEMA_VERSION):
             connection.execute("BEGIN IMMEDIATE")
             try:

@@ -6,6 +6,9 @@ at once and not in the middle of a request.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+
 _HEX_64 = "[0-9a-f]" * 64
 
 _VERSION_1 = (
@@ -14,12 +17,13 @@ _VERSION_1 = (
         name TEXT NOT NULL UNIQUE,
         data_type TEXT NOT NULL
             CHECK (data_type IN ('csv', 'tabular', 'images', 'medical-folder', 'mednist', 'default', 'custom')),
-        tags TEXT NOT NULL CHECK (json_type(tags) = 'array'),
+        tags TEXT NOT NULL CHECK (json_valid(tags) AND substr(tags, 1, 1) = '['),
         description TEXT NOT NULL,
-        shape TEXT CHECK (shape IS NULL OR json_type(shape) = 'array'),
-        dtypes TEXT CHECK (dtypes IS NULL OR json_type(dtypes) = 'object'),
+        shape TEXT CHECK (shape IS NULL OR (json_valid(shape) AND substr(shape, 1, 1) = '[')),
+        dtypes TEXT CHECK (dtypes IS NULL OR (json_valid(dtypes) AND substr(dtypes, 1, 1) = '{')),
         path TEXT NOT NULL,
-        dataset_parameters TEXT CHECK (dataset_parameters IS NULL OR json_type(dataset_parameters) = 'object'),
+        dataset_parameters TEXT CHECK (
+            dataset_parameters IS NULL OR (json_valid(dataset_parameters) AND substr(dataset_parameters, 1, 1) = '{')),
         created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
         modified TEXT NOT NULL CHECK (julianday(modified) IS NOT NULL)
     )""",
@@ -75,3 +79,17 @@ _VERSION_1 = (
 
 SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1,)
 SCHEMA_VERSION = len(SCHEMA)
+
+
+def objects(connection: sqlite3.Connection) -> set[tuple[str, str]]:
+    """Return the tables and indices of a file, each with the statement that made it."""
+    return set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+def expected_objects(version: int) -> set[tuple[str, str]]:
+    """Return what `objects` finds in an undamaged file of this version."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for statements in SCHEMA[:version]:
+            for statement in statements:
+                connection.execute(statement)
+        return objects(connection)

@@ -1,0 +1,303 @@
+"""The node's SQLite file commits all or nothing, is private, and a damaged one never keeps the node from starting."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.node.database import Database
+from fedmon.node.datasets import DatasetRegister
+from fedmon.node.outbox import Outbox
+from fedmon.node.schema import SCHEMA_VERSION
+
+EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from fedmon.common.errors import StorageError
+from fedmon.node.database import Database
+database = Database(Path(sys.argv[1]))
+database.execute("INSERT INTO removed_defaults VALUES (?)", ("a" * 64,))
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+try:
+    with database.transaction():
+        database.execute("INSERT INTO removed_defaults VALUES (?)", ("b" * 64,))
+        for number in range(100):
+            database.execute(sys.argv[2], ("r", str(number) * 10_000))
+except StorageError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+database.execute("INSERT INTO removed_defaults VALUES (?)", ("c" * 64,))
+print([row["sha256"][0] for row in database.rows("SELECT * FROM removed_defaults ORDER BY sha256")])
+"""
+
+COMMIT_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from fedmon.node.database import Database
+database = Database(Path(sys.argv[1]))
+for number in itertools.count():
+    with database.transaction():
+        database.execute(sys.argv[2], ("r", str(number)))
+        database.execute(sys.argv[2], ("s", str(number)))
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.sqlite"
+
+
+def _effects(database: Database) -> list[str]:
+    return [row["request_id"] for row in database.rows("SELECT request_id FROM effects ORDER BY request_id")]
+
+
+def test_the_file_and_its_side_files_are_readable_by_their_owner_only(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Database(path) as database:
+            database.execute(EFFECT, ("r", "1"))
+
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+
+    assert modes == {"state.sqlite": 0o600, "state.sqlite-wal": 0o600, "state.sqlite-shm": 0o600}
+
+
+def test_commits_are_synced_and_the_schema_has_a_version(path: Path) -> None:
+    with Database(path) as database:
+        found = [database.rows(f"PRAGMA {name}")[0][name] for name in ("journal_mode", "synchronous", "user_version")]
+
+    assert found == ["wal", 2, SCHEMA_VERSION]
+
+
+def test_an_exception_undoes_the_whole_transaction(path: Path) -> None:
+    with Database(path) as database:
+        with pytest.raises(ZeroDivisionError), database.transaction():
+            database.execute(EFFECT, ("r", "1"))
+            raise ZeroDivisionError
+
+        assert _effects(database) == []
+
+
+def test_an_inner_transaction_joins_the_outer_one(path: Path) -> None:
+    with Database(path) as database:
+        with pytest.raises(ZeroDivisionError), database.transaction():
+            with database.transaction():
+                database.execute(EFFECT, ("r", "1"))
+            raise ZeroDivisionError
+
+        assert _effects(database) == []
+
+
+def test_an_inner_transaction_that_fails_takes_only_its_own_changes_along(path: Path) -> None:
+    with Database(path) as database:
+        with database.transaction():
+            database.execute(EFFECT, ("r", "1"))
+            with pytest.raises(ZeroDivisionError), database.transaction():
+                database.execute(EFFECT, ("r", "2"))
+                raise ZeroDivisionError
+            database.execute(EFFECT, ("r", "3"))
+
+        assert _effects(database) == ["1", "3"]
+
+
+def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(path: Path) -> None:
+    heard: list[str] = []
+    with Database(path) as database:
+        with database.transaction():
+            with database.transaction():
+                database.after_commit(lambda: heard.append("inner"))
+            with pytest.raises(ZeroDivisionError), database.transaction():
+                database.after_commit(lambda: heard.append("undone inner"))
+                raise ZeroDivisionError
+            before_commit = list(heard)
+        with pytest.raises(ZeroDivisionError), database.transaction():
+            database.after_commit(lambda: heard.append("undone"))
+            raise ZeroDivisionError
+        with database.transaction():
+            database.execute(EFFECT, ("r", "1"))
+
+    assert (before_commit, heard) == ([], ["inner"])
+
+
+def test_another_thread_is_refused_until_it_adopts_the_database(path: Path) -> None:
+    outcomes: list[object] = []
+
+    def other() -> None:
+        try:
+            database.execute(EFFECT, ("r", "1"))
+        except RuntimeError as error:
+            outcomes.append(str(error))
+        database.adopt()
+        outcomes.append(database.execute(EFFECT, ("r", "1")))
+
+    database = Database(path)
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+
+    assert outcomes == [f"{path} belongs to another thread; call adopt() where its new owner starts", 1]
+    with pytest.raises(RuntimeError, match="another thread"):
+        database.rows("SELECT 1")
+    database.adopt()
+    database.close()
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path), EFFECT], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    refusal, kept = child.stdout.splitlines()
+    assert refusal.startswith(f"the register {path} cannot be used: ")
+    assert kept == "['a', 'c']"
+
+
+def test_what_was_committed_survives_a_killed_process(path: Path) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rounds = random.Random(seed)
+    for _ in range(5):
+        path.unlink(missing_ok=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", COMMIT_FOR_EVER, str(path), EFFECT], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        acknowledged = [child.stdout.readline() for _ in range(rounds.randint(1, 200))]
+        child.send_signal(signal.SIGKILL)
+        acknowledged += child.stdout.readlines()
+        child.wait()
+        child.stdout.close()
+
+        with Database(path) as database:
+            rows = database.rows("SELECT researcher_id, request_id FROM effects")
+        kept = {name: {row["request_id"] for row in rows if row["researcher_id"] == name} for name in ("r", "s")}
+        assert kept["r"] == kept["s"]
+        assert {line.strip() for line in acknowledged if line.endswith("\n")} <= kept["r"]
+        for file in path.parent.iterdir():
+            file.unlink()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to be one" * 100, b"SQLite format 3\0" * 300]
+)
+def test_a_damaged_file_is_set_aside_and_reported(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path.write_bytes(content)
+
+    with Database(path) as database:
+        aside = database.set_aside
+        empty = database.rows("SELECT * FROM plans")
+
+    assert empty == []
+    assert aside is not None
+    assert aside.name.startswith("state.sqlite.damaged-")
+    assert aside.read_bytes() == content
+    assert str(aside) in caplog.text
+
+
+def test_a_damaged_page_is_found_at_the_start(path: Path) -> None:
+    with Database(path) as database:
+        for number in range(500):
+            database.execute(EFFECT, ("r", str(number)))
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 4096] = bytes(4096)
+    path.write_bytes(content)
+
+    with Database(path) as database:
+        assert database.set_aside is not None
+
+
+def test_a_value_that_no_register_writes_counts_as_damage(path: Path) -> None:
+    with Database(path):
+        pass
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA ignore_check_constraints=ON")
+        connection.execute("INSERT INTO removed_defaults VALUES ('no digest')")
+    connection.close()
+
+    with Database(path) as database:
+        assert database.set_aside is not None
+
+
+def test_any_flipped_byte_or_cut_leaves_a_node_that_starts(path: Path, tmp_path: Path) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rounds = random.Random(seed)
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n")
+    with Database(path) as database:
+        register = DatasetRegister(database)
+        for number in range(20):
+            register.add(table, name=f"table {number}", data_type="csv", tags=[f"tag {number}"], parameters={"k": [1]})
+    good = path.read_bytes()
+
+    for number in range(150):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        damaged = bytearray(good)
+        if number % 5:
+            damaged[rounds.randrange(len(good))] ^= 1 << rounds.randrange(8)
+        else:
+            del damaged[rounds.randrange(len(good)) :]
+        (folder / "state.sqlite").write_bytes(damaged)
+        try:
+            with Database(folder / "state.sqlite") as database:
+                DatasetRegister(database).all()
+                database.execute(EFFECT, ("r", "1"))
+                Outbox(database).expire()
+        except FedmonError as error:
+            # The number of the schema's version can be hit, and then looks like that of a newer fedmon.
+            assert "upgrade fedmon" in str(error)
+            assert str(folder) in str(error)
+        shutil.rmtree(folder)
+
+
+def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:
+    with Database(path):
+        pass
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+
+    with pytest.raises(StorageError, match=r"version 99 .* upgrade fedmon"):
+        Database(path)
+
+    assert [file.name for file in path.parent.iterdir() if "damaged" in file.name] == []
+
+
+def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file or directory") as raised:
+        Database(tmp_path / "nowhere" / "state.sqlite")
+
+    assert "nowhere/state.sqlite" in str(raised.value)
+
+
+def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(StorageError, match="cannot open the register"):
+        Database(path)
+
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_text_that_is_not_unicode_is_refused(path: Path) -> None:
+    with Database(path) as database, pytest.raises(InvalidInputError, match="not valid Unicode"):
+        database.execute(EFFECT, ("r", "\udc80"))

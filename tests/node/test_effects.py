@@ -1,0 +1,107 @@
+"""A request that is asked again has its effect once and gets the reply it got before."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.errors import ConflictError
+from fedmon.common.wire.messages import Approval, Ping
+from fedmon.node.database import Database
+from fedmon.node.effects import Effects, content_digest
+
+DAY = datetime.timedelta(days=1)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database(tmp_path / "state.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def effects(database: Database) -> Effects:
+    return Effects(database)
+
+
+def _approval(name: str = "plan") -> Approval:
+    return Approval(
+        researcher_id="r",
+        id="one",
+        session="s",
+        sequence=1,
+        expires=seconds_from_now(60),
+        name=name,
+        sha256="0" * 64,
+        size_bytes=0,
+        source="",
+    )
+
+
+def test_a_repeat_finds_the_stored_reply(effects: Effects) -> None:
+    effects.remember("r", "one", b"the reply", seconds_from_now(60))
+
+    assert effects.stored_reply("r", "one") == b"the reply"
+
+
+def test_ids_of_different_researchers_are_different_ids(effects: Effects) -> None:
+    effects.remember("r", "one", b"for r", seconds_from_now(60))
+
+    assert effects.stored_reply("other", "one") is None
+    effects.remember("other", "one", b"for other", seconds_from_now(60))
+    assert effects.stored_reply("r", "one") == b"for r"
+
+
+def test_an_id_with_other_content_is_refused(effects: Effects) -> None:
+    effects.remember("r", "one", b"the reply", seconds_from_now(60), content="a")
+
+    with pytest.raises(ConflictError, match="use a new id"):
+        effects.stored_reply("r", "one", content="b")
+    assert effects.stored_reply("r", "one", content="a") == b"the reply"
+
+
+def test_an_effect_is_not_remembered_twice(effects: Effects) -> None:
+    effects.remember("r", "one", b"first", seconds_from_now(60))
+
+    with pytest.raises(ConflictError, match="has its effect already"):
+        effects.remember("r", "one", b"second", seconds_from_now(60))
+    assert effects.stored_reply("r", "one") == b"first"
+
+
+def test_an_effect_and_its_reply_are_one_transaction(database: Database, effects: Effects) -> None:
+    with pytest.raises(ZeroDivisionError), database.transaction():
+        effects.remember("r", "one", b"the reply", seconds_from_now(60))
+        raise ZeroDivisionError
+
+    assert effects.stored_reply("r", "one") is None
+
+
+def test_a_reply_is_kept_until_a_day_after_the_request_expires(effects: Effects) -> None:
+    expires = seconds_from_now(60)
+    effects.remember("r", "one", b"the reply", expires)
+
+    early = effects.purge(now=expires + DAY - datetime.timedelta(seconds=1))
+    late = effects.purge(now=expires + DAY + datetime.timedelta(seconds=1))
+
+    assert (early, late, effects.stored_reply("r", "one")) == (0, 1, None)
+
+
+def test_a_request_that_lives_for_ever_is_forgotten_after_a_month(effects: Effects) -> None:
+    effects.remember("r", "one", b"the reply", datetime.datetime.max.replace(tzinfo=datetime.UTC))
+
+    assert effects.purge(now=utc_now() + 32 * DAY) == 1
+
+
+def test_the_digest_of_a_request_is_of_what_it_asks_and_not_of_its_envelope() -> None:
+    request = _approval()
+    again = msgspec.structs.replace(request, session="t", sequence=9, expires=seconds_from_now(99), instance="shell")
+
+    assert content_digest(request) == content_digest(again)
+    assert content_digest(request) != content_digest(_approval("another"))
+    ping = Ping(researcher_id="r", id="one", session="s", sequence=1, expires=seconds_from_now(60))
+    assert content_digest(request) != content_digest(ping)
