@@ -42,7 +42,7 @@ VERBS: Mapping[str, Verb] = {
     "logs": Verb(module="fedmon.researcher.cli", summary="Follow what nodes log.", shares_app=True),
     "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner."),
     "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
-    "doctor": Verb(module="fedmon.doctor", summary="Find out why something does not work."),
+    "doctor": Verb(module="fedmon.doctor.cli", summary="Find out why something does not work."),
 }
 
 

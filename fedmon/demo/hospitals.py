@@ -151,7 +151,5 @@ def _environment() -> dict[str, str]:
     from fedmon.common.settings.keys import HISTORIC
 
     return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("FEDMON_") and name not in HISTORIC
+        name: value for name, value in os.environ.items() if not name.startswith("FEDMON_") and name not in HISTORIC
     }

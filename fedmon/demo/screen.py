@@ -17,7 +17,9 @@ Update = Callable[[Sequence[Row], float], None]
 
 
 class Screen(Protocol):
-    """What the story tells, and where."""
+    """What the story tells, and where; ``width`` is how many characters fit on a line."""
+
+    width: int
 
     def step(self, number: int, total: int, title: str) -> None:
         """Begin a step."""
@@ -43,6 +45,7 @@ class RichScreen:
         from rich.console import Console
 
         self._console = Console(highlight=False)
+        self.width = self._console.width - 4
 
     def step(self, number: int, total: int, title: str) -> None:
         """Begin a step."""
@@ -80,6 +83,8 @@ class RichScreen:
 
 class PlainScreen:
     """For a pipe or a file: plain lines, one after another."""
+
+    width = 120
 
     def step(self, number: int, total: int, title: str) -> None:
         """Begin a step."""
@@ -120,6 +125,8 @@ class PlainScreen:
 
 class SilentScreen:
     """For --json: the document at the end says everything."""
+
+    width = 120
 
     def step(self, number: int, total: int, title: str) -> None:
         """Say nothing."""

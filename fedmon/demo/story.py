@@ -11,9 +11,9 @@ from typing import Any
 from fedmon.common.clock import Deadline
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
-from fedmon.demo.live import COLUMNS, LiveTable
 from fedmon.demo.screen import Screen
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.live_table import LiveTable
 from fedmon.researcher.outcomes import Outcomes
 from fedmon.researcher.roster import Node, NodeState
 
@@ -91,7 +91,9 @@ class Story:
         self._screen.step(3, STEPS, "Who has data tagged breast-cancer and south?")
         found = self._answered(self._fed.search(["breast-cancer", "south"]), "search")
         self._time_exactly("search", found.elapsed_s)
-        matches: dict[str, int] = {str(node_id): outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()}
+        matches: dict[str, int] = {
+            str(node_id): outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()
+        }
         self._screen.table(("node", "matches"), [(node, str(count)) for node, count in matches.items()])
         if matches.get("hospital-south") != 1 or sum(matches.values()) != 1:
             raise DemoError(f"the search should match one dataset of hospital-south, and matched {matches}")
@@ -139,11 +141,11 @@ class Story:
 
     def _watch(self) -> None:
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
-        table = LiveTable(NODES)
+        table = LiveTable(NODES, width=self._screen.width)
         deadline = Deadline(WATCH_S)
         with (
             self._fed.monitor(nodes=NODES, interval_s=SAMPLE_EVERY_S) as watch,
-            self._screen.live("the newest sample of each node", COLUMNS) as update,
+            self._screen.live("the newest sample of each node", table.columns) as update,
         ):
             while not deadline.passed():
                 sample = watch.next(timeout_s=min(0.2, deadline.left_s()))

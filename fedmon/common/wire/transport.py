@@ -163,6 +163,15 @@ class Transport:
             self._thread.join(deadline.left_s() + 0.1)
         self._up = False
 
+    def abort(self) -> None:
+        """Vanish without a word, as a crash would, so that the broker publishes our last will."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        connection = self._connection
+        if connection is not None:
+            connection.cut()
+
     # --- the supervising thread -----------------------------------------------------------------------------------
 
     def _keep_connected(self) -> None:
@@ -313,6 +322,10 @@ class _Connection:
 
     def unsubscribe(self, topic_filter: str) -> None:
         self._client.unsubscribe(topic_filter)
+
+    def cut(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Disconnect in order and end the library's thread."""

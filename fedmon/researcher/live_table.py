@@ -1,4 +1,4 @@
-"""The live table of the demo: the newest numbers of each node, with rates taken from two samples."""
+"""A table of the newest numbers of each node, with rates taken from two samples."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from fedmon.common.metrics.rate import rate
 from fedmon.researcher.monitor import LiveSample
 
 COLUMNS = ("node", "samples", "CPU", "memory used", "load", "disk read", "disk written", "network in", "network out")
+NARROW = (0, 2, 3, 4, 6, 7)
+"""The columns that are left when the screen is narrower than 110 characters."""
+
 _COUNTERS = (
     "host_disk_read_bytes_total",
     "host_disk_written_bytes_total",
@@ -21,16 +24,26 @@ _NUMBERS = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "hos
 class LiveTable:
     """Keeps the last two samples of each node."""
 
-    def __init__(self, nodes: list[str]) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: list[str], *, width: int = 120) -> None:
+        self._nodes = list(nodes)
+        self._shown = tuple(range(len(COLUMNS))) if width >= 110 else NARROW
         self._last: dict[str, LiveSample] = {}
         self._before: dict[str, LiveSample] = {}
         self.counts = dict.fromkeys(nodes, 0)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The headers of what `rows` returns."""
+        return tuple(COLUMNS[index] for index in self._shown)
+
     def add(self, sample: LiveSample) -> None:
-        """Take a sample."""
+        """Take a sample; a node that is new gets a row."""
         node = str(sample.node_id)
-        if node in self.counts and sample.stream == "host":
+        if node not in self.counts:
+            self._nodes.append(node)
+            self._nodes.sort()
+            self.counts[node] = 0
+        if sample.stream == "host":
             self.counts[node] += 1
             if node in self._last:
                 self._before[node] = self._last[node]
@@ -38,13 +51,11 @@ class LiveTable:
 
     def rows(self) -> list[list[str]]:
         """Return one row a node, in the same order each time."""
-        return [self._row(node) for node in self._nodes]
+        return [[row[index] for index in self._shown] for row in map(self._row, self._nodes)]
 
     def numbers(self) -> dict[str, dict[str, float | None]]:
         """Return the newest values of each node, for the JSON document."""
-        return {
-            node: {name: sample.values.get(name) for name in _NUMBERS} for node, sample in self._last.items()
-        }
+        return {node: {name: sample.values.get(name) for name in _NUMBERS} for node, sample in self._last.items()}
 
     def _row(self, node: str) -> list[str]:
         sample = self._last.get(node)
