@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import threading
 import time
 from collections import defaultdict
@@ -35,6 +36,7 @@ COUNT_PERIOD_S = 3600.0
 MAX_COUNTED_NAMES = 2000
 OTHER_NAMES = "(other names)"
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _RESERVED = frozenset({"n", "time", "prev", "hash"})
 
 
@@ -74,6 +76,7 @@ class Audit:
         except OSError as error:
             raise self._storage_error(error) from error
         self._n, self._previous = end.n, end.hash
+        self._synced_n = -1
         with self._lock:
             if torn is not None:
                 self._write("audit-torn-line", torn)
@@ -178,6 +181,8 @@ class Audit:
         _sync_folder(self.folder)
 
     def _sync(self) -> None:
+        if self._synced_n == self._n:
+            return  # a node that nobody asks writes nothing, not even each second
         try:
             os.fsync(self._file)
             head = msgspec.json.encode(Head(n=self._n, hash=self._previous)) + b"\n"
@@ -186,6 +191,7 @@ class Audit:
             with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.write(head)
             staged.replace(self.folder / HEAD_NAME)
+            self._synced_n = self._n
         except OSError as error:
             raise self._storage_error(error) from error
 
@@ -229,8 +235,10 @@ def _encoded(members: dict[str, object]) -> bytes:
         body = b"\xff"
     if body.isascii() and b"\x7f" not in body:
         return body
-    text = json.dumps(msgspec.to_builtins(members, enc_hook=str), separators=(",", ":"), allow_nan=False)
-    return text.replace("\x7f", "\\u007f").encode("ascii")
+    # A lone surrogate, as in a file name that is not UTF-8, has no place in JSON: it becomes readable text.
+    text = json.dumps(msgspec.to_builtins(members, enc_hook=str), ensure_ascii=False)
+    text = _SURROGATE.sub(lambda found: f"\\\\u{ord(found.group()):04x}", text)
+    return json.dumps(json.loads(text), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii")
 
 
 def _utc_text() -> str:
