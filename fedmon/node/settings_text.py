@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ def with_policy(text: str, policy: PolicySettings) -> str:
             continue
         if isinstance(value, dict):
             _put_table(section, name, value)
+        elif isinstance(value, tuple):
+            _put_list(section, name, value)
         elif section.get(name) != value:
             section[name] = value
     return tomlkit.dumps(document)
@@ -69,13 +71,26 @@ def _put_table(section: Any, name: str, value: Mapping[str, Any]) -> None:
     import tomlkit
 
     if name not in section:
-        section[name] = tomlkit.table()
+        is_inline = isinstance(section, tomlkit.items.InlineTable)
+        section[name] = tomlkit.inline_table() if is_inline else tomlkit.table()
     table = section[name]
     for key in [key for key in table if key not in value]:
         del table[key]
     for key, names in value.items():
-        if table.get(key) != names:
-            table[key] = names
+        _put_list(table, key, names)
+
+
+def _put_list(table: Any, name: str, value: Sequence[str]) -> None:
+    """Take out and add single names, so that a comment beside one that stays is kept."""
+    if not isinstance(table.get(name), list):
+        table[name] = list(value)
+        return
+    present = table[name]
+    for known in [known for known in present if known not in value]:
+        present.remove(known)
+    for wanted in value:
+        if wanted not in present:
+            present.append(wanted)
 
 
 def _described(key: Key, values: Mapping[tuple[str, str], Any]) -> str:

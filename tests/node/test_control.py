@@ -61,28 +61,28 @@ def test_a_command_is_answered_with_what_the_daemon_returned(tmp_path: Path) -> 
     with serving(tmp_path), ControlClient(tmp_path) as client:
         answers = [client.call("plan-list", filter="ü\n"), client.call("ping", n=1)]
 
-    assert [{"command": "plan-list", "filter": "ü\n"}, PONG] == answers
+    assert answers == [{"command": "plan-list", "filter": "ü\n"}, PONG]
 
 
 def test_the_socket_is_open_to_its_owner_only(tmp_path: Path) -> None:
     with serving(tmp_path):
-        assert 0o600 == (tmp_path / "control.sock").stat().st_mode & 0o777
+        assert (tmp_path / "control.sock").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_refusal_keeps_its_words_type_and_exit_code(tmp_path: Path) -> None:
     with serving(tmp_path), ControlClient(tmp_path) as client:
         with pytest.raises(ControlError) as caught:
             client.call("refuse")
-        assert PONG == client.call("ping", n=1)
+        assert client.call("ping", n=1) == PONG
 
-    assert {"message": "the name is taken", "type": "ConflictError", "exit_code": 4} == caught.value.facts()
+    assert caught.value.facts() == {"message": "the name is taken", "type": "ConflictError", "exit_code": 4}
 
 
 def test_a_defect_in_one_command_is_told_and_the_next_is_served(tmp_path: Path) -> None:
     with serving(tmp_path), ControlClient(tmp_path) as client:
         with pytest.raises(ControlError, match="ValueError: a defect"):
             client.call("break")
-        assert PONG == client.call("ping", n=1)
+        assert client.call("ping", n=1) == PONG
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_noise_is_answered_as_noise_and_the_next_is_served(tmp_path: Path, noise
     with serving(tmp_path), _raw(tmp_path) as client:
         client.sendall(noise)
         answer = json.loads(client.makefile("rb").readline())
-        assert PONG == _answered(tmp_path)
+        assert _answered(tmp_path) == PONG
 
-    assert 2 == answer["error"]["exit_code"]
+    assert answer["error"]["exit_code"] == 2
 
 
 def test_requests_sent_at_once_are_all_answered_in_order(tmp_path: Path) -> None:
@@ -110,32 +110,32 @@ def test_requests_sent_at_once_are_all_answered_in_order(tmp_path: Path) -> None
 def test_silent_clients_keep_nobody_waiting_and_are_cut_off(tmp_path: Path) -> None:
     with serving(tmp_path, idle_timeout_s=0.3), _raw(tmp_path) as silent, _raw(tmp_path) as halfway:
         halfway.sendall(b'{"command":')
-        assert PONG == _answered(tmp_path)
+        assert _answered(tmp_path) == PONG
         ends = (silent.recv(1), halfway.recv(1))
 
-    assert (b"", b"") == ends
+    assert ends == (b"", b"")
 
 
 def test_more_silent_clients_than_there_is_room_for_lock_nobody_out(tmp_path: Path) -> None:
     with serving(tmp_path), contextlib.ExitStack() as silent:
         for _ in range(2 * MAX_CONNECTIONS):
             silent.enter_context(_raw(tmp_path))
-        assert PONG == _answered(tmp_path)
+        assert _answered(tmp_path) == PONG
 
 
 def test_a_client_that_does_not_read_its_large_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
     with serving(tmp_path), _raw(tmp_path) as lazy, ControlClient(tmp_path) as eager:
         lazy.sendall(b'{"command": "large"}\n')
-        assert 8_000_000 == len(eager.call("large")["text"])
-        assert PONG == _answered(tmp_path)
-        assert 8_000_000 < len(lazy.makefile("rb").readline())
+        assert len(eager.call("large")["text"]) == 8_000_000
+        assert _answered(tmp_path) == PONG
+        assert len(lazy.makefile("rb").readline()) > 8_000_000
 
 
 def test_an_endless_request_is_cut_off_at_the_cap(tmp_path: Path) -> None:
     with serving(tmp_path), _raw(tmp_path) as client:
         with pytest.raises(ConnectionError):
             client.sendall(b"x" * (2 * MAX_REQUEST_BYTES))
-        assert PONG == _answered(tmp_path)
+        assert _answered(tmp_path) == PONG
 
 
 def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
@@ -146,14 +146,14 @@ def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
         _answered(tmp_path)
 
     with serving(tmp_path):
-        assert PONG == _answered(tmp_path)
+        assert _answered(tmp_path) == PONG
 
 
 def test_a_stopped_server_leaves_no_socket_and_refuses_clearly(tmp_path: Path) -> None:
     with serving(tmp_path):
         pass
 
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(DaemonNotRunningError, match="not running"):
         _answered(tmp_path)
 
@@ -163,8 +163,8 @@ def test_a_folder_deeper_than_a_socket_address_holds_works(tmp_path: Path) -> No
     deep.mkdir(parents=True)
 
     with serving(deep):
-        assert PONG == _answered(deep)
-        assert ["control.sock"] == [path.name for path in deep.iterdir()]
+        assert _answered(deep) == PONG
+        assert [path.name for path in deep.iterdir()] == ["control.sock"]
 
 
 def test_a_daemon_that_never_answers_ends_the_call_at_its_timeout(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_another_user_is_turned_away_even_when_the_modes_would_let_him_in(tmp_pa
         ran = subprocess.run(
             ["/usr/bin/python3", "-c", code, str(path)], user=65534, capture_output=True, timeout=10, check=False
         )
-        assert PONG == _answered(tmp_path)
+        assert _answered(tmp_path) == PONG
 
-    assert b"connected\nb''\n" == ran.stdout
+    assert ran.stdout == b"connected\nb''\n"
 
 
 def test_many_clients_at_once_all_get_their_own_answer(tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ def test_a_new_folder_and_its_files_are_readable_by_their_owner_only(tmp_path: P
     finally:
         os.umask(before)
 
-    assert 0o700 == folder.path.stat().st_mode & 0o777
-    assert 0o600 == folder.settings_file.stat().st_mode & 0o777
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    assert folder.settings_file.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("name", ["", "node.toml", "state.sqlite", "audit.jsonl"])
@@ -146,7 +146,7 @@ def test_replacing_a_file_leaves_no_other_file_behind(folder: NodeFolder) -> Non
     folder.write_private(folder.settings_file, b"id = 'b'\n")
 
     assert folder.settings_file.read_bytes() == b"id = 'b'\n"
-    assert ["node.toml"] == sorted(path.name for path in folder.path.iterdir())
+    assert sorted(path.name for path in folder.path.iterdir()) == ["node.toml"]
 
 
 def test_a_link_in_place_of_the_settings_is_refused(tmp_path: Path, folder: NodeFolder) -> None:

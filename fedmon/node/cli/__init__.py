@@ -14,6 +14,7 @@ app = typer.Typer(
     help="Run and own a node beside your data.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )

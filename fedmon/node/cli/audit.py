@@ -13,7 +13,9 @@ from fedmon.node.cli.reach import Dir, Json, opened
 from fedmon.node.cli.screen import EXIT_CODES, note, one_line, print_json, seconds
 from fedmon.node.folder import NodeFolder
 
-app = typer.Typer(name="audit", help="Read the audit, and prove that nobody changed it.", no_args_is_help=True)
+app = typer.Typer(
+    name="audit", help="Read the audit, and prove that nobody changed it.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _CHAIN = ("n", "time", "event", "prev", "hash")
 
@@ -47,7 +49,10 @@ def show(
 
 @app.command("verify", epilog=EXIT_CODES)
 def verify(directory: Dir = None, as_json: Json = False) -> None:
-    """Read the whole audit and name the first line that was altered, taken out or moved; ends with 1 then."""
+    """Prove that nobody changed the audit.
+
+    Reads all of it and names the first line that was altered, taken out or moved; ends with 1 then.
+    """
     from fedmon.node.audit_chain import verify as verified
 
     folder = opened(directory)
@@ -61,7 +66,7 @@ def verify(directory: Dir = None, as_json: Json = False) -> None:
         print(f"THE AUDIT WAS CHANGED. First bad line: {result.first_bad}")
         print(f"The {result.lines} lines before it are as they were written.")
     for text in result.notes if not as_json else ():
-        note(f"note: {text}")
+        note(text)
     raise typer.Exit(0 if result.ok else 1)
 
 

@@ -13,7 +13,9 @@ import typer
 from fedmon.node.cli.reach import Dir, Json, opened
 from fedmon.node.cli.screen import EXIT_CODES, print_json, table
 
-app = typer.Typer(name="config", help="See the settings and where they come from.", no_args_is_help=True)
+app = typer.Typer(
+    name="config", help="See the settings and where they come from.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("path", epilog=EXIT_CODES)
@@ -28,9 +30,10 @@ def path(directory: Dir = None, as_json: Json = False) -> None:
 
 @app.command("show", epilog=EXIT_CODES)
 def show(directory: Dir = None, as_json: Json = False) -> None:
-    """Show every setting as `fedmon node start` would read it here, and whether file, variable or default says so.
+    """Show every setting, and where it comes from.
 
-    Of secrets only the file's name is a setting, so none is ever shown.
+    Values are those that `fedmon node start` would read in this shell. Of secrets only the file's name is a setting,
+    so none is ever shown.
     """
     from fedmon.common.settings import load_node
     from fedmon.common.settings.keys import keys_of

@@ -13,7 +13,10 @@ from fedmon.node.cli.reach import Dir, Json, call, login, opened
 from fedmon.node.cli.screen import EXIT_CODES, ask, fields, print_json, seconds, table
 
 app = typer.Typer(
-    name="dataset", help="Offer datasets to researchers; paths never leave the node.", no_args_is_help=True
+    name="dataset",
+    help="Offer datasets to researchers; paths never leave the node.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Which = Annotated[str | None, typer.Argument(metavar="DATASET", help="The dataset's name or id.")]
@@ -42,7 +45,10 @@ def add(
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Offer a dataset. The shape of a table and the types of its columns are read from it."""
+    """Offer a dataset.
+
+    The shape of a table and the types of its columns are read from it, the images or subjects of a folder are counted.
+    """
     from fedmon.node.dataset_source import measure
 
     folder = opened(directory)
@@ -70,7 +76,7 @@ def add(
 
 @app.command("list", epilog=EXIT_CODES)
 def list_(tags: Tags = None, directory: Dir = None, as_json: Json = False) -> None:
-    """List what the node offers: all, or what carries every one of the tags."""
+    """List what the node offers, or what carries all of the tags."""
     result = call(opened(directory), "dataset list", "dataset-list", tags=_split(tags))
     if as_json:
         print_json(result)
@@ -101,7 +107,10 @@ def edit(
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Change what is given, and read a table anew when its path or type changes; the id stays."""
+    """Change what is given; the id stays.
+
+    A table is read anew when its path or type changes.
+    """
     from fedmon.node.dataset_source import measure
 
     folder = opened(directory)
@@ -178,26 +187,27 @@ def _print_one(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     dataset = result["dataset"]
     if sentence:
         print(sentence.format(dataset["name"]))
+    pairs = _pairs(dataset)
+    print(fields([pair for pair in pairs if pair[0] != "columns"] if sentence else pairs))
+
+
+def _pairs(dataset: dict[str, Any]) -> list[tuple[str, object]]:
     dtypes = dataset["dtypes"] or {}
     columns = ", ".join(f"{name} {kind}" for name, kind in list(dtypes.items())[:40])
     more = f", and {len(dtypes) - 40} more (all of them with --json)" if len(dtypes) > 40 else ""
     parameters = dataset["dataset_parameters"]
     listed_to = dataset["listed_to"]
-    print(
-        fields(
-            [
-                ("name", dataset["name"]),
-                ("id", dataset["dataset_id"]),
-                ("type", dataset["data_type"]),
-                ("tags", ", ".join(dataset["tags"])),
-                ("description", dataset["description"] or "-"),
-                ("shape", _shape(dataset)),
-                ("columns", (columns + more) or "-"),
-                ("parameters", msgspec.json.encode(parameters).decode() if parameters else "-"),
-                ("path", f"{dataset['path']} (stays here)"),
-                ("listed to", "whoever is obeyed" if listed_to is None else ", ".join(listed_to) or "nobody"),
-                ("created", seconds(dataset["created"])),
-                ("modified", seconds(dataset["modified"])),
-            ]
-        )
-    )
+    return [
+        ("name", dataset["name"]),
+        ("id", dataset["dataset_id"]),
+        ("type", dataset["data_type"]),
+        ("tags", ", ".join(dataset["tags"])),
+        ("description", dataset["description"] or "-"),
+        ("shape", _shape(dataset)),
+        ("columns", (columns + more) or "-"),
+        ("parameters", msgspec.json.encode(parameters).decode() if parameters else "-"),
+        ("path", f"{dataset['path']} (stays here)"),
+        ("listed to", "whoever is obeyed" if listed_to is None else ", ".join(listed_to) or "nobody"),
+        ("created", seconds(dataset["created"])),
+        ("modified", seconds(dataset["modified"])),
+    ]

@@ -30,9 +30,9 @@ def start(
     log_level: Annotated[str, typer.Option(help="The lowest level of log records that is shown here.")] = "INFO",
     as_json: Json = False,
 ) -> None:
-    """Run the node in the foreground until Ctrl-C or `fedmon node stop`; its log goes to standard error.
+    """Run the node in the foreground, until Ctrl-C or a stop.
 
-    Settings are checked first. A second start on the same folder is refused.
+    Its log goes to standard error. Settings are checked first. A second start on the same folder is refused.
     """
     from fedmon.common.settings import load_node
 
@@ -55,7 +55,10 @@ def start(
 
 
 def status(directory: Dir = None, as_json: Json = False) -> None:
-    """Show whether the node runs, whom it obeys, what waits for you, and what it did since its start."""
+    """Show how the node is, running or not.
+
+    Whether it runs and is connected, whom it obeys, what waits for you, and what it did since its start.
+    """
     folder = opened(directory)
     document = _status(folder)
     if as_json:
@@ -64,7 +67,7 @@ def status(directory: Dir = None, as_json: Json = False) -> None:
     live = document["live"]
     print(fields(_lines(document, live)))
     if document["plans"]["pending"]:
-        note("\nLook at what waits for you with: fedmon node plan list --status pending")
+        note("plans wait for your decision; see: fedmon node plan list --status pending")
 
 
 def stop(
@@ -150,7 +153,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
         ("datasets", document["datasets"]),
         ("plans", f"{plans['pending']} PENDING, {plans['approved']} approved, {plans['rejected']} rejected"),
         ("undelivered", ", ".join(f"{n} to {who}" for who, n in waiting.items()) or "nothing"),
-        *([("damaged", f"the register was set aside as {document['set_aside']}")] if document["set_aside"] else []),
+        *(("DAMAGED", f"a register was set aside as {name}; remove it when done") for name in document["set_aside"]),
         *([] if live is None else _live_lines(live)),
     ]
 

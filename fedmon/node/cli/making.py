@@ -35,9 +35,10 @@ def init(
     key_file: Annotated[Path | None, typer.Option(help="Private key of the client certificate.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a node: a folder that only you can read, with its settings in node.toml.
+    """Make a node in a folder that only you can read.
 
-    Nobody is obeyed until you allow it, and nothing that exists is overwritten.
+    Its settings lie there in node.toml, each with an explanation. Nobody is obeyed until you allow it, and nothing
+    that exists is overwritten.
     """
     from fedmon.common.settings import broker_from_url
 

@@ -12,11 +12,14 @@ import typer
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.cli.plan_screens import LIST_HEADERS, plan_lines, plan_rows
 from fedmon.node.cli.reach import Dir, Json, call, login, opened
-from fedmon.node.cli.screen import EXIT_CODES, ask, fields, print_json
+from fedmon.node.cli.screen import EXIT_CODES, ask, fields, print_json, seconds
 from fedmon.node.folder import NodeFolder
 
 app = typer.Typer(
-    name="plan", help="Read training plans, and approve or reject their exact bytes.", no_args_is_help=True
+    name="plan",
+    help="Read training plans, and approve or reject their exact bytes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Which = Annotated[
@@ -40,7 +43,10 @@ def list_(
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """List the training plans that were asked for, registered, or lie in the folder of default plans."""
+    """List training plans.
+
+    They were asked for by researchers, registered by you, or come from the folder of default plans.
+    """
     wanted = {"status": status, "type": type_, "name": name, "search": search}
     result = call(opened(directory), "plan list", "plan-list", **wanted, sort=sort, descending=descending)
     if as_json:
@@ -63,18 +69,22 @@ def show(plan: Which = None, directory: Dir = None, as_json: Json = False) -> No
         print_json(result)
         return
     print(fields(plan_lines(result["plan"])))
-    print(f"\n--- source, sha256 {result['plan']['sha256']} ---")
+    print(f"\n--- source, {result['plan']['size_bytes']} bytes ---")
     print(result["source"])
 
 
 @app.command("diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
 def diff(plan: Which = None, directory: Dir = None, as_json: Json = False) -> None:
-    """Compare a plan with the plan of the same name that was approved last."""
+    """Compare a plan with the one of its name approved last."""
     folder = opened(directory)
     result = call(folder, "plan diff", "plan-diff", plan=_chosen(plan, folder, as_json=as_json))
     if as_json:
         print_json(result)
     else:
+        before, after = result["against"], result["plan"]
+        print(
+            fields([("plan", after["name"]), ("-", f"approved {seconds(before['decided'])}"), ("+", after["status"])])
+        )
         print(result["diff"] or "The bytes are the same.", end="" if result["diff"] else "\n")
     raise typer.Exit(0 if result["same"] else 1)
 
@@ -154,8 +164,7 @@ def delete(plan: Which = None, directory: Dir = None, as_json: Json = False) -> 
         print_json(result)
     else:
         deleted = result["plan"]
-        print(f"Plan {deleted['plan_id']} ({deleted['name']}) is forgotten; it was {deleted['status']}.")
-        print(f"sha256 {deleted['sha256']}")
+        print(fields([("forgotten", deleted["name"]), *_identity(deleted), ("it was", deleted["status"])]))
 
 
 def _chosen(plan: str | None, folder: NodeFolder, *, as_json: bool) -> str:
@@ -185,8 +194,13 @@ def _decide(folder: NodeFolder, purpose: str, command: str, values: dict[str, An
     if as_json:
         print_json(result)
         return
-    plan, told = result["plan"], result["tells"]
-    print(f"Plan {plan['name']} ({plan['plan_id']}) {'is' if result['changed'] else 'was already'} {plan['status']}.")
-    print(f"sha256 {plan['sha256']}")
+    plan, told = result["plan"], ", ".join(result["tells"])
+    lines: list[tuple[str, object]] = [("plan", plan["name"]), *_identity(plan)]
+    lines.append(("is now" if result["changed"] else "was already", plan["status"]))
     if told:
-        print(f"The decision goes to {', '.join(told)}; it waits in the node's outbox until they have it.")
+        lines.append(("goes to", f"{told}; waits in the node's outbox until they have it"))
+    print(fields(lines))
+
+
+def _identity(plan: dict[str, Any]) -> list[tuple[str, object]]:
+    return [("id", plan["plan_id"]), ("sha256", plan["sha256"])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,14 +13,19 @@ from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.node.cli.reach import Dir, Json, call, connected, login, opened
 from fedmon.node.cli.screen import EXIT_CODES, ask, note, print_json
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.policy_changes import LEVELS, Change, Wish, allow, deny
+
+if TYPE_CHECKING:
+    from fedmon.node.policy_changes import Change, Wish
 
 app = typer.Typer(
-    name="policy", help="Say whom this node obeys, what it lists to whom, and what leaves it.", no_args_is_help=True
+    name="policy",
+    help="Say whom this node obeys, and what leaves it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Researchers = Annotated[
-    list[str] | None, typer.Argument(metavar="[RESEARCHER]...", help="Ids of researchers; '*' is everybody.")
+    list[str] | None, typer.Argument(metavar="RESEARCHER", help="Ids of researchers; '*' is everybody.")
 ]
 Datasets = Annotated[
     list[str] | None, typer.Option("--dataset", help="Only about this dataset (name or id); repeatable.")
@@ -33,7 +38,10 @@ _ATTEMPTS = 5
 
 @app.command("show", epilog=EXIT_CODES)
 def show(directory: Dir = None, as_json: Json = False) -> None:
-    """Show the rules that hold: those of the running node, else those that its start would read."""
+    """Show the rules that hold.
+
+    They are those of the running node, else those that its start would read.
+    """
     from fedmon.common.settings import load_node
     from fedmon.node.policy import Policy
 
@@ -61,16 +69,20 @@ def allow_(
     datasets: Datasets = None,
     metrics: Metrics = None,
     log_level: Annotated[
-        str | None, typer.Option(help=f"Log records of this level and above leave: {', '.join(LEVELS)}.")
+        str | None,
+        typer.Option(
+            help="Log records of this level and above leave: DEBUG, INFO, WARNING, ERROR, CRITICAL; NONE: none leaves."
+        ),
     ] = None,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Obey researchers; with --dataset, list that dataset to them (and from then on only to those named for it).
+    """Obey researchers, or let more leave the node.
 
-    --metric and --log-level let metrics and log records leave. Takes effect at once, also in a running node.
+    With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric and
+    --log-level let metrics and log records leave. Takes effect at once, also in a running node.
     """
-    wish = _wish(researchers, datasets, metrics, log_level, LEVELS, as_json=as_json)
+    wish = _wish(researchers, datasets, metrics, log_level, as_json=as_json)
     _change(opened(directory), "allow", wish, as_json=as_json)
 
 
@@ -80,16 +92,18 @@ def deny_(
     datasets: Datasets = None,
     metrics: Metrics = None,
     log_level: Annotated[
-        str | None, typer.Option(help=f"Log records of this level and below stay here: {', '.join(LEVELS[:-1])}.")
+        str | None,
+        typer.Option(help="Log records of this level and below stay here: DEBUG, INFO, WARNING, ERROR or CRITICAL."),
     ] = None,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Obey researchers no longer; with --dataset, only hide that dataset from them.
+    """Obey researchers no longer, or let less leave the node.
 
-    --metric takes back what was allowed by the same glob. Takes effect at once, also in a running node.
+    With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
+    effect at once, also in a running node.
     """
-    wish = _wish(researchers, datasets, metrics, log_level, LEVELS[:-1], as_json=as_json)
+    wish = _wish(researchers, datasets, metrics, log_level, as_json=as_json)
     _change(opened(directory), "deny", wish, as_json=as_json)
 
 
@@ -98,13 +112,14 @@ def _wish(
     datasets: list[str] | None,
     metrics: list[str] | None,
     log_level: str | None,
-    levels: tuple[str, ...],
     *,
     as_json: bool,
 ) -> Wish:
+    from fedmon.node.policy_changes import LEVELS, Wish
+
     level = None if log_level is None else log_level.upper()
-    if level is not None and level not in levels:
-        raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(levels)}")
+    if level is not None and level not in LEVELS:
+        raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
     if not researchers and (datasets or not (metrics or level)):
         researchers = ask("RESEARCHER", "Id of the researcher", as_json=as_json).split()
     return Wish(researchers=researchers or (), datasets=datasets or (), metrics=metrics or (), log_level=level)
@@ -122,12 +137,13 @@ def _change(folder: NodeFolder, verb: str, wish: Wish, *, as_json: bool) -> None
         return
     print("\n".join(result["rules"]))
     for text in notes:
-        note(f"note: {text}")
+        note(text)
 
 
 def _written(folder: NodeFolder, verb: str, wish: Wish) -> tuple[dict[str, Any], Change]:
     """Have node.toml changed, made anew from its present text whenever somebody else was faster."""
     from fedmon.common.settings import load_node
+    from fedmon.node.policy_changes import allow, deny
     from fedmon.node.settings_text import with_policy
 
     environ = {name: text for name, text in os.environ.items() if not name.startswith("FEDMON_POLICY_")}
@@ -146,7 +162,7 @@ def _written(folder: NodeFolder, verb: str, wish: Wish) -> tuple[dict[str, Any],
                 "settings-write",
                 text=with_policy(content.decode(), change.policy),
                 made_from_sha256=hashlib.sha256(content).hexdigest(),
-                change=f"{verb} {msgspec.json.encode(wish).decode()}",
+                change={"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}},
                 by=login(),
             )
         except ConflictError:

@@ -29,7 +29,9 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Tell the reader something beside the result, where no program takes it for the result."""
-    print(text, file=sys.stderr)
+    import textwrap
+
+    print(textwrap.fill(f"note: {text}", width(), break_on_hyphens=False, break_long_words=False), file=sys.stderr)
 
 
 def ask(option: str, question: str, *, as_json: bool, default: str | None = None) -> str:
@@ -75,7 +77,7 @@ def fields(pairs: Sequence[tuple[str, object]]) -> str:
         paragraphs = [
             part
             for line in str(value).split("\n")
-            for part in textwrap.wrap(line, max(24, width() - indent), break_on_hyphens=False) or [""]
+            for part in textwrap.wrap(one_line(line), max(24, width() - indent), break_on_hyphens=False) or [""]
         ]
         lines.append(f"{name:<{indent}}{paragraphs[0]}".rstrip())
         lines += [f"{'':<{indent}}{part}".rstrip() for part in paragraphs[1:]]

@@ -94,8 +94,8 @@ def diff_plan(desk: Desk, args: OnePlan) -> dict[str, Any]:
     text = diff(
         desk.plans.source(before.plan_id),
         desk.plans.source(plan.plan_id),
-        old_name=f"{before.name} approved sha256 {before.sha256}",
-        new_name=f"{plan.name} {plan.status.value} sha256 {plan.sha256}",
+        old_name=f"sha256 {before.sha256}",
+        new_name=f"sha256 {plan.sha256}",
     )
     return {"plan": shown(plan), "against": shown(before), "diff": text, "same": not text}
 

@@ -19,12 +19,12 @@ _POLICY_VARIABLE = "FEDMON_POLICY_"
 class WriteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole new text of node.toml, and the digest of the text that it was made from.
 
-    ``change`` says in words what is new, for the audit.
+    ``change`` says what the owner asked for, for the audit.
     """
 
     text: str
     made_from_sha256: str
-    change: str
+    change: dict[str, Any]
     by: str = ""
 
 

@@ -12,6 +12,9 @@ from fedmon import __version__
 from fedmon.node.owner.desk import Desk
 from fedmon.node.policy import Policy
 
+_SET_ASIDE = "state.sqlite.damaged-*Z"
+"""Registers that were found damaged; they lie there until the owner has looked at them."""
+
 
 class Lease(TypedDict):
     """Who watches this node live, and how often it gets a sample, in seconds."""
@@ -58,7 +61,7 @@ def status(desk: Desk, _args: Nothing) -> dict[str, Any]:
         "datasets": len(desk.datasets.all()),
         "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
         "undelivered": desk.outbox.waiting(),
-        "set_aside": str(desk.database.set_aside) if desk.database.set_aside else None,
+        "set_aside": [path.name for path in sorted(desk.folder.path.glob(_SET_ASIDE))],
     }
 
 

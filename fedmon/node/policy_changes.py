@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fedmon.common.errors import ConflictError
+from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.settings import PolicySettings
 from fedmon.node.policy import EVERYBODY
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "NONE")
+NO_LOGS = "NONE"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", NO_LOGS)
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,8 @@ def deny(policy: PolicySettings, wish: Wish) -> Change:
 
     Raises ConflictError when a rule for all stands in the way, because taking one from all cannot be written down.
     """
+    if wish.log_level == NO_LOGS:
+        raise InvalidInputError("NONE is no level of a record: deny one of " + ", ".join(LEVELS[:-1]))
     notes: list[str] = []
     researchers, datasets = policy.researchers, dict(policy.datasets)
     if wish.datasets:
@@ -126,5 +129,4 @@ def _above(present: str, denied: str | None) -> str:
     """Return the lowest level that leaves when records of ``denied`` and below stay here."""
     if denied is None:
         return present
-    lowest = LEVELS.index(denied) + 1
-    return LEVELS[max(LEVELS.index(present), min(lowest, len(LEVELS) - 1))]
+    return LEVELS[max(LEVELS.index(present), LEVELS.index(denied) + 1)]

@@ -1,0 +1,63 @@
+"""Node folders with plans in them, as the tests of the owner's commands need them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.ids import new_id
+from fedmon.common.wire.messages import Approval
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner import Desk, run
+from fedmon.node.owner.stopped import open_desk
+from tests.support.node_process import write_node_folder
+
+PLAN = b"rate = 0.1\nepochs = 3\n"
+
+
+def made_folder(path: Path, *, node_id: str = "hospital-a", url: str = "mqtt://127.0.0.1:1", **sections: Any) -> Path:
+    """Make the folder of a node that obeys nobody unless ``policy`` says so."""
+    return write_node_folder(path, node_id=node_id, url=url, researchers=(), **sections)
+
+
+@contextlib.contextmanager
+def desk_of(path: Path, environ: Mapping[str, str] | None = None) -> Iterator[Desk]:
+    """Open the registers of a stopped node, as the shell does."""
+    folder = NodeFolder.open(path)
+    with folder.hold("test"), open_desk(folder, environ or {}) as desk:
+        yield desk
+
+
+def ask_approval(desk: Desk, source: bytes = PLAN, *, name: str = "logistic", by: str = "alice") -> str:
+    """Have a researcher ask for a plan's approval; returns the plan's id."""
+    digest = hashlib.sha256(source).hexdigest()
+    request = Approval(
+        researcher_id=by,
+        id=new_id(),
+        session="s",
+        sequence=0,
+        expires=seconds_from_now(60),
+        name=name,
+        description="A model.",
+        sha256=digest,
+        size_bytes=len(source),
+        source=source.decode(),
+    )
+    return desk.plans.request(request, source).plan_id
+
+
+def events(path: Path) -> list[str]:
+    """Return the events of a folder's audit, oldest first."""
+    from fedmon.node.audit_chain import chain_files, read_line
+
+    lines = [read_line(raw) for file in chain_files(path) for raw in file.read_bytes().splitlines(keepends=True)]
+    return [line.event for line in lines if line is not None]
+
+
+def done(desk: Desk, command: str, **args: object) -> dict[str, Any]:
+    """Run one command at a desk."""
+    return run(desk, command, args)

@@ -1,0 +1,209 @@
+"""The owner decides about exact bytes: who is meant, what is written down first, and who hears of it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from fedmon.common.wire.messages import PlanStatus
+from fedmon.node.owner.plan_reference import find, names_one_id
+from fedmon.node.plan_records import Decision, PlanRecord, PlanType
+from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder
+
+DIGEST = hashlib.sha256(PLAN).hexdigest()
+
+
+def _plan(uuid: str, name: str, sha256: str) -> PlanRecord:
+    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    return PlanRecord(
+        plan_id=f"training_plan_{uuid}", name=name, description="", sha256=sha256, size_bytes=1, checked=True,
+        minified_sha256=None, same_code_as=None, problem="", type=PlanType.REQUESTED, status=PlanStatus.PENDING,
+        note="", researcher_id="alice", created=now, modified=now, registered=None, last_action=now, decided=None,
+    )  # fmt: skip
+
+
+ONE = _plan("11112222-3333-4444-8555-666677778888", "logistic", "ab" * 32)
+TWO = _plan("11119999-3333-4444-8555-666677778888", "tree", "ab12" + "c" * 60)
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        (ONE.plan_id, ONE),
+        (TWO.sha256, TWO),
+        ("11112222", ONE),
+        ("training_plan_11119", TWO),
+        ("abababab", ONE),
+        ("tree", TWO),
+    ],
+)
+def test_a_plan_goes_by_its_id_digest_beginning_or_name(reference: str, expected: PlanRecord) -> None:
+    assert expected is find([ONE, TWO], reference)
+
+
+@pytest.mark.parametrize("reference", ["11", "ab", "abababa", "logist", "", "*", "training_plan_", "zz" * 32])
+def test_what_is_too_short_or_unknown_finds_nothing(reference: str) -> None:
+    with pytest.raises(NotFoundError, match="plan list"):
+        find([ONE, TWO], reference)
+
+
+def test_an_ambiguous_beginning_lists_the_candidates() -> None:
+    with pytest.raises(ConflictError, match=rf"{ONE.plan_id} \(logistic, pending\), {TWO.plan_id} \(tree, pending\)"):
+        find([ONE, TWO], "1111")
+
+
+def test_a_name_never_goes_before_the_digest_of_another_plan() -> None:
+    posing = _plan("aaaabbbb-3333-4444-8555-666677778888", ONE.sha256[:12], "ef" * 32)
+    posing_whole = _plan("ccccdddd-3333-4444-8555-666677778888", ONE.sha256, "cd" * 32)
+
+    assert ONE is find([posing_whole, ONE], ONE.sha256)
+    with pytest.raises(ConflictError, match="stands for 2"):
+        find([posing, ONE], ONE.sha256[:12])
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [(ONE.plan_id, True), ("11112222", True), (ONE.sha256, True), ("abababab", False), ("logistic", False)],
+)
+def test_only_an_id_or_a_whole_digest_is_beyond_the_choice_of_others(reference: str, expected: bool) -> None:
+    assert expected is names_one_id(ONE, reference)
+
+
+def test_a_decision_is_in_the_audit_and_in_every_askers_outbox(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    (folder / "boot").write_text("7\n")
+    with desk_of(folder) as desk:
+        plan_id = ask_approval(desk)
+        ask_approval(desk, by="bob")
+
+        result = done(desk, "plan-decide", plan=plan_id, status="approved", note="fine", by="eve")
+        waiting = [desk.outbox.unacked(who)[0] for who in ("alice", "bob")]
+
+    assert {"approved"} == {result["plan"]["status"], *(message.status.value for message in waiting)}
+    assert [(m.sha256, m.note, m.boot, m.node_id) for m in waiting] == [(DIGEST, "fine", 7, "hospital-a")] * 2
+    assert events(folder) == ["plan-decision"]
+
+
+def test_deciding_the_same_again_changes_nothing_and_tells_nobody(tmp_path: Path) -> None:
+    with desk_of(made_folder(tmp_path / "n")) as desk:
+        plan_id = ask_approval(desk)
+        first = done(desk, "plan-decide", plan=plan_id, status="rejected", note="no")
+
+        again = done(desk, "plan-decide", plan=plan_id, status="rejected", note="no")
+
+        assert (first["changed"], again["changed"]) == (True, False)
+        assert desk.outbox.waiting() == {"alice": 1}
+    assert events(tmp_path / "n") == ["plan-decision"]
+
+
+def test_the_push_follows_the_commit_and_never_goes_before_it(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    seen: list[tuple[Decision, int]] = []
+    with desk_of(folder) as desk:
+        plan_id = ask_approval(desk)
+        desk.after_decision = lambda decision: seen.append((decision, _committed_messages(folder)))
+
+        done(desk, "plan-decide", plan=plan_id, status="approved")
+
+    assert [(decision.plan.status, count) for decision, count in seen] == [(PlanStatus.APPROVED, 1)]
+
+
+def _committed_messages(folder: Path) -> int:
+    import sqlite3
+
+    with sqlite3.connect(folder / "state.sqlite") as other:
+        return int(other.execute("SELECT count(*) FROM outbox").fetchone()[0])
+
+
+def test_another_digest_than_the_one_shown_decides_nothing(tmp_path: Path) -> None:
+    with desk_of(made_folder(tmp_path / "n")) as desk:
+        plan_id = ask_approval(desk)
+
+        with pytest.raises(ConflictError, match=rf"has SHA-256 {DIGEST} and not"):
+            done(desk, "plan-decide", plan=plan_id, status="approved", sha256="0" * 64)
+
+        assert done(desk, "plan-show", plan=plan_id)["plan"]["status"] == "pending"
+        assert desk.outbox.waiting() == {}
+
+
+def test_an_audit_that_cannot_be_written_lets_nothing_be_approved(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    with desk_of(folder) as desk:
+        plan_id = ask_approval(desk)
+        desk.audit.close()
+
+        with pytest.raises((StorageError, OSError, ValueError)):
+            done(desk, "plan-decide", plan=plan_id, status="approved")
+
+    with desk_of(folder) as desk:
+        assert done(desk, "plan-show", plan=plan_id)["plan"]["status"] == "pending"
+        assert desk.outbox.waiting() == {}
+
+
+def test_bytes_that_were_altered_on_the_disk_are_never_approved(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    with desk_of(folder) as desk:
+        plan_id = ask_approval(desk)
+        (folder / "plans" / DIGEST).write_bytes(b"print('something else')\n")
+
+        with pytest.raises(StorageError, match="no longer holds the bytes"):
+            done(desk, "plan-decide", plan=plan_id, status="approved")
+
+        assert [plan["status"] for plan in done(desk, "plan-list")["plans"]] == ["pending"]
+
+
+def test_a_reset_plan_is_pending_without_its_note(tmp_path: Path) -> None:
+    with desk_of(made_folder(tmp_path / "n")) as desk:
+        plan_id = ask_approval(desk)
+        done(desk, "plan-decide", plan=plan_id, status="rejected", note="no")
+
+        result = done(desk, "plan-reset", plan=plan_id)["plan"]
+
+    assert (result["status"], result["note"], result["decided"]) == ("pending", "", None)
+
+
+def test_a_file_that_changes_between_look_and_registration_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "plan.py"
+    file.write_bytes(PLAN)
+    with desk_of(made_folder(tmp_path / "n")) as desk:
+        with pytest.raises(ConflictError, match="changed while"):
+            done(desk, "plan-register", path=str(file), sha256="0" * 64, name="p")
+
+        registered = done(desk, "plan-register", path=str(file), sha256=DIGEST, name="p")["plan"]
+
+    assert (registered["status"], registered["type"], registered["sha256"]) == ("approved", "registered", DIGEST)
+
+
+def test_a_plan_is_compared_with_what_was_approved_last_under_its_name(tmp_path: Path) -> None:
+    with desk_of(made_folder(tmp_path / "n")) as desk:
+        first = ask_approval(desk)
+        second = ask_approval(desk, PLAN.replace(b"3", b"4"))
+        with pytest.raises(NotFoundError, match="plan show"):
+            done(desk, "plan-diff", plan=second)
+        done(desk, "plan-decide", plan=first, status="approved")
+
+        result = done(desk, "plan-diff", plan=second)
+
+    assert (first, False) == (result["against"]["plan_id"], result["same"])
+    assert [line for line in result["diff"].splitlines() if line[1:7] == "epochs"] == ["-epochs = 3", "+epochs = 4"]
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("plan-burn", {}),
+        ("plan-show", {}),
+        ("plan-show", {"plan": 3}),
+        ("plan-show", {"plan": "x", "more": 1}),
+        ("plan-decide", {"plan": "x", "status": "pending"}),
+        ("plan-list", {"status": "unknown"}),
+        ("plan-list", {"sort": "weight"}),
+    ],
+)
+def test_an_unknown_command_or_value_is_wrong_use(tmp_path: Path, command: str, args: dict[str, object]) -> None:
+    with desk_of(made_folder(tmp_path / "n")) as desk, pytest.raises(InvalidInputError):
+        done(desk, command, **args)

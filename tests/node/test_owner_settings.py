@@ -1,0 +1,200 @@
+"""The owner's rules: what allow and deny make of them, and what stays of node.toml."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import ConflictError, InvalidInputError, SettingsError
+from fedmon.common.settings import NodeSettings, PolicySettings, load_node
+from fedmon.common.settings.keys import keys_of
+from fedmon.node.policy_changes import Wish, allow, deny
+from fedmon.node.settings_text import new_settings, with_policy
+from tests.node.owner_desks import desk_of, done, events, made_folder
+
+RULES = PolicySettings
+
+
+@pytest.mark.parametrize(
+    ("before", "wish", "after"),
+    [
+        (RULES(), Wish(researchers=["a", "b", "a"]), RULES(researchers=("a", "b"))),
+        (RULES(researchers=("a",)), Wish(researchers=["a"]), RULES(researchers=("a",))),
+        (RULES(researchers=("*",)), Wish(researchers=["a"]), RULES(researchers=("*",))),
+        (RULES(), Wish(researchers=["a"], datasets=["d"]), RULES(researchers=("a",), datasets={"d": ("a",)})),
+        (
+            RULES(researchers=("a",), datasets={"d": ("a",)}),
+            Wish(researchers=["b"], datasets=["d", "e"]),
+            RULES(researchers=("a", "b"), datasets={"d": ("a", "b"), "e": ("b",)}),
+        ),
+        (RULES(metrics=()), Wish(metrics=["host_cpu_*"]), RULES(metrics=("host_cpu_*",))),
+        (RULES(), Wish(log_level="NONE"), RULES(log_level="NONE")),
+    ],
+)
+def test_allowing_adds_to_the_rules(before: PolicySettings, wish: Wish, after: PolicySettings) -> None:
+    assert after == allow(before, wish).policy
+
+
+@pytest.mark.parametrize(
+    ("before", "wish", "after"),
+    [
+        (RULES(researchers=("a", "b")), Wish(researchers=["a"]), RULES(researchers=("b",))),
+        (RULES(researchers=("*",)), Wish(researchers=["*"]), RULES()),
+        (
+            RULES(researchers=("a", "b"), datasets={"d": ("a", "b")}),
+            Wish(researchers=["a"]),
+            RULES(researchers=("b",), datasets={"d": ("b",)}),
+        ),
+        (
+            RULES(researchers=("a", "b")),
+            Wish(researchers=["a"], datasets=["d"]),
+            RULES(researchers=("a", "b"), datasets={"d": ("b",)}),
+        ),
+        (
+            RULES(researchers=("a",), datasets={"d": ("a",)}),
+            Wish(researchers=["a"], datasets=["d"]),
+            RULES(researchers=("a",), datasets={"d": ()}),
+        ),
+        (RULES(), Wish(metrics=["*"]), RULES(metrics=())),
+        (RULES(log_level="DEBUG"), Wish(log_level="INFO"), RULES(log_level="WARNING")),
+        (RULES(log_level="ERROR"), Wish(log_level="INFO"), RULES(log_level="ERROR")),
+        (RULES(), Wish(log_level="CRITICAL"), RULES(log_level="NONE")),
+    ],
+)
+def test_denying_takes_away_and_never_opens(before: PolicySettings, wish: Wish, after: PolicySettings) -> None:
+    assert after == deny(before, wish).policy
+
+
+@pytest.mark.parametrize(
+    ("before", "wish"),
+    [
+        (RULES(researchers=("*",)), Wish(researchers=["a"])),
+        (RULES(researchers=("*",)), Wish(researchers=["a"], datasets=["d"])),
+        (RULES(researchers=("a",), datasets={"d": ("*",)}), Wish(researchers=["a"], datasets=["d"])),
+        (RULES(), Wish(metrics=["host_cpu_*"])),
+    ],
+)
+def test_one_cannot_be_taken_out_of_all(before: PolicySettings, wish: Wish) -> None:
+    with pytest.raises(ConflictError, match="allow"):
+        deny(before, wish)
+
+
+def test_denying_the_level_of_no_record_is_wrong_use() -> None:
+    with pytest.raises(InvalidInputError, match="DEBUG, INFO, WARNING, ERROR, CRITICAL"):
+        deny(RULES(), Wish(log_level="NONE"))
+
+
+def test_the_owner_is_told_when_a_first_rule_hides_a_dataset_from_the_others() -> None:
+    change = allow(RULES(researchers=("a",)), Wish(researchers=["b"], datasets=["d"]))
+
+    assert "dataset d is from now on listed to b only; until now every researcher that is obeyed could see it" in (
+        change.notes
+    )
+
+
+def test_a_new_settings_file_explains_every_key_and_loads(tmp_path: Path) -> None:
+    text = new_settings({("node", "id"): "a", ("broker", "url"): "mqtt://b"})
+    (tmp_path / "node.toml").write_text(text)
+
+    settings = load_node(tmp_path, {})
+
+    assert ("a", "mqtt://b:1883", PolicySettings()) == (settings.id, settings.broker.url, settings.policy)
+    for key in keys_of("node"):
+        lines = [line for line in text.splitlines() if line.removeprefix("# ").startswith(f"{key.name} =")]
+        assert lines or f"[{key.section}.{key.name}]" in text, key.name
+        assert key.description.split()[-1] in text
+
+
+def test_every_line_of_a_new_settings_file_can_be_set_free_of_its_comment(tmp_path: Path) -> None:
+    text = new_settings({("node", "id"): "a"})
+    defaults = [
+        line for line in text.splitlines() if line.startswith("# ") and " = " in line and not line.endswith("=")
+    ]
+    freed = [line for line in defaults if line.removeprefix("# ").split(" = ")[0].isidentifier()]
+    for line in freed:
+        text = text.replace(f"\n{line}\n", f"\n{line.removeprefix('# ')}\n")
+    (tmp_path / "node.toml").write_text(text)
+
+    assert NodeSettings(id="a", broker=load_node(tmp_path, {}).broker) == load_node(tmp_path, {})
+    assert len(freed) > 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# mine\n[node]\nid = 'a' # me\n\n[policy]\nresearchers = [\n  'x', # a colleague\n]\n# the end\n",
+        "# mine\n[node]\nid = 'a' # me\n# the end\n",
+        "# mine\nnode.id = 'a' # me\npolicy = { researchers = ['x'] } # the end\n",
+        "# mine\n[node]\nid = 'a' # me\n[policy.datasets] # the end\nold = ['x']\n",
+    ],
+)
+def test_changed_rules_leave_every_comment_and_other_key(text: str) -> None:
+    rules = PolicySettings(researchers=("x", "y"), datasets={"a b": ("y",)}, metrics=(), log_level="ERROR")
+
+    changed = with_policy(text, rules)
+
+    document = tomllib.loads(changed)
+    assert document["policy"] == {
+        "researchers": ["x", "y"], "datasets": {"a b": ["y"]}, "metrics": [], "log_level": "ERROR",
+    }  # fmt: skip
+    assert document["node"] == {"id": "a"}
+    comments = ["# mine", "# me", "# a colleague", "# the end"]
+    assert [each for each in comments if each in changed] == [each for each in comments if each in text]
+
+
+def _write(folder: Path, text: str) -> dict[str, object]:
+    return {
+        "text": text,
+        "made_from_sha256": hashlib.sha256((folder / "node.toml").read_bytes()).hexdigest(),
+        "change": {"verb": "allow"},
+    }
+
+
+def test_a_written_rule_holds_at_once_and_is_in_the_audit(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    followed: list[NodeSettings] = []
+    with desk_of(folder) as desk:
+        desk.follow = followed.append
+        text = with_policy((folder / "node.toml").read_text(), PolicySettings(researchers=("a",)))
+
+        result = done(desk, "settings-write", **_write(folder, text))
+
+    assert (result["overridden_by"], result["obeys_nobody"]) == ([], False)
+    assert [settings.policy.researchers for settings in followed] == [("a",)]
+    assert events(folder) == ["policy-change"]
+    assert (folder / "node.toml").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_text_made_from_an_older_file_is_refused(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    change = _write(folder, "[node]\nid = 'other'\n")
+    (folder / "node.toml").write_text("[node]\nid = 'edited'\n")
+
+    with desk_of(folder) as desk, pytest.raises(ConflictError, match="somebody else"):
+        done(desk, "settings-write", **change)
+
+    assert (folder / "node.toml").read_text() == "[node]\nid = 'edited'\n"
+
+
+def test_a_text_that_is_no_settings_file_is_undone(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    before = (folder / "node.toml").read_bytes()
+
+    with desk_of(folder) as desk, pytest.raises(SettingsError, match="colour"):
+        done(desk, "settings-write", **_write(folder, "[node]\nid = 'a'\ncolour = 1\n"))
+
+    assert before == (folder / "node.toml").read_bytes()
+    assert events(folder) == ["policy-change", "policy-change-undone"]
+
+
+def test_a_variable_that_overrides_what_was_written_is_named(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    with desk_of(folder, {"FEDMON_POLICY_RESEARCHERS": "z"}) as desk:
+        text = with_policy((folder / "node.toml").read_text(), PolicySettings(researchers=("a",)))
+
+        result = done(desk, "settings-write", **_write(folder, text))
+
+    assert (result["overridden_by"], list(result["policy"]["researchers"])) == (["FEDMON_POLICY_RESEARCHERS"], ["z"])
