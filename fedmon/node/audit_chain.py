@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -21,7 +23,7 @@ _SUFFIX = re.compile(rb',"hash":"([0-9a-f]{64})"\}\n\Z')
 _SUFFIX_LENGTH = len(b',"hash":""}\n') + 64
 _ROTATED = re.compile(r"audit-[0-9]{15}\.jsonl")
 _BLOCK = 256 * 1024
-_ATTEMPTS = 3
+_ATTEMPTS = 100
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,25 +167,37 @@ def verify(folder: Path) -> VerifyResult:
     May run while another process writes. Raises StorageError when the folder cannot be read.
     """
     try:
-        for attempt in range(1, _ATTEMPTS + 1):
-            files = chain_files(folder)
-            result = _walk(files, read_head(folder))
-            if result.ok or attempt == _ATTEMPTS or chain_files(folder) == files:
-                return result
-        raise AssertionError
+        head = read_head(folder)
+        with contextlib.ExitStack() as stack:
+            return _walk(_opened_files(folder, stack), head)
     except OSError as error:
         raise StorageError(f"the audit in {folder} cannot be read: {error.strerror}") from error
 
 
-def _walk(files: list[Path], head: Head | None) -> VerifyResult:
+def _opened_files(folder: Path, stack: contextlib.ExitStack) -> list[tuple[Path, BinaryIO | None]]:
+    """Return the files of an audit as they are at one moment; the last is open, for only it can get another name."""
+    for _ in range(_ATTEMPTS):
+        paths = chain_files(folder)
+        if not paths:
+            return []
+        try:
+            last = stack.enter_context(paths[-1].open("rb"))
+        except FileNotFoundError:
+            continue
+        if chain_files(folder) == paths:
+            return [(path, None) for path in paths[:-1]] + [(paths[-1], last)]
+    raise StorageError(f"the audit in {folder} cannot be read: its files change too fast")
+
+
+def _walk(files: list[tuple[Path, BinaryIO | None]], head: Head | None) -> VerifyResult:
     walk = _Walk(head)
-    for path in files:
-        if not walk.follow(path, is_last=path == files[-1]):
-            break
+    for path, opened in files:
+        with opened or path.open("rb") as file:
+            if not walk.follow(path.name, file, is_last=opened is not None):
+                break
     if walk.bad is None and head is not None and head.n > walk.lines:
-        file = files[-1].name if files else LOG_NAME
         walk.bad = BadLine(
-            file=file,
+            file=files[-1][0].name if files else LOG_NAME,
             line=walk.lines_of_file + 1,
             n=walk.lines + 1,
             why=f"missing: {_span(walk.lines + 1, head.n)} had been synced to the disk",
@@ -205,20 +219,19 @@ class _Walk:
         self.bad: BadLine | None = None
         self.notes: list[str] = []
 
-    def follow(self, path: Path, *, is_last: bool) -> bool:
+    def follow(self, name: str, file: BinaryIO, *, is_last: bool) -> bool:
         """Read one file; False when its end is not the end of good lines."""
         self.lines_of_file = 0
-        with path.open("rb") as file:
-            while raw := file.readline(MAX_LINE_BYTES):
-                why = self._flaw(raw)
-                if why and is_last and not raw.endswith(b"\n") and not file.read(1):
-                    self.notes.append(f"{path.name} ends in half a line: it is being written, or a crash cut it off")
-                    return False
-                if why:
-                    self.bad = BadLine(file=path.name, line=self.lines_of_file + 1, n=self.lines + 1, why=why)
-                    return False
-                self.lines_of_file += 1
-                self.lines += 1
+        while raw := file.readline(MAX_LINE_BYTES):
+            if is_last and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:
+                self.notes.append(f"{name} ends in half a line: it is being written, or a crash cut it off")
+                return False
+            why = self._flaw(raw)
+            if why:
+                self.bad = BadLine(file=name, line=self.lines_of_file + 1, n=self.lines + 1, why=why)
+                return False
+            self.lines_of_file += 1
+            self.lines += 1
         return True
 
     def _flaw(self, raw: bytes) -> str:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def _effects(database: Database) -> list[str]:
     return [row["request_id"] for row in database.rows("SELECT request_id FROM effects ORDER BY request_id")]
 
 
+def _done(database: Database, *changes: Callable[[], object]) -> None:
+    with database.transaction():
+        for change in changes:
+            change()
+
+
+def _undone(database: Database, *changes: Callable[[], object]) -> None:
+    with database.transaction():
+        for change in changes:
+            change()
+        raise ZeroDivisionError
+
+
 def test_the_file_and_its_side_files_are_readable_by_their_owner_only(path: Path) -> None:
     before = os.umask(0)
     try:
@@ -88,19 +102,16 @@ def test_commits_are_synced_and_the_schema_has_a_version(path: Path) -> None:
 
 def test_an_exception_undoes_the_whole_transaction(path: Path) -> None:
     with Database(path) as database:
-        with pytest.raises(ZeroDivisionError), database.transaction():
-            database.execute(EFFECT, ("r", "1"))
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _undone(database, lambda: database.execute(EFFECT, ("r", "1")))
 
         assert _effects(database) == []
 
 
 def test_an_inner_transaction_joins_the_outer_one(path: Path) -> None:
     with Database(path) as database:
-        with pytest.raises(ZeroDivisionError), database.transaction():
-            with database.transaction():
-                database.execute(EFFECT, ("r", "1"))
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _undone(database, lambda: _done(database, lambda: database.execute(EFFECT, ("r", "1"))))
 
         assert _effects(database) == []
 
@@ -109,9 +120,8 @@ def test_an_inner_transaction_that_fails_takes_only_its_own_changes_along(path: 
     with Database(path) as database:
         with database.transaction():
             database.execute(EFFECT, ("r", "1"))
-            with pytest.raises(ZeroDivisionError), database.transaction():
-                database.execute(EFFECT, ("r", "2"))
-                raise ZeroDivisionError
+            with pytest.raises(ZeroDivisionError):
+                _undone(database, lambda: database.execute(EFFECT, ("r", "2")))
             database.execute(EFFECT, ("r", "3"))
 
         assert _effects(database) == ["1", "3"]
@@ -121,15 +131,12 @@ def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(pat
     heard: list[str] = []
     with Database(path) as database:
         with database.transaction():
-            with database.transaction():
-                database.after_commit(lambda: heard.append("inner"))
-            with pytest.raises(ZeroDivisionError), database.transaction():
-                database.after_commit(lambda: heard.append("undone inner"))
-                raise ZeroDivisionError
+            _done(database, lambda: database.after_commit(lambda: heard.append("inner")))
+            with pytest.raises(ZeroDivisionError):
+                _undone(database, lambda: database.after_commit(lambda: heard.append("undone inner")))
             before_commit = list(heard)
-        with pytest.raises(ZeroDivisionError), database.transaction():
-            database.after_commit(lambda: heard.append("undone"))
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _undone(database, lambda: database.after_commit(lambda: heard.append("undone")))
         with database.transaction():
             database.execute(EFFECT, ("r", "1"))
 
@@ -248,6 +255,7 @@ def test_any_flipped_byte_or_cut_leaves_a_node_that_starts(path: Path, tmp_path:
             register.add(table, name=f"table {number}", data_type="csv", tags=[f"tag {number}"], parameters={"k": [1]})
     good = path.read_bytes()
 
+    refused: list[str] = []
     for number in range(150):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -263,10 +271,11 @@ def test_any_flipped_byte_or_cut_leaves_a_node_that_starts(path: Path, tmp_path:
                 database.execute(EFFECT, ("r", "1"))
                 Outbox(database).expire()
         except FedmonError as error:
-            # The number of the schema's version can be hit, and then looks like that of a newer fedmon.
-            assert "upgrade fedmon" in str(error)
-            assert str(folder) in str(error)
+            refused.append(str(error))
         shutil.rmtree(folder)
+
+    # The number of the schema's version can be hit, and then looks like that of a newer fedmon.
+    assert [text for text in refused if "upgrade fedmon" not in text] == []
 
 
 def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:

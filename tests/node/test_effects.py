@@ -74,9 +74,13 @@ def test_an_effect_is_not_remembered_twice(effects: Effects) -> None:
 
 
 def test_an_effect_and_its_reply_are_one_transaction(database: Database, effects: Effects) -> None:
-    with pytest.raises(ZeroDivisionError), database.transaction():
-        effects.remember("r", "one", b"the reply", seconds_from_now(60))
-        raise ZeroDivisionError
+    def fail() -> None:
+        with database.transaction():
+            effects.remember("r", "one", b"the reply", seconds_from_now(60))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
 
     assert effects.stored_reply("r", "one") is None
 

@@ -96,8 +96,12 @@ def test_an_id_is_added_once(outbox: Outbox) -> None:
 
 
 def test_a_decision_is_committed_with_its_cause_or_not_at_all(database: Database, outbox: Outbox) -> None:
-    with pytest.raises(ZeroDivisionError), database.transaction():
-        outbox.add(_decision(1))
-        raise ZeroDivisionError
+    def fail() -> None:
+        with database.transaction():
+            outbox.add(_decision(1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
 
     assert outbox.waiting() == {}

@@ -1,0 +1,452 @@
+"""Every line of the audit proves the one before it; what was altered, taken out or moved is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedmon.common.errors import StorageError
+from fedmon.node.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit
+from fedmon.node.audit_chain import chain_files, verify
+
+WRITE_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from fedmon.node.audit import Audit
+audit = Audit(Path(sys.argv[1]), rotate_bytes=20_000)
+for number in itertools.count():
+    if number % 10:
+        audit.record("request", number=number, text="x" * 100)
+    else:
+        audit.record_durably("decision", number=number)
+    print(number, flush=True)
+"""
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from fedmon.common.errors import StorageError
+from fedmon.node.audit import Audit
+audit = Audit(Path(sys.argv[1]))
+audit.record_durably("before")
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+try:
+    audit.record_durably("decision", note="x" * 1000)
+except StorageError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+audit.record("after")
+audit.close()
+"""
+
+
+def _written(folder: Path, lines: int = 30, *, rotate_bytes: int = 1_500) -> Path:
+    folder.mkdir()
+    with Audit(folder, rotate_bytes=rotate_bytes) as audit:
+        for number in range(lines):
+            audit.record("request", researcher_id="r", number=number)
+    return folder
+
+
+def _raw_lines(folder: Path) -> list[bytes]:
+    return [line for path in chain_files(folder) for line in path.read_bytes().splitlines(keepends=True)]
+
+
+def _lines(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in _raw_lines(folder)]
+
+
+def _position(folder: Path, number: int) -> tuple[Path, int]:
+    """Return the file and the index in it of the line with this number."""
+    for path in chain_files(folder):
+        count = len(path.read_bytes().splitlines())
+        if number <= count:
+            return path, number - 1
+        number -= count
+    raise AssertionError(number)
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_line_holds_its_number_time_event_facts_and_the_hash_of_the_line_before(tmp_path: Path) -> None:
+    with Audit(tmp_path) as audit:
+        first = audit.record("request", researcher_id="r", command="ping")
+        second = audit.record_durably("plan-decision", status="approved")
+
+    lines = _lines(tmp_path)
+    assert (first, second) == (1, 2)
+    assert [list(line) for line in lines] == [
+        ["n", "time", "event", "researcher_id", "command", "prev", "hash"],
+        ["n", "time", "event", "status", "prev", "hash"],
+    ]
+    assert lines[0]["prev"] == "0" * 64
+    assert lines[1]["prev"] == lines[0]["hash"]
+    assert stat.S_IMODE((tmp_path / "audit.jsonl").stat().st_mode) == 0o600
+
+
+def test_an_untouched_audit_is_good_across_restarts_and_rotations(tmp_path: Path) -> None:
+    for number in range(5):
+        with Audit(tmp_path, rotate_bytes=1_000) as audit:
+            for _ in range(7):
+                audit.record("request", run=number)
+
+    result = verify(tmp_path)
+
+    names = [path.name for path in chain_files(tmp_path)]
+    assert (result.ok, result.lines, result.files, result.notes) == (True, 35, len(names), ())
+    assert names == [*sorted(names[:-1]), "audit.jsonl"]
+    assert len(names) > 5
+    assert [line["n"] for line in _lines(tmp_path)] == list(range(1, 36))
+
+
+def test_one_record_is_one_printable_line_whatever_the_facts_hold(tmp_path: Path) -> None:
+    nasty = ["\x1b[31m", "a\nb\r\u2028c", "\u202eabc", "\x00\x7f\x9b", "\udc80\ud800", "é漢\U0001f600", '"\\,"hash":"']
+    with Audit(tmp_path) as audit:
+        for text in nasty:
+            audit.record(text, fact=text, **{text: [text]})
+
+    raw = (tmp_path / "audit.jsonl").read_bytes()
+    assert set(raw) <= {10, *range(32, 127)}
+    assert raw.count(b"\n") == len(nasty)
+    nasty[nasty.index("\udc80\ud800")] = r"\udc80\ud800"
+    assert [line["fact"] for line in _lines(tmp_path)] == nasty
+    assert verify(tmp_path).ok
+
+
+def test_facts_cannot_pose_as_the_chain(tmp_path: Path) -> None:
+    with Audit(tmp_path) as audit, pytest.raises(ValueError, match="may not be called hash, n"):
+        audit.record("request", n=7, hash="x")
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _written(tmp_path_factory.mktemp("chain") / "audit")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_altered_byte_names_its_line(chain: Path, tmp_path: Path, data: st.DataObject) -> None:
+    folder = Path(shutil.copytree(chain, tmp_path / "copy", dirs_exist_ok=True))
+    number = data.draw(st.integers(1, 30))
+    path, index = _position(folder, number)
+    lines = path.read_bytes().splitlines(keepends=True)
+    line = bytearray(lines[index])
+    at = data.draw(st.integers(0, len(line) - 1))
+    line[at] ^= data.draw(st.integers(1, 255))
+    lines[index] = bytes(line)
+    path.write_bytes(b"".join(lines))
+
+    bad = verify(folder).first_bad
+
+    assert bad is not None
+    assert (bad.file, bad.line, bad.n) == (path.name, index + 1, number)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_line_taken_out_moved_or_repeated_is_named(chain: Path, tmp_path: Path, data: st.DataObject) -> None:
+    folder = Path(shutil.copytree(chain, tmp_path / "copy", dirs_exist_ok=True))
+    lines = _raw_lines(folder)
+    kind = data.draw(st.sampled_from(["take out", "swap", "repeat"]))
+    index = data.draw(st.integers(0, 28))
+    other = data.draw(st.integers(index + 1, 29))
+    if kind == "take out":
+        del lines[index:other]
+    elif kind == "swap":
+        lines[index], lines[other] = lines[other], lines[index]
+    else:
+        lines.insert(other, lines[index])
+    for path in chain_files(folder):
+        path.unlink()
+    (folder / "audit.jsonl").write_bytes(b"".join(lines))
+
+    bad = verify(folder).first_bad
+
+    assert bad is not None
+    assert bad.line == (other if kind == "repeat" else index) + 1
+    assert bad.n == bad.line
+
+
+def test_lines_cut_off_the_end_are_missed(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "audit", 30, rotate_bytes=10**6)
+    lines = _raw_lines(folder)
+    (folder / "audit.jsonl").write_bytes(b"".join(lines[:25]))
+
+    assert str(verify(folder).first_bad) == (
+        "audit.jsonl line 26 (number 26): missing: line numbers 26 to 30 had been synced to the disk"
+    )
+
+
+@pytest.mark.parametrize("taken", [0, 1, -1])
+def test_a_file_that_was_taken_away_is_missed(chain: Path, tmp_path: Path, taken: int) -> None:
+    folder = Path(shutil.copytree(chain, tmp_path / "copy"))
+    chain_files(folder)[taken].unlink()
+
+    bad = verify(folder).first_bad
+
+    assert bad is not None
+    assert "missing" in bad.why
+
+
+def test_a_line_written_anew_with_a_fitting_hash_is_named(tmp_path: Path) -> None:
+    _written(tmp_path / "audit", 10, rotate_bytes=10**6)
+    shutil.copytree(tmp_path / "audit", tmp_path / "forged")
+    lines = _raw_lines(tmp_path / "forged")
+    (tmp_path / "forged" / "audit.jsonl").write_bytes(b"".join(lines[:6]))
+    (tmp_path / "forged" / "audit.head").unlink()
+    with Audit(tmp_path / "forged") as audit:
+        audit.record("request", researcher_id="somebody else", number=6)
+    forged = _raw_lines(tmp_path / "forged")[6]
+
+    (tmp_path / "audit" / "audit.jsonl").write_bytes(b"".join([*lines[:6], forged, *lines[7:]]))
+    bad = verify(tmp_path / "audit").first_bad
+
+    assert bad is not None
+    assert (bad.line, "written anew" in bad.why) == (8, True)
+
+
+def test_an_end_written_anew_is_named_and_stays_named_after_the_next_start(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "audit", 10, rotate_bytes=10**6)
+    head = (folder / "audit.head").read_bytes()
+    (folder / "audit.jsonl").write_bytes(b"".join(_raw_lines(folder)[:8]))
+    (folder / "audit.head").unlink()
+    with Audit(folder) as audit:
+        audit.record("request", researcher_id="r", number=8)
+        audit.record("request", researcher_id="r", number=99)
+    (folder / "audit.head").write_bytes(head)
+
+    before = verify(folder).first_bad
+    with Audit(folder) as audit:
+        audit.record("request")
+    after = verify(folder).first_bad
+
+    assert before is not None
+    assert (before.line, "another line had been synced" in before.why) == (10, True)
+    assert after is not None
+    assert (after.line, "written anew" in after.why) == (11, True)
+
+
+def test_lines_that_are_missing_at_the_start_are_noted_and_stay_noted(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "audit", 10, rotate_bytes=10**6)
+    (folder / "audit.jsonl").write_bytes(b"".join(_raw_lines(folder)[:8]))
+
+    with Audit(folder) as audit:
+        audit.record("request")
+
+    noted = _lines(folder)[8]
+    assert (noted["n"], noted["event"], noted["first_missing"], noted["last_missing"]) == (11, "audit-broken", 9, 10)
+    assert str(verify(folder).first_bad) == (
+        "audit.jsonl line 9 (number 9): missing or moved: line numbers 9 to 10; number 11 follows instead"
+    )
+
+
+@pytest.mark.parametrize("torn", [b'{"n":31,"time":"2026', b"\0" * 5000, b"x"])
+def test_half_a_line_of_a_crash_is_put_aside_and_the_chain_goes_on(tmp_path: Path, torn: bytes) -> None:
+    folder = _written(tmp_path / "audit", 30)
+    with (folder / "audit.jsonl").open("ab") as file:
+        file.write(torn)
+
+    seen = verify(folder)
+    with Audit(folder) as audit:
+        audit.record("request")
+
+    event = _lines(folder)[30]
+    result = verify(folder)
+    assert (seen.ok, seen.lines) == (True, 30)
+    assert seen.notes == ("audit.jsonl ends in half a line: it is being written, or a crash cut it off",)
+    assert (event["event"], event["size_bytes"]) == ("audit-torn-line", len(torn))
+    assert (folder / str(event["file"])).read_bytes() == torn
+    assert (result.ok, result.lines, result.notes) == (True, 32, ())
+
+
+def test_a_last_line_that_was_synced_and_then_cut_is_missed(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "audit", 10, rotate_bytes=10**6)
+    content = (folder / "audit.jsonl").read_bytes()
+    (folder / "audit.jsonl").write_bytes(content[:-20])
+
+    bad = verify(folder).first_bad
+
+    assert bad is not None
+    assert (bad.line, "missing" in bad.why) == (10, True)
+
+
+def test_without_its_head_an_audit_says_what_it_cannot_tell(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "audit")
+    (folder / "audit.head").write_bytes(b"\0\0")
+
+    result = verify(folder)
+
+    assert (result.ok, result.notes) == (
+        True,
+        ("audit.head is missing or damaged: whether lines were cut off the end cannot be told",),
+    )
+
+
+def test_an_empty_folder_says_that_there_is_no_audit(tmp_path: Path) -> None:
+    result = verify(tmp_path)
+
+    assert (result.ok, result.lines, len(result.notes)) == (True, 0, 1)
+
+
+def test_metrics_and_logs_are_counted_and_written_once_an_hour_and_at_the_end(tmp_path: Path) -> None:
+    clock = Clock()
+    with Audit(tmp_path, clock=clock) as audit:
+        audit.count_all("metrics", ["host_cpu_busy_ratio", "host_memory_used_bytes"], 10)
+        audit.count("logs", "WARNING")
+        clock.now = COUNT_PERIOD_S - 1
+        audit.record("request")
+        clock.now = COUNT_PERIOD_S
+        audit.count("metrics", "host_cpu_busy_ratio")
+        audit.count("metrics", "host_cpu_busy_ratio", 2)
+        audit.record("request")
+
+    lines = _lines(tmp_path)
+    assert [line["event"] for line in lines] == ["request", "hourly-counts", "request", "hourly-counts"]
+    assert lines[1]["counts"] == {
+        "logs": {"WARNING": 1},
+        "metrics": {"host_cpu_busy_ratio": 11, "host_memory_used_bytes": 10},
+    }
+    assert lines[3]["counts"] == {"metrics": {"host_cpu_busy_ratio": 2}}
+
+
+def test_no_number_of_names_makes_a_counted_hour_large(tmp_path: Path) -> None:
+    with Audit(tmp_path) as audit:
+        audit.count_all("metrics", (f"name_{number}" for number in range(MAX_COUNTED_NAMES + 500)))
+
+    counts = _lines(tmp_path)[0]["counts"]
+    assert isinstance(counts, dict)
+    assert (len(counts["metrics"]), counts["metrics"][OTHER_NAMES]) == (MAX_COUNTED_NAMES + 1, 500)
+
+
+def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    assert child.stdout.startswith(f"the audit {tmp_path}/audit.jsonl cannot be written: ")
+    assert [line["event"] for line in _lines(tmp_path)] == ["before", "after"]
+    assert verify(tmp_path).ok
+
+
+def test_a_closed_audit_takes_nothing_more(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    audit.close()
+    audit.close()
+
+    with pytest.raises(StorageError, match="is closed"):
+        audit.record("request")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"nowhere/audit\.jsonl cannot be written: No such file"):
+        Audit(tmp_path / "nowhere")
+
+
+def test_what_was_written_survives_a_killed_process(tmp_path: Path) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rounds = random.Random(seed)
+    acknowledged = 0
+    for _ in range(5):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        seen = [child.stdout.readline() for _ in range(rounds.randint(1, 300))]
+        child.send_signal(signal.SIGKILL)
+        seen += child.stdout.readlines()
+        child.wait()
+        child.stdout.close()
+        acknowledged += sum(line.endswith("\n") for line in seen)
+
+        result = verify(tmp_path)
+        assert result.first_bad is None
+        assert result.lines >= acknowledged
+    assert result.files > 2
+
+
+def test_threads_write_whole_lines_into_one_chain_while_another_process_reads(tmp_path: Path) -> None:
+    results: list[bool] = []
+    writing = threading.Event()
+    with Audit(tmp_path, rotate_bytes=30_000) as audit:
+
+        def write(name: str) -> None:
+            for number in range(400):
+                audit.record("request", name=name, number=number, text="x" * (number % 50))
+                audit.count("logs", name)
+
+        def read() -> None:
+            while not writing.is_set():
+                results.append(verify(tmp_path).ok)
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+        reader = threading.Thread(target=read)
+        reader.start()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        writing.set()
+        reader.join()
+
+    lines = _lines(tmp_path)
+    assert [[line["number"] for line in lines if line.get("name") == name] for name in "abcd"] == [list(range(400))] * 4
+    assert verify(tmp_path).ok
+    assert results
+    assert all(results)
+
+
+def test_a_line_costs_little(tmp_path: Path) -> None:
+    with Audit(tmp_path) as audit:
+        audit.record("request")
+        best = float("inf")
+        for _ in range(20):
+            start = time.thread_time()
+            for number in range(100):
+                audit.record("request", researcher_id="researcher", command="ping", id="018f", sequence=number)
+            best = min(best, (time.thread_time() - start) / 100)
+
+    assert best < 40e-6
+
+
+def test_the_chain_needs_no_rights_beyond_its_owner(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = _written(tmp_path / "audit")
+    finally:
+        os.umask(before)
+
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_a_crash_in_the_middle_of_a_rotation_loses_nothing(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "audit", 10, rotate_bytes=10**6)
+    (folder / "audit.jsonl").rename(folder / "audit-000000000000001.jsonl")
+
+    with Audit(folder) as audit:
+        audit.record("request")
+
+    result = verify(folder)
+    assert (result.ok, result.files, result.lines) == (True, 2, 11)
