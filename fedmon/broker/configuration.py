@@ -95,7 +95,7 @@ def _listener(listener: Listener, access: Access) -> str:
         return template("listener_open.conf").substitute(address=address, max_connections=max_connections)
     role = listener.role.value
     certificates = access.client_certificates and listener.role in CERTIFICATE_ROLES
-    return template("listener.conf").substitute(
+    text = template("listener.conf").substitute(
         role=role,
         address=address,
         max_connections=max_connections,
@@ -108,3 +108,4 @@ def _listener(listener: Listener, access: Access) -> str:
         client_id="use_username_as_clientid true\n" if listener.role is Role.NODE else "",
         tls=template("tls.conf").substitute() if access.tls else "",
     )
+    return text.rstrip() + "\n"

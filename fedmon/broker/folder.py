@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import fcntl
 import os
 import pathlib
@@ -16,6 +17,15 @@ from fedmon.common.errors import FolderInUseError, StorageError
 
 _RUNNING = "running.pid"
 _CHANGING = "users.lock"
+_WITH_USERS = b"users"
+
+
+class Reload(enum.Enum):
+    """What became of the wish that a running broker reads its users again."""
+
+    DONE = "done"
+    NOT_RUNNING = "not running"
+    RESTART_NEEDED = "restart needed"
 
 
 def default_folder() -> pathlib.Path:
@@ -39,31 +49,32 @@ class BrokerFolder:
             ) from None
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, *, has_users: bool) -> Iterator[None]:
         """Hold the folder for the broker that runs in it. Raises FolderInUseError."""
         with self._open(_RUNNING) as descriptor:
             if not _try_lock(descriptor):
+                pid, _ = _written(descriptor)
                 raise FolderInUseError(
-                    f"a broker with process id {self._written_pid(descriptor) or 'unknown'} runs in {self.path}; stop "
-                    f"it, or choose another --data-dir"
+                    f"a broker with process id {pid or 'unknown'} runs in {self.path}; stop it, or choose another "
+                    f"--data-dir"
                 )
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+            os.pwrite(descriptor, b"%d %s\n" % (os.getpid(), _WITH_USERS if has_users else b"open"), 0)
             yield
 
-    def reload_running(self) -> bool:
-        """Have the broker that runs in this folder read its users again; returns whether one runs."""
+    def reload_running(self) -> Reload:
+        """Have the broker that runs in this folder read its users again, when one does."""
         if not (self.path / _RUNNING).exists():
-            return False
+            return Reload.NOT_RUNNING
         with self._open(_RUNNING) as descriptor:
             if _try_lock(descriptor):
-                return False
-            pid = self._written_pid(descriptor)
-            if pid is None:
-                return False
+                return Reload.NOT_RUNNING
+            pid, has_users = _written(descriptor)
+            if pid is None or not has_users:
+                return Reload.RESTART_NEEDED
             # The lock is held, so the process that wrote its id is alive.
             os.kill(pid, signal.SIGHUP)
-            return True
+            return Reload.DONE
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
@@ -101,9 +112,10 @@ class BrokerFolder:
         finally:
             os.close(descriptor)
 
-    def _written_pid(self, descriptor: int) -> int | None:
-        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
+
+def _written(descriptor: int) -> tuple[int | None, bool]:
+    pid, _, kind = os.pread(descriptor, 32, 0).strip().partition(b" ")
+    return int(pid) if pid.isdigit() else None, kind == _WITH_USERS
 
 
 def _try_lock(descriptor: int) -> bool:

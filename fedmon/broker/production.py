@@ -23,7 +23,8 @@ def production_files(*, client_certificates: bool = False) -> dict[str, str]:
                 heading=_HEADING,
                 listeners=tuple(Listener(host="", port=FIRST_PORT + role.port_offset, role=role) for role in Role),
                 access=Access(tls=True, client_certificates=client_certificates),
-                log_destination="stdout",
+                # mosquitto 2.0 holds back standard output by the page when it goes to no terminal.
+                log_destination="stderr",
             )
         ),
         **{f"acl/{role.file_name}": render_acl(role) for role in Role},

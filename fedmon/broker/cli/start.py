@@ -58,7 +58,7 @@ def start(
     folder = BrokerFolder(data_dir or default_folder())
     folder.make()
     broker = _made(folder.path, host, port, engine, client_certificates=client_certificates)
-    with folder.running(), _Signals(broker):
+    with folder.running(has_users=broker.has_users), _Signals(broker):
         try:
             broker.start()
             if print_url:

@@ -10,13 +10,20 @@ import typer
 
 from fedmon.broker import passwords
 from fedmon.broker.cli.output import DataDir, Json, emit
-from fedmon.broker.folder import BrokerFolder, default_folder
+from fedmon.broker.folder import BrokerFolder, Reload, default_folder
 from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
 from fedmon.common.errors import SettingsError
 from fedmon.common.settings import read_secret
 
 user_app = typer.Typer(name="user", help="Add, list and remove the users of a broker.", no_args_is_help=True)
+
+_TOLD = {
+    Reload.DONE: "the running broker read its users again",
+    Reload.NOT_RUNNING: "no broker of ours runs from this folder; one in a container reads its users on: "
+    "docker compose kill -s HUP mosquitto",
+    Reload.RESTART_NEEDED: "the running broker was started without users and is still open: restart it now",
+}
 
 
 @user_app.command("add")
@@ -49,7 +56,7 @@ def add_user(
     Users(folder).add(name, role, password, replace=replace)
     if save is not None:
         _save(save, password)
-    running = folder.reload_running()
+    reload = folder.reload_running()
     printed = None if given or save else password
     emit(
         {
@@ -57,7 +64,7 @@ def add_user(
             "role": role.value,
             "password": printed,
             "password_file": str(save) if save else None,
-            "reloaded": running,
+            "reload": reload.value,
             "data_dir": str(folder.path),
         },
         "\n".join(
@@ -65,7 +72,7 @@ def add_user(
                 f"{role.value} {name} is a user of the broker in {folder.path}",
                 *([f"password, shown this once: {printed}"] if printed else []),
                 *([f"its password is in {save}"] if save else []),
-                _told(running=running),
+                _TOLD[reload],
             ]
         ),
         as_json=as_json,
@@ -91,27 +98,17 @@ def remove_user(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a user. A connection that stands is not cut: restart the broker for that.
+    """Remove a user; a broker that runs from this folder disconnects it.
 
     Exit codes: 0 removed, 1 failed, 3 no such user.
     """
     folder = BrokerFolder(data_dir or default_folder())
     role = Users(folder).remove(name)
-    running = folder.reload_running()
+    reload = folder.reload_running()
     emit(
-        {"user": name, "role": role.value, "reloaded": running, "data_dir": str(folder.path)},
-        f"{role.value} {name} is removed and cannot log in again; a connection that stands stays until the broker is "
-        f"restarted\n{_told(running=running)}",
+        {"user": name, "role": role.value, "reload": reload.value, "data_dir": str(folder.path)},
+        f"{role.value} {name} is removed\n{_TOLD[reload]}",
         as_json=as_json,
-    )
-
-
-def _told(*, running: bool) -> str:
-    if running:
-        return "the running broker read its users again"
-    return (
-        "no broker of ours runs from this folder; one in a container reads its users on: "
-        "docker compose kill -s HUP mosquitto"
     )
 
 

@@ -1,0 +1,46 @@
+"""Certificates for tests, made with the commands that the broker's README gives."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from fedmon.broker.configuration import raw_template
+from tests.support.requirements import require
+
+
+def make_broker_certificate(folder: Path) -> None:
+    """Fill ``certificates/`` of a broker's folder, by the README's own lines."""
+    require(shutil.which("openssl"), "openssl is not on PATH")
+    block = re.search(r"```sh certificates\n(.*?)```", raw_template("README.md"), re.DOTALL)
+    assert block is not None
+    (folder / "certificates").mkdir(mode=0o700, exist_ok=True)
+    _run(["sh", "-ec", block[1]], folder)
+
+
+def make_client_authority(folder: Path, name: str) -> None:
+    """Make ``<name>-ca.crt`` and its key in a folder."""
+    key, certificate = f"{name}-ca.key", f"{name}-ca.crt"
+    subject = ["-subj", f"/CN={name} authority", "-days", "2"]
+    _run(
+        ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", *subject, "-keyout", key, "-out", certificate],
+        folder,
+    )
+
+
+def make_client_certificate(folder: Path, authority: str, common_name: str) -> tuple[Path, Path]:
+    """Make a certificate for a party; returns the paths of certificate and key."""
+    stem = f"{authority}-{common_name}"
+    key, request, certificate = (f"{stem}.{ending}" for ending in ("key", "csr", "crt"))
+    subject = ["-subj", f"/CN={common_name}"]
+    _run(["openssl", "req", "-newkey", "ed25519", "-nodes", *subject, "-keyout", key, "-out", request], folder)
+    signer = ["-CA", f"{authority}-ca.crt", "-CAkey", f"{authority}-ca.key", "-CAcreateserial"]
+    _run(["openssl", "x509", "-req", "-days", "2", "-in", request, *signer, "-out", certificate], folder)
+    return folder / certificate, folder / key
+
+
+def _run(command: list[str], folder: Path) -> None:
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
+    assert finished.returncode == 0, finished.stderr

@@ -1,0 +1,116 @@
+"""The production folder, running: its very files and modes, with other ports and one listener that sees everything."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from typing import Self
+
+from fedmon.broker import ports, probe
+from fedmon.broker.engine import MosquittoEngine
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.production import FIRST_PORT, PRIVATE_FOLDERS, production_files
+from fedmon.broker.roles import Role
+from fedmon.broker.users import Users
+from fedmon.common.clock import Deadline
+from tests.broker.certificates import make_broker_certificate, make_client_authority
+from tests.support.requirements import require
+
+RENDERED = pathlib.Path(__file__).parents[2] / "broker"
+PASSWORD = "correct horse battery"
+_NOBODY = 65_534
+
+
+class Production:
+    """A copy of ``broker/`` in a folder of the test, as the README's steps leave it; a context manager."""
+
+    def __init__(self, folder: pathlib.Path, users: dict[str, Role], *, client_certificates: bool = False) -> None:
+        require(MosquittoEngine.available(), "mosquitto is not on PATH")
+        self.folder = BrokerFolder(folder)
+        self.folder.make()
+        self.ca_file = folder / "certificates" / "ca.crt"
+        for name, text in production_files(client_certificates=client_certificates).items():
+            self.folder.replace(name, text)
+        for name in PRIVATE_FOLDERS:
+            BrokerFolder(folder / name).make()
+        make_broker_certificate(folder)
+        if client_certificates:
+            for role in (Role.NODE, Role.RESEARCHER):
+                make_client_authority(folder / "certificates", role.file_name)
+        for role in Role:
+            (folder / "passwords" / role.file_name).touch(mode=0o600)
+        for name, role in users.items():
+            Users(self.folder).add(name, role, PASSWORD)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        free = ports.free_ports("127.0.0.1", len(Role) + 1)
+        self.ports = dict(zip(Role, free, strict=False))
+        self.observer_port = free[-1]
+        folder = self.folder.path
+        text = (folder / "mosquitto.conf").read_text()
+        for role, port in self.ports.items():
+            text, count = re.subn(
+                rf"^listener {FIRST_PORT + role.port_offset}$", f"listener {port} 127.0.0.1", text, flags=re.MULTILINE
+            )
+            assert count == 1
+        # Settings are per listener, so this one changes nothing for the others; it has no access list.
+        text += f"\nlistener {self.observer_port} 127.0.0.1\nallow_anonymous true\n"
+        self.folder.replace("mosquitto.conf", text)
+        self._start(folder)
+        return self
+
+    def _start(self, folder: pathlib.Path) -> None:
+        owner: dict[str, int | list[int]] = {}
+        if os.geteuid() == 0:
+            # As in the container: an ordinary user, who owns the files.
+            for path in [folder, *folder.rglob("*")]:
+                os.chown(path, _NOBODY, _NOBODY)
+            owner = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
+        with (folder / "mosquitto.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [str(MosquittoEngine.program()), "-c", "mosquitto.conf"],
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **owner,  # type: ignore[call-overload]  # the three of them as keywords
+            )
+        deadline = Deadline(10.0)
+        while probe.ask("127.0.0.1", self.observer_port, timeout_s=1.0) is not probe.Answer.ACCEPTED:
+            assert self._process.poll() is None, self.log()
+            assert not deadline.passed(), self.log()
+
+    def reload(self) -> None:
+        """Have mosquitto read its users again, as ``docker compose kill -s HUP`` does."""
+        assert self._process is not None
+        if os.geteuid() == 0:
+            for path in (self.folder.path / "passwords").iterdir():
+                os.chown(path, _NOBODY, _NOBODY)
+        before = self.log().count("Reloading config")
+        self._process.send_signal(1)
+        deadline = Deadline(5.0)
+        while self.log().count("Reloading config") == before:
+            assert not deadline.passed(), self.log()
+
+    def log(self) -> str:
+        return (self.folder.path / "mosquitto.log").read_text(errors="replace")
+
+    def __exit__(self, *_exception: object) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        assert self._process.wait(10.0) == 0, self.log()
+
+
+def copied_modes(folder: pathlib.Path) -> dict[str, int]:
+    """Return the modes of all files and folders below."""
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in sorted(folder.rglob("*"))}
+
+
+def mosquitto_client(name: str) -> str:
+    """Return the path of one of mosquitto's client programs."""
+    program = shutil.which(name)
+    require(program, f"{name} is not on PATH")
+    return str(program)
