@@ -68,6 +68,7 @@ class Machinery:
         self.settled = threading.Event()
         self._marker = b""
         self._greeting: Waiting | None = None
+        self._was_connected = False
         self._leases = Leases(asker, pending, self._on_lease_answer)
         self._logs = Logs(dispatcher)
         self._lock = threading.Lock()
@@ -164,8 +165,10 @@ class Machinery:
         else:
             self._settling.interrupt()
             self.settled.clear()
-        for waiting in self._pending.all_open():
-            waiting.ask_all_again()
+        if self._was_connected or not link.up:
+            for waiting in self._pending.all_open():
+                waiting.ask_all_again()
+        self._was_connected = True
 
     def on_marker(self, payload: bytes) -> None:
         """Note that everything retained was heard."""

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Reply
+from fedmon.common.wire.messages import DatasetsReply, Reply
 from fedmon.researcher.tables import html_table, text_table
 
 R = TypeVar("R", bound=Reply)
@@ -93,12 +93,12 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
         return len(self._outcomes)
 
     @property
-    def ok(self) -> dict[NodeId, R]:
+    def ok(self) -> dict[str, R]:
         """The replies of the nodes that did what they were asked."""
         return {node_id: outcome.reply for node_id, outcome in self.items() if outcome.ok and outcome.reply is not None}
 
     @property
-    def failed(self) -> dict[NodeId, Outcome[R]]:
+    def failed(self) -> dict[str, Outcome[R]]:
         """The outcomes of all other nodes."""
         return {node_id: outcome for node_id, outcome in self.items() if not outcome.ok}
 
@@ -119,7 +119,9 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
         """Say why there is nothing, or nothing more, to see."""
         if not self:
             return f"no node answered {self.command}: none is known. {self.circumstances.sentence()}"
-        return f"{len(self.ok)} of {len(self)} nodes: ok. {self.circumstances.sentence()}"
+        listed = [reply for reply in self.ok.values() if isinstance(reply, DatasetsReply)]
+        found = f", {sum(len(reply.datasets) for reply in listed)} datasets" if listed else ""
+        return f"{len(self.ok)} of {len(self)} nodes: ok{found}. {self.circumstances.sentence()}"
 
     def __str__(self) -> str:
         return f"{text_table(self.rows())}\n{self.explanation()}" if self else self.explanation()

@@ -12,6 +12,7 @@ from fedmon.researcher.connection import Connection
 from fedmon.researcher.decisions import Decisions
 from fedmon.researcher.dispatcher import Dispatcher
 from fedmon.researcher.inbox import Inbox
+from fedmon.researcher.instances import claim_instance
 from fedmon.researcher.machinery import Machinery
 from fedmon.researcher.outcomes import Circumstances
 from fedmon.researcher.pending import Pending
@@ -41,8 +42,7 @@ class Parts:
 
     def __init__(self, settings: ResearcherSettings, *, instance: str | None, timeout_s: float) -> None:
         self.researcher_id, self.timeout_s = settings.id, timeout_s
-        self.instance = instance or "main"
-        queue = None
+        self.instance, queue = claim_instance(settings.folder, settings.id, wanted=instance)
         self.tally = Tally()
         self.roster = Roster()
         self.pending = Pending(new_id())

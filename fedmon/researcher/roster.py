@@ -16,6 +16,8 @@ from fedmon.common.wire.messages import Presence
 
 PRESENCE_EVERY_S = 30.0
 STALE_AFTER_S = 3 * PRESENCE_EVERY_S
+CONFIRMED_WITHIN_S = 5.0
+"""Time for a node to come back with the broker; one that neither came nor is remembered is not waited for."""
 MAX_NODES = 10_000
 DOUBLES_BEFORE_ID_IN_USE = 2
 
@@ -74,6 +76,7 @@ class _Entry:
         self.state = NodeState.ONLINE
         self.since: datetime | None = None
         self.known_at = now.mono
+        self.unconfirmed_since: float | None = None
         self.last_seen: Instant | None = None
         self.reason = self.agent_version = ""
         self.boot = -1
@@ -87,14 +90,27 @@ class _Entry:
         return now.mono - max(self.known_at, self.last_seen.mono if self.last_seen else 0.0)
 
     def is_stale(self, now: Instant) -> bool:
-        return self.state is not NodeState.OFFLINE and (self.silent or self.unheard_s(now) > STALE_AFTER_S)
+        return self.state is not NodeState.OFFLINE and (
+            self.silent or self.unheard_s(now) > STALE_AFTER_S or self.is_unconfirmed(now)
+        )
+
+    def is_unconfirmed(self, now: Instant) -> bool:
+        return self.unconfirmed_since is not None and now.mono - self.unconfirmed_since > CONFIRMED_WITHIN_S
+
+    def alive(self, now: Instant) -> None:
+        self.last_seen, self.unconfirmed_since = now, None
+        self.silent = self.said_stale = False
 
     def view(self, now: Instant) -> Node:
         state, reason = self.state, self.reason
         if self.is_stale(now):
             state = NodeState.STALE
-            heard = "said to be online, but not heard since we connected"
-            reason = f"unheard for {self.unheard_s(now):.0f} s" if self.last_seen else heard
+            if self.is_unconfirmed(now):
+                reason = "not heard of since the connection came back"
+            elif self.last_seen is None:
+                reason = "said to be online, but not heard since we connected"
+            else:
+                reason = f"unheard for {self.unheard_s(now):.0f} s"
         return Node(
             node_id=self.node_id,
             state=state,
@@ -162,11 +178,11 @@ class Roster:
             died = state is NodeState.OFFLINE and not retained and entry.state is not state
             entry.since = now.utc if died else presence.since
         entry.state, entry.boot, entry.reason = state, presence.boot, presence.reason
+        entry.unconfirmed_since = None
         entry.agent_version = presence.agent_version
         entry.capabilities, entry.streams = tuple(presence.capabilities), tuple(presence.streams)
         if not retained and state is not NodeState.OFFLINE:
-            entry.last_seen = now
-            entry.silent = entry.said_stale = False
+            entry.alive(now)
             self._hidden.pop(entry.node_id, None)
 
     def heard(self, node_id: NodeId, *, now: Instant, revives: bool) -> Change | None:
@@ -188,10 +204,10 @@ class Roster:
                 if not revives:
                     return None
                 entry.state, entry.reason, entry.since = NodeState.ONLINE, "", now.utc
-                entry.last_seen, entry.silent, entry.said_stale = now, False, False
+                entry.alive(now)
                 return Change(node=entry.view(now))
             was_stale = entry.said_stale or entry.silent
-            entry.last_seen, entry.silent, entry.said_stale = now, False, False
+            entry.alive(now)
             return Change(node=entry.view(now)) if was_stale else None
 
     def silent(self, node_id: NodeId) -> None:
@@ -213,7 +229,7 @@ class Roster:
         """Count silence from now on: while we were away, nobody could be heard."""
         with self._lock:
             for entry in self._entries.values():
-                entry.known_at = now.mono
+                entry.known_at = entry.unconfirmed_since = now.mono
 
     def expected(self, now: Instant) -> set[NodeId]:
         """Return the nodes that will answer, as far as we know."""

@@ -405,6 +405,8 @@ def _explained(error: Exception, host: Host, timeout_s: float) -> str:
         return f"its certificate is not trusted: {error.verify_message}; name the right ca_file"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}; is this a TLS port?"
+    if isinstance(error, ConnectionResetError):
+        return "it broke off the connection; does this port speak TLS (mqtts://), or not (mqtt://), as the URL says?"
     if isinstance(error, UnicodeError):
         return f"{host.host!r} is not a host name"
     return str(error)

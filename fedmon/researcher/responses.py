@@ -1,0 +1,109 @@
+"""`Responses`: what nodes answered, each reply once, as the historic `Requests` returns it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
+
+from fedmon.common.errors import FedmonError, InvalidInputError
+
+
+class NoDataframeError(FedmonError):
+    """A dataframe was asked for where pandas is not installed."""
+
+
+class Responses:
+    """A list of replies without repeats, in the order of arrival."""
+
+    def __init__(self, data: list[Any] | dict[str, Any]) -> None:
+        self._data: list[Any] = []
+        self._known: set[Hashable] = set()
+        self._place_of_node: dict[str, int] = {}
+        if not isinstance(data, list | dict):
+            raise InvalidInputError(f"Responses takes a list of replies or one reply (a dict), not {_kind(data)}")
+        self._add([data] if isinstance(data, dict) else data)
+
+    def data(self) -> list[Any]:
+        """Return the replies as a list."""
+        return self._data
+
+    def set_data(self, data: list[Any]) -> list[Any]:
+        """Replace all replies and return them. Raises InvalidInputError for what is no list."""
+        if not isinstance(data, list):
+            raise InvalidInputError(f"set_data takes a list of replies, not {_kind(data)}")
+        replies = list(data)
+        self._data, self._known, self._place_of_node = [], set(), {}
+        self._add(replies)
+        return self._data
+
+    def append(self, response: list[Any] | dict[str, Any] | Responses) -> list[Any]:
+        """Add one reply, a list of them, or other responses, and return all; what is there already is left out.
+
+        Raises InvalidInputError for anything else.
+        """
+        if isinstance(response, dict):
+            self._add([response])
+        elif isinstance(response, list):
+            self._add([reply for part in response for reply in (part if isinstance(part, Responses) else [part])])
+        elif isinstance(response, Responses):
+            self._add(list(response))
+        else:
+            raise InvalidInputError(
+                f"append takes a reply (a dict), a list of them or Responses, not {_kind(response)}"
+            )
+        return self._data
+
+    def dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row a reply. Raises NoDataframeError where pandas is not installed."""
+        try:
+            # By name, because pandas belongs to the reports; here it is a convenience for who has it.
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise NoDataframeError(
+                "dataframe() needs pandas, which is not installed: `pip install pandas`, or use data()"
+            ) from None
+        return pandas.DataFrame(self._data)
+
+    def get_index_from_node_id(self, node_id: str) -> int | None:
+        """Return the index of the latest reply of a node, null when there is none."""
+        return self._place_of_node.get(node_id)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, item: int) -> Any:
+        return self._data[item]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._data)
+
+    def __repr__(self) -> str:
+        return repr(self._data)
+
+    def _add(self, replies: Iterable[Any]) -> None:
+        for reply in replies:
+            token = _token(reply)
+            if token in self._known:
+                continue
+            self._known.add(token)
+            node_id = reply.get("node_id") if isinstance(reply, dict) else None
+            if isinstance(node_id, str):
+                self._place_of_node[node_id] = len(self._data)
+            self._data.append(reply)
+
+
+def _token(value: Any) -> Hashable:
+    """Return something hashable that equals that of another value exactly when the values are equal."""
+    if isinstance(value, dict):
+        return dict, frozenset((key, _token(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_token, value))
+    if isinstance(value, Hashable):
+        return value
+    # Of what cannot be hashed nothing is known but that it is itself.
+    return type(value), id(value)
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

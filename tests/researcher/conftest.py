@@ -1,0 +1,27 @@
+"""Fixtures of the researcher's tests: a mosquitto, a folder, a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.researcher.federation import Federation
+from tests.support.brokers import Broker
+
+Open = Callable[..., Federation]
+
+
+@pytest.fixture
+def federate(mosquitto: Broker, tmp_path: Path) -> Iterator[Open]:
+    """Return a function that opens federations on one mosquitto, closed at the end of the test."""
+    with ExitStack() as opened:
+
+        def federate(**options: Any) -> Federation:
+            defaults: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice", "timeout_s": 2.0}
+            return opened.enter_context(Federation(mosquitto.url, **(defaults | options)))
+
+        yield federate

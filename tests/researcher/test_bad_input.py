@@ -1,0 +1,230 @@
+"""Bad input on a real broker: counted, logged at a sane rate, and the next valid message is served."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from bench.echo_nodes import VERSION, Message, now_utc
+from fedmon.researcher.federation import Federation
+from tests.researcher.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.waiting import wait_until
+
+MEGABYTE = 1024 * 1024
+DEEP = b'{"protocol_version":"fedmon/1","command":"pong","x":' + b"[" * 40_000 + b"]" * 40_000 + b"}"
+
+
+def pong(**changes: Any) -> Message:
+    honest = {
+        "command": "pong",
+        "protocol_version": VERSION,
+        "node_id": "a",
+        "researcher_id": "alice",
+        "id": "01890000-0000-7000-8000-000000000000",
+        "session": "another-session",
+        "sequence": 1,
+        "success": True,
+        "time": now_utc(),
+        "boot": 1,
+        "agent_version": "echo",
+    }
+    return honest | changes
+
+
+def without(key: str) -> Message:
+    return {name: value for name, value in pong().items() if name != key}
+
+
+BAD: dict[str, Message | bytes] = {
+    "invalid JSON": b'{"command": "pong"',
+    "wrong protocol version": pong(protocol_version="fedmon/2"),
+    "no protocol version": without("protocol_version"),
+    "unknown command": pong(command="reboot"),
+    "no command": without("command"),
+    "wrong field type": pong(sequence="one"),
+    "missing field": without("time"),
+    "NaN": b'{"protocol_version":"fedmon/1","command":"pong","sequence":NaN}',
+    "duplicate keys": json.dumps(pong()).encode()[:-1] + b',"sequence":2}',
+    "deep nesting": DEEP,
+    "over-long payload": json.dumps(pong(agent_version="x" * 150_000)).encode(),
+    "a list": b"[]",
+    "empty payload": b"",
+    "binary noise": bytes(range(256)),
+    "not UTF-8": b'{"protocol_version":"fedmon/1","command":"\xff\xfe"}',
+    "huge number": b'{"protocol_version":"fedmon/1","sequence":' + b"9" * 5000 + b"}",
+}
+FOREIGN = {
+    "body naming another sender": (pong(node_id="b"), "messages naming another sender"),
+    "reply for another researcher": (pong(researcher_id="bob"), "replies for another researcher"),
+}
+
+
+@pytest.fixture
+def node(mosquitto: Broker) -> Any:
+    with EchoNode(mosquitto.port, "a") as running:
+        yield running
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_reply_that_cannot_be_read_is_counted_and_the_next_request_is_served(
+    node: EchoNode, federate: Open, what: str
+) -> None:
+    federation = federate()
+
+    node.publish("general/researcher/alice/main/a", BAD[what])
+    wait_until(lambda: federation.status().counters)
+
+    assert federation.status().counters == {"unreadable messages (reply)": 1}
+    assert federation.status().kept_replies == 0
+    assert list(federation.ping().ok) == ["a"]
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_reply_that_belongs_elsewhere_is_counted_and_never_an_answer(
+    node: EchoNode, federate: Open, what: str
+) -> None:
+    message, counter = FOREIGN[what]
+    federation = federate()
+
+    node.publish("general/researcher/alice/main/a", message)
+    wait_until(lambda: federation.status().counters)
+
+    assert federation.status().counters == {counter: 1}
+    assert federation.status().kept_replies == 0
+    assert list(federation.ping().ok) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sequence": 999}, {"session": "another"}, {"command": "list", "datasets": [], "count": 0}], ids=str
+)
+def test_an_answer_with_a_wrong_sequence_session_or_kind_never_counts(
+    node: EchoNode, federate: Open, wrong: Message
+) -> None:
+    federation = federate()
+    federation.nodes()
+    node.answer = lambda request: [(node.honest(request) or {}) | wrong]
+
+    outcomes = federation.ping(timeout_s=0.4)
+
+    assert not outcomes.ok
+    assert federation.status().counters["replies of a wrong session, sequence or kind"] == 2
+
+
+def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
+    def as_b(request: Message) -> bytes:
+        lie = json.dumps((node.honest(request) or {}) | {"node_id": "b"}).encode()
+        node.publish(f"general/researcher/alice/main/{node.node_id}", lie)
+        return json.dumps(node.honest(request)).encode()
+
+    with EchoNode(mosquitto.port, "b", answer=lambda _: None):
+        federation = federate()
+        wait_until(lambda: len(federation.nodes().online) == 2)
+        node.answer = as_b
+
+        outcomes = federation.ping(timeout_s=0.4)
+
+    assert list(outcomes.ok) == ["a"]
+    assert federation.status().counters["messages naming another sender"] == 1
+
+
+def test_a_retained_reply_is_refused(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
+    node.publish("general/researcher/alice/main/a", pong(), retain=True)
+
+    federation = federate()
+    wait_until(lambda: federation.status().counters)
+
+    assert federation.status().counters == {"retained messages refused (reply)": 1}
+    assert list(federation.ping().ok) == ["a"]
+
+
+def test_two_researchers_and_two_instances_never_see_each_others_replies(
+    node: EchoNode, mosquitto: Broker, federate: Open
+) -> None:
+    parties = [federate(), federate(instance="second"), federate(researcher_id="bob"), federate(researcher_id="bob2")]
+    for party in parties:
+        party.nodes()
+    failures: list[str] = []
+
+    def ask(party: Federation) -> None:
+        failures.extend(
+            party.instance
+            for _ in range(25)
+            if list(party.ping().ok) != ["a"] or len(party.search(["breast"]).ok["a"].datasets) != 2
+        )
+
+    threads = [threading.Thread(target=ask, args=(party,)) for party in parties]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert failures == []
+    assert [party.status().counters for party in parties] == [{}, {}, {}, {}]
+    assert [party.status().kept_replies for party in parties] == [0, 0, 0, 0]
+
+
+def test_requests_of_many_threads_never_take_each_others_replies(node: EchoNode, federate: Open) -> None:
+    federation = federate(timeout_s=10)
+    federation.nodes()
+    wrong: list[Any] = []
+
+    def ask(number: int) -> None:
+        for _ in range(20):
+            match number % 3:
+                case 0:
+                    result: Any = list(federation.ping().ok) == ["a"]
+                case 1:
+                    result = len(federation.datasets().ok["a"].datasets) == 2
+                case _:
+                    result = [one.name for one in federation.search(["part-1"]).ok["a"].datasets] == ["table 1"]
+            if not result:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert wrong == []
+    assert len({request["sequence"] for request in node.received}) == len(node.received)
+
+
+def test_ten_thousand_junk_replies_are_counted_quietly_and_cost_no_memory(
+    node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    federation = federate(timeout_s=10)
+    assert federation.ping().ok
+    gc.collect()
+    process = psutil.Process(os.getpid())
+    before = process.memory_info().rss
+    kinds = [
+        b"{",
+        json.dumps(pong(node_id="b")).encode(),
+        json.dumps(pong(protocol_version="x/1")).encode(),
+        DEEP[:2000],
+    ]
+
+    for number in range(10_000):
+        node.publish("general/researcher/alice/main/a", kinds[number % len(kinds)], qos=0)
+    started = time.monotonic()
+    outcomes = federation.ping()
+    wait_until(lambda: sum(federation.status().counters.values()) == 10_000, 20)
+
+    assert list(outcomes.ok) == ["a"]
+    assert time.monotonic() - started < 10
+    assert len(caplog.records) <= 4
+    gc.collect()
+    assert process.memory_info().rss - before < 20 * MEGABYTE
+    assert federation.ping().ok

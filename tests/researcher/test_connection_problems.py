@@ -1,0 +1,186 @@
+"""Problems of the connection: one error within the stated timeout that names host, port and cause."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedmon.common.errors import ConnectionFailedError, FedmonError, IdInUseError, NotConnectedError, SettingsError
+from fedmon.researcher.federation import Federation
+from tests.researcher.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.ports import free_port
+from tests.support.stubborn import silent_peer
+from tests.support.waiting import wait_until
+
+TIMEOUT_S = 1.0
+
+
+def failure(url: str, folder: Path, **options: object) -> tuple[FedmonError, float, float]:
+    """Return the error of opening a federation, how long it took, and how much CPU time."""
+    started, cpu = time.monotonic(), time.process_time()
+    with pytest.raises(FedmonError) as caught:
+        Federation(url, folder=folder, timeout_s=TIMEOUT_S, **options).start()  # type: ignore[arg-type] # a test's
+    return caught.value, time.monotonic() - started, time.process_time() - cpu
+
+
+def test_a_closed_port_is_named_with_its_cause(tmp_path: Path) -> None:
+    port = free_port()
+
+    error, took_s, _ = failure(f"mqtt://127.0.0.1:{port}", tmp_path)
+
+    assert isinstance(error, ConnectionFailedError)
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "refused" in str(error)
+    assert "\n" not in str(error)
+    assert took_s < TIMEOUT_S + 0.5
+
+
+def test_a_name_that_does_not_resolve_is_named_with_its_cause(tmp_path: Path) -> None:
+    error, took_s, _ = failure("mqtt://no-such-host.invalid:1883", tmp_path)
+
+    assert "no-such-host.invalid:1883" in str(error)
+    assert "cannot be resolved" in str(error)
+    assert took_s < TIMEOUT_S + 0.5
+
+
+def test_a_peer_that_accepts_and_never_answers_is_named_and_costs_no_cpu(tmp_path: Path) -> None:
+    with silent_peer() as port:
+        error, took_s, cpu_s = failure(f"mqtt://127.0.0.1:{port}", tmp_path)
+
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "did not answer" in str(error)
+    assert took_s < TIMEOUT_S + 0.5
+    assert cpu_s < 0.5
+
+
+def test_tls_to_a_port_without_it_is_named_with_its_cause(mosquitto: Broker, tmp_path: Path) -> None:
+    error, took_s, _ = failure(mosquitto.url.replace("mqtt://", "mqtts://"), tmp_path)
+
+    assert f"127.0.0.1:{mosquitto.port}" in str(error)
+    assert "TLS" in str(error)
+    assert took_s < TIMEOUT_S + 0.5
+
+
+def test_a_url_that_is_none_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
+    for url in ("http://localhost", "mqtt://", "mqtt://alice:secret@localhost"):
+        with pytest.raises(SettingsError) as caught:
+            Federation(url, folder=tmp_path)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_failed_start_leaves_no_thread_behind_and_can_be_repeated(mosquitto: Broker, tmp_path: Path) -> None:
+    mosquitto.stop()
+    federation = Federation(mosquitto.url, folder=tmp_path, timeout_s=0.5)
+    with pytest.raises(ConnectionFailedError):
+        federation.start()
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("fedmon-")])
+
+    mosquitto.start()
+    with federation, EchoNode(mosquitto.port, "a"):
+        wait_until(lambda: federation.ping().ok)
+
+
+def test_a_closed_federation_leaves_no_thread_and_no_socket_behind(mosquitto: Broker, tmp_path: Path) -> None:
+    process = psutil.Process()
+    with Federation(mosquitto.url, folder=tmp_path) as federation:
+        federation.ping(timeout_s=0.1)
+
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fedmon-")]
+    wait_until(lambda: not [one for one in process.net_connections() if mosquitto.port in one.raddr])
+
+
+def test_the_same_instance_twice_ends_with_id_in_use(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
+    federations = [
+        federate(instance="twin", timeout_s=5),
+        federate(instance="twin", folder=tmp_path / "2", timeout_s=5),
+    ]
+    failed: list[Exception] = []
+
+    def look() -> list[Exception]:
+        for federation in federations:
+            try:
+                federation.ping(timeout_s=0.2)
+            except IdInUseError as error:
+                failed.append(error)
+            except NotConnectedError:
+                continue
+        return failed
+
+    wait_until(look, 15)
+
+    assert "another process uses the id 'alice-twin'" in str(failed[0])
+
+
+def test_a_request_while_the_broker_is_gone_ends_at_its_timeout_with_the_cause(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        federation = federate()
+        assert federation.ping().ok
+        mosquitto.kill()
+        wait_until(lambda: not federation.status().connected)
+
+        started, cpu = time.monotonic(), time.process_time()
+        with pytest.raises(NotConnectedError) as caught:
+            federation.ping(timeout_s=1.0)
+
+    assert 0.9 < time.monotonic() - started < 1.5
+    assert time.process_time() - cpu < 0.5
+    assert f"127.0.0.1:{mosquitto.port}" in str(caught.value)
+    assert federation.nodes().circumstances.connected is False
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_after_a_broker_restart_everything_works_again_within_five_seconds(
+    mosquitto: Broker, federate: Open, how: str
+) -> None:
+    federation = federate(timeout_s=10)
+    watch = federation.monitor(interval_s=3)
+    told: list[object] = []
+    federation.on("presence", told.append)
+    with EchoNode(mosquitto.port, "a", boot=1) as before:
+        before.wait(lambda: before.sent("monitor"))
+        assert federation.ping().ok
+        if how == "stop":
+            mosquitto.stop()
+        else:
+            mosquitto.kill()
+    mosquitto.start()
+    back = time.monotonic()
+    with EchoNode(mosquitto.port, "a", boot=2) as after:
+        outcomes = federation.ping()
+        took_s = time.monotonic() - back
+        after.wait(lambda: ("start", 3) in [(one["action"], one["interval_s"]) for one in after.sent("monitor")])
+        wait_until(lambda: federation.nodes()["a"].boot == 2)
+
+    assert [outcome.reply.boot for outcome in outcomes.values() if outcome.reply] == [2]
+    assert "a" in watch.capabilities
+    assert took_s < 5
+
+
+def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answered(
+    mosquitto: Broker, federate: Open
+) -> None:
+    federation = federate(timeout_s=15)
+    first = EchoNode(mosquitto.port, "a", boot=1).start()
+    wait_until(lambda: federation.nodes().online == ["a"])
+    first.answer = lambda _: None
+    answered: list[object] = []
+    caller = threading.Thread(target=lambda: answered.append(federation.datasets().ok))
+    caller.start()
+    first.wait(lambda: first.sent("list"))
+    mosquitto.kill()
+    first.stop()
+    mosquitto.start()
+
+    with EchoNode(mosquitto.port, "a", boot=2) as second:
+        caller.join(10)
+
+    assert [list(ok) for ok in answered] == [["a"]]  # type: ignore[call-overload] # outcomes
+    assert second.sent("list")[0]["id"] == first.sent("list")[0]["id"]

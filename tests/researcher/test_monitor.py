@@ -1,0 +1,368 @@
+"""Watching live metrics: every sample delivered or counted, leases kept while somebody watches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.echo_nodes import VERSION, Message
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.leases import LEASE_S
+from fedmon.researcher.monitor import HELD_SAMPLES, LiveSample
+from tests.researcher.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.waiting import stays, wait_until
+
+CPU, DISK = "host_cpu_busy_ratio", 'host_disk_read_bytes_total{device="sda"}'
+
+
+def batch(seq: int, length: int = 2, *, node_id: str = "a", boot: int = 1, stream: str = "host") -> Message:
+    times = [float(seq + number) for number in range(length)]
+    return {
+        "command": "sample",
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "boot": boot,
+        "stream": stream,
+        "seq": seq,
+        "t": times,
+        "mono": times,
+        "m": {CPU: [value / 100 for value in times], DISK: [None, *times[1:]]},
+    }
+
+
+def send(node: EchoNode, message: Message) -> None:
+    node.publish(f"general/monitoring/{node.node_id}", message)
+
+
+def leases(node: EchoNode) -> list[tuple[str, float | None]]:
+    return [(request["action"], request["interval_s"]) for request in node.sent("monitor")]
+
+
+def numbers(samples: list[LiveSample]) -> list[int]:
+    return [sample.seq for sample in samples]
+
+
+def test_samples_come_to_a_callback_with_node_stream_and_both_times(mosquitto: Broker, federate: Open) -> None:
+    taken: list[LiveSample] = []
+    with EchoNode(mosquitto.port, "a") as node, federate().monitor(taken.append) as watch:
+        node.wait(lambda: leases(node))
+
+        send(node, batch(0))
+        wait_until(lambda: len(taken) == 2)
+
+    assert taken[1] == LiveSample(
+        node_id=taken[1].node_id, boot=1, stream="host", seq=1, t=1.0, mono=1.0, values={CPU: 0.01, DISK: 1.0}
+    )
+    assert taken[0].values == {CPU: 0.0, DISK: None}
+    assert (watch.delivered, watch.lost, watch.dropped) == (2, 0, 0)
+
+
+def test_a_watch_without_callback_is_iterated_and_ends_when_it_is_closed(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        watch = federate().monitor()
+        node.wait(lambda: leases(node))
+        send(node, batch(0, 5))
+
+        first = list(islice(watch, 3))
+        rest: list[LiveSample] = []
+        reader = threading.Thread(target=lambda: rest.extend(watch))
+        reader.start()
+        wait_until(lambda: len(rest) == 2)
+        watch.close()
+        reader.join(5)
+
+    assert numbers(first) == [0, 1, 2]
+    assert numbers(rest) == [3, 4]
+    assert not reader.is_alive()
+    assert watch.next(timeout_s=0) is None
+
+
+def test_closing_the_federation_ends_every_watch(mosquitto: Broker, federate: Open) -> None:
+    federation = federate()
+    watch = federation.monitor()
+    reader = threading.Thread(target=lambda: list(watch))
+    reader.start()
+
+    federation.close()
+    reader.join(5)
+
+    assert not reader.is_alive()
+
+
+def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        by_name, by_series = federation.monitor(metrics=["host_disk_*"]), federation.monitor(metrics=[CPU])
+        none = federation.monitor(metrics=["gpu_*"])
+        node.wait(lambda: leases(node))
+
+        send(node, batch(0))
+
+        assert [list(watch.next(5).values) for watch in (by_name, by_series, none)] == [[DISK], [CPU], []]  # type: ignore[union-attr] # there is one
+
+
+def test_every_sample_is_delivered_or_counted_as_lost_by_node_boot_and_stream(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        watch = federate().monitor()
+        node.wait(lambda: leases(node))
+
+        for message in (
+            batch(0),
+            batch(10),
+            batch(4),
+            batch(4),
+            batch(0, boot=2),
+            batch(5, boot=2),
+            batch(3, stream="job-1"),
+        ):
+            send(node, message)
+        taken = list(islice(watch, 12))
+
+    assert numbers(taken) == [0, 1, 10, 11, 4, 5, 0, 1, 5, 6, 3, 4]
+    assert [sample.seq for sample in taken if sample.late] == [4, 5]
+    assert (watch.delivered, watch.lost, watch.repeated) == (12, 6 + 3, 2)
+
+
+def test_ordered_leaves_out_what_comes_late_and_counts_it(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        watch = federate().monitor(ordered=True)
+        node.wait(lambda: leases(node))
+
+        for message in (batch(0), batch(10), batch(4), batch(12)):
+            send(node, message)
+        taken = list(islice(watch, 6))
+
+    assert numbers(taken) == [0, 1, 10, 11, 12, 13]
+    assert (watch.delivered, watch.dropped, watch.lost) == (6, 2, 6)
+
+
+def test_a_watch_of_one_node_gets_and_asks_that_node_alone(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        watch = federate().monitor(nodes=["a"], interval_s=0.5)
+        a.wait(lambda: leases(a))
+
+        send(b, batch(0, node_id="b"))
+        send(a, batch(7))
+        first = watch.next(5)
+
+    assert first is not None
+    assert (first.node_id, first.seq) == ("a", 7)
+    assert leases(a)[0] == ("start", 0.5)
+    assert leases(b) == []
+
+
+def test_the_lease_is_the_smallest_wish_and_is_given_back_when_nobody_watches(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        slow = federation.monitor(interval_s=10)
+        node.wait(lambda: leases(node) == [("start", 10)])
+        fast = federation.monitor(interval_s=1)
+        node.wait(lambda: leases(node)[-1] == ("start", 1))
+        wait_until(lambda: "a" in fast.capabilities)
+        fast.close()
+        node.wait(lambda: leases(node)[-1] == ("start", 10))
+        slow.close()
+        node.wait(lambda: leases(node)[-1] == ("stop", None))
+
+    assert fast.capabilities["a"].metrics == [CPU]  # type: ignore[index] # a NodeId is a text
+    assert all(request["lease_s"] == LEASE_S for request in node.sent("monitor")[:3])
+
+
+def test_the_lease_is_given_back_when_the_federation_is_closed(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        federation.monitor()
+        node.wait(lambda: leases(node))
+
+        federation.close()
+
+        node.wait(lambda: leases(node)[-1] == ("stop", None))
+
+
+def test_a_node_that_comes_up_later_is_asked_for_its_lease(mosquitto: Broker, federate: Open) -> None:
+    watch = federate().monitor(interval_s=2)
+    with EchoNode(mosquitto.port, "late") as node:
+        node.wait(lambda: ("start", 2) in leases(node))
+        wait_until(lambda: "late" in watch.capabilities)
+
+
+def test_a_node_that_refuses_a_lease_says_why(mosquitto: Broker, federate: Open) -> None:
+    def refuse(request: Message) -> Message | None:
+        answer = node.honest(request) or {}
+        if request["command"] != "monitor":
+            return answer
+        keys = ("protocol_version", "node_id", "researcher_id", "id", "session", "sequence")
+        refusal = {"command": "error", "success": False, "code": "refused", "reason": "not in my policy"}
+        return {key: answer[key] for key in keys} | refusal
+
+    with EchoNode(mosquitto.port, "a") as node:
+        node.answer = refuse
+        watch = federate().monitor()
+
+        wait_until(lambda: watch.refusals)
+
+    assert watch.refusals == {"a": "not in my policy"}
+
+
+def test_a_shell_verb_is_not_flooded_with_metrics_that_nobody_wants(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        watch = federation.monitor()
+        node.wait(lambda: leases(node))
+        send(node, batch(0))
+        assert watch.next(5)
+        watch.close()
+        telemetry: list[Any] = []
+
+        send(node, batch(2))
+        federation.ping()
+        federation.on("telemetry", telemetry.append)
+        wait_until(lambda: not telemetry and federation.ping().ok)
+        send(node, batch(4))
+        wait_until(lambda: telemetry)
+
+    assert [one.seq for one in telemetry] == [4]
+
+
+def test_the_flat_topic_is_read_unless_identity_is_strict(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        trusting = federate()
+        settings = trusting.settings
+        strict = federate(settings=msgspec.structs.replace(settings, strict_identity=True), instance="strict")
+        watches = [trusting.monitor(), strict.monitor()]
+        node.wait(lambda: len(leases(node)) == 2)
+
+        node.publish("general/monitoring", batch(0))
+        node.publish("general/monitoring/a", batch(2))
+        taken = [list(islice(watch, count)) for watch, count in zip(watches, (4, 2), strict=True)]
+
+    assert [numbers(samples) for samples in taken] == [[0, 1, 2, 3], [2, 3]]
+    assert strict.status().counters == {"messages without a sender in their topic": 1}
+
+
+def test_batches_that_are_wrong_are_counted_and_the_next_right_one_is_served(
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        watch = federation.monitor()
+        node.wait(lambda: leases(node))
+
+        send(node, batch(0, node_id="b"))
+        send(node, batch(0) | {"t": [1.0]})
+        node.publish("general/monitoring/a", b'{"m": NaN}')
+        node.publish("general/monitoring/a", b"")
+        node.publish("general/monitoring/a", batch(0), retain=True)
+        send(node, batch(8))
+        taken = list(islice(watch, 4))
+
+    assert numbers(taken) == [0, 1, 8, 9]
+    assert federation.status().counters == {
+        "messages naming another sender": 1,
+        "unreadable messages (metrics)": 3,
+    }
+
+
+def test_a_slow_callback_loses_samples_by_count_and_delays_no_request(mosquitto: Broker, federate: Open) -> None:
+    gate = threading.Event()
+    taken: list[int] = []
+
+    def slow(sample: LiveSample) -> None:
+        gate.wait(20)
+        taken.append(sample.seq)
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        watch = federation.monitor(slow)
+        node.wait(lambda: leases(node))
+        wide = batch(0, 10)
+        wide["m"] = {f"metric_{number}": [1.25] * 10 for number in range(1000)}
+        count = 320
+        for number in range(count):
+            node.publish("general/monitoring/a", wide | {"seq": number * 10}, qos=0)
+        wait_until(lambda: watch.delivered + watch.dropped + watch.lost >= 10 * (count - 1), 20)
+        started = time.monotonic()
+        assert federation.ping().ok
+        took_s = time.monotonic() - started
+        gate.set()
+        wait_until(lambda: len(taken) == watch.delivered)
+
+    assert watch.dropped > 0
+    assert taken == sorted(taken)
+    assert took_s < 1.0
+    assert watch.delivered + watch.dropped + watch.lost <= 10 * count
+
+
+def test_of_samples_that_nobody_takes_the_newest_are_held(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        watch = federate().monitor()
+        node.wait(lambda: leases(node))
+        count = HELD_SAMPLES // 50 + 2
+        for number in range(count):
+            send(node, batch(number * 50, 50))
+        wait_until(lambda: watch.delivered == count * 50)
+
+        first = watch.next(0)
+
+    assert first is not None
+    assert (first.seq, watch.dropped) == (100, 100)
+
+
+def test_logs_of_nodes_come_as_records_of_python_logging_one_line_each(
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    def log(level: str, text: str, node_id: str = "a") -> Message:
+        return {
+            "command": "log",
+            "protocol_version": VERSION,
+            "node_id": node_id,
+            "boot": 1,
+            "time": "2026-11-21T10:00:00Z",
+            "level": level,
+            "logger": "fedmon.node.router",
+            "msg": text,
+        }
+
+    caplog.set_level(logging.DEBUG, logger="fedmon.node")
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        federation: Federation = federate()
+        stream = federation.logs(lambda record: seen.append(record.msg), nodes=["a"], level="INFO")
+        everybody = federation.logs(level="ERROR")
+        federation.ping()
+
+        for level, text in (("DEBUG", "no"), ("INFO", "yes"), ("ERROR", "100 % \x1b[31mred\nsecond \u202eline")):
+            a.publish("general/logger/a", log(level, text))
+        b.publish("general/logger/b", log("INFO", "not asked for", "b"))
+        b.publish("general/logger/b", log("CRITICAL", "on fire", "b"))
+        wait_until(lambda: any(record.levelname == "CRITICAL" for record in caplog.records))
+        stream.remove()
+        everybody.remove()
+        federation.ping()
+        a.publish("general/logger/a", log("ERROR", "after the end"))
+        assert stays(lambda: not any("after the end" in record.getMessage() for record in caplog.records), 0.1)
+
+    records = [record for record in caplog.records if record.name in ("fedmon.node.a", "fedmon.node.b")]
+    assert [(record.name, record.levelname, record.getMessage()) for record in records] == [
+        ("fedmon.node.a", "INFO", "fedmon.node.router: yes"),
+        ("fedmon.node.a", "ERROR", "fedmon.node.router: 100 % \\x1b[31mred\\nsecond \\u202eline"),
+        ("fedmon.node.b", "CRITICAL", "fedmon.node.router: on fire"),
+    ]
+    assert seen == ["yes", "100 % \x1b[31mred\nsecond \u202eline"]
+    assert all(getattr(record, "fedmon_remote", False) for record in records)
+    assert records[0].created == pytest.approx(1795255200)
+    with pytest.raises(ValueError, match="'LOUD' is not one of DEBUG"):
+        federation.logs(level="LOUD")

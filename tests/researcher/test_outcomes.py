@@ -1,0 +1,117 @@
+"""What a result says, as text and in a notebook."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from fedmon.common.clock import utc_now
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import Dataset, ListReply, Pong
+from fedmon.researcher import rows
+from fedmon.researcher.nodes import Nodes
+from fedmon.researcher.outcomes import Circumstances, Outcome, Outcomes, OutcomeStatus
+
+HERE = Circumstances(
+    broker="127.0.0.1:1883", researcher_id="r", instance="main", connected=True, settled=True, last_error=""
+)
+
+
+def pong(node_id: str, agent: str = "1.0") -> Outcome[Pong]:
+    reply = Pong(
+        node_id=node_id, researcher_id="r", id="i", session="s", sequence=1, time=utc_now(), boot=3, agent_version=agent
+    )
+    return Outcome(node_id=NodeId(node_id), status=OutcomeStatus.OK, reply=reply, elapsed_s=0.0123)
+
+
+def refused(node_id: str, reason: str) -> Outcome[Pong]:
+    return Outcome(node_id=NodeId(node_id), status=OutcomeStatus.REFUSED, reason=reason, elapsed_s=0.001)
+
+
+def outcomes(*made: Outcome[Pong], circumstances: Circumstances = HERE) -> Outcomes[Pong]:
+    by_id = {outcome.node_id: outcome for outcome in made}
+    return Outcomes("ping", by_id, circumstances=circumstances, rows_of=rows.pong, elapsed_s=0.02)
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+
+
+def test_outcomes_are_a_mapping_by_node_that_tells_who_did_and_who_did_not() -> None:
+    found = outcomes(pong("b"), refused("a", "not in this node's policy"))
+
+    assert list(found) == ["a", "b"]
+    assert list(found.ok) == ["b"]
+    assert {node: outcome.reason for node, outcome in found.failed.items()} == {"a": "not in this node's policy"}
+    assert found["b"].ok
+    assert found.rows() == [
+        {"node": "a", "status": "refused", "reason": "not in this node's policy", "ms": 1.0},
+        {"node": "b", "status": "ok", "agent": "1.0", "boot": 3, "reason": "", "ms": 12.3},
+    ]
+
+
+def test_text_is_an_aligned_table_without_empty_columns() -> None:
+    lines = str(outcomes(pong("b"), pong("long-name"))).splitlines()
+
+    assert lines[0].split() == ["node", "status", "agent", "boot", "ms"]
+    assert lines[2].index("ok") == lines[3].index("ok")
+
+
+def test_an_empty_result_says_why() -> None:
+    unsettled = Circumstances(
+        broker="b.org:8883",
+        researcher_id="r",
+        instance="x1",
+        connected=False,
+        settled=False,
+        last_error="cannot connect to the broker at b.org:8883: connection refused",
+    )
+
+    text = str(outcomes(circumstances=unsettled))
+
+    for part in (
+        "no node answered ping",
+        "NOT connected",
+        "b.org:8883",
+        "as r (x1)",
+        "not settled",
+        "connection refused",
+    ):
+        assert part in text
+    assert "none was heard of" in str(Nodes({}, circumstances=HERE))
+    assert "none was heard of" in Nodes({}, circumstances=HERE)._repr_html_()
+
+
+def test_a_result_without_any_dataset_says_so() -> None:
+    reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[], count=0)
+    outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply)
+
+    found = Outcomes("search", {outcome.node_id: outcome}, circumstances=HERE, rows_of=rows.datasets, elapsed_s=0.1)
+
+    assert found.rows() == [{"node": "a", "status": "ok", "reason": "", "ms": None}]
+    assert "0 datasets" in str(found)
+
+
+@pytest.mark.parametrize(
+    "hostile", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x1b[2Jb\nc\u202e"]
+)
+def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str) -> None:
+    dataset = Dataset(dataset_id="1", name=hostile, data_type=hostile, tags=[hostile], description=hostile)
+    reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[dataset], count=1)
+    outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply, reason=hostile)
+    found = Outcomes("list", {outcome.node_id: outcome}, circumstances=HERE, rows_of=rows.datasets, elapsed_s=0.1)
+
+    elements, text = Elements(), str(found)
+    elements.feed(found._repr_html_())
+
+    assert set(elements.names) <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
+    assert not {"\x1b", "\u202e"} & set(text)
+    assert text.count("\n") == 3

@@ -1,0 +1,171 @@
+"""Which reply belongs to which request."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import ErrorCode, ListReply, Ping, Pong, Reply
+from fedmon.researcher.pending import Pending, Verdict, Waiting
+
+A, B = NodeId("a"), NodeId("b")
+
+
+def waiting_in(pending: Pending) -> tuple[Waiting, Ping]:
+    request = Ping(
+        researcher_id="r",
+        id=f"id-{pending.next_sequence()}",
+        session=pending.session,
+        sequence=1,
+        expires=seconds_from_now(60),
+    )
+    waiting = Waiting(request, kept=True)
+    pending.open(waiting)
+    return waiting, request
+
+
+def pong(request: Ping, **changes: Any) -> Pong:
+    reply = Pong(
+        node_id="a",
+        researcher_id=request.researcher_id,
+        id=request.id,
+        session=request.session,
+        sequence=request.sequence,
+        time=utc_now(),
+        boot=1,
+        agent_version="1",
+    )
+    return msgspec.structs.replace(reply, **changes)
+
+
+def test_a_reply_that_echoes_everything_matches_once() -> None:
+    pending = Pending("session")
+    waiting, request = waiting_in(pending)
+
+    first, second = pending.match(pong(request)), pending.match(pong(request))
+
+    assert first == (Verdict.MATCHED, waiting)
+    assert second == (Verdict.REPEATED, waiting)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sequence": 999}, {"session": "another"}, {"researcher_id": "another"}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_reply_that_echoes_something_else_is_stale(wrong: dict[str, Any]) -> None:
+    pending = Pending("session")
+    waiting, request = waiting_in(pending)
+
+    verdict, _ = pending.match(pong(request, **wrong))
+
+    assert verdict is Verdict.STALE
+    assert not waiting.has_answered(A)
+
+
+def test_a_reply_of_another_kind_is_stale() -> None:
+    pending = Pending("session")
+    _, request = waiting_in(pending)
+    other: Reply = ListReply(
+        node_id="a",
+        researcher_id="r",
+        id=request.id,
+        session=request.session,
+        sequence=request.sequence,
+        datasets=[],
+        count=0,
+    )
+
+    assert pending.match(other)[0] is Verdict.STALE
+
+
+def test_a_reply_after_the_caller_left_is_late_and_one_to_nothing_is_unknown() -> None:
+    pending = Pending("session")
+    waiting, request = waiting_in(pending)
+    pending.close(waiting, taken=True)
+
+    late = pending.match(pong(request))
+    unknown = pending.match(pong(request, id="never-asked"))
+    earlier_process = pending.match(pong(request, id="x", session="earlier", sequence=999))
+    forged = pending.match(pong(request, id="x", sequence=999))
+
+    assert late == (Verdict.LATE, waiting)
+    assert unknown == (Verdict.UNKNOWN, None)
+    assert earlier_process == (Verdict.UNKNOWN, None)
+    assert forged == (Verdict.STALE, None)
+
+
+def test_who_answered_before_the_caller_left_is_repeated_not_late_afterwards() -> None:
+    pending = Pending("session")
+    waiting, request = waiting_in(pending)
+    pending.match(pong(request))
+
+    answers = pending.close(waiting, taken=True)
+
+    assert list(answers) == [A]
+    assert pending.match(pong(request))[0] is Verdict.REPEATED
+    assert pending.match(pong(request, node_id="b"))[0] is Verdict.LATE
+
+
+def test_only_the_last_requests_are_remembered() -> None:
+    pending = Pending("session", remembered=2)
+    made = [waiting_in(pending) for _ in range(3)]
+    for waiting, _ in made:
+        pending.close(waiting, taken=True)
+
+    verdicts = [pending.match(pong(request))[0] for _, request in made]
+
+    assert verdicts == [Verdict.UNKNOWN, Verdict.LATE, Verdict.LATE]
+
+
+def test_a_wait_ends_with_the_last_answer_expected_and_not_before() -> None:
+    pending = Pending("session")
+    waiting, request = waiting_in(pending)
+    waiting.expect({A, B}, may_end=True)
+    ended = threading.Event()
+
+    def wait() -> None:
+        waiting.wait(10)
+        ended.set()
+
+    caller = threading.Thread(target=wait)
+    caller.start()
+
+    pending.match(pong(request))
+    too_early = ended.wait(0.05)
+    pending.match(pong(request, node_id="b"))
+    caller.join(5)
+
+    assert (too_early, ended.is_set()) == (False, True)
+
+
+def test_a_node_that_came_up_is_to_be_asked_at_once_unless_it_has_answered() -> None:
+    pending = Pending("session")
+    waiting, request = waiting_in(pending)
+    pending.match(pong(request))
+
+    waiting.urge(A)
+    waiting.urge(B)
+    waiting.wait(10)
+
+    assert waiting.to_ask_at_once() == ({B}, False)
+    assert waiting.to_ask_at_once() == (set(), False)
+
+
+def test_a_reply_that_cannot_be_read_answers_for_its_node() -> None:
+    pending = Pending("session")
+    waiting, request = waiting_in(pending)
+    waiting.expect({A}, may_end=True)
+
+    found = pending.expects(A, request.id)
+    waiting.refuse(A, ErrorCode.VERSION, "speaks fedmon/9")
+    waiting.wait(10)
+
+    assert found is waiting
+    assert pending.expects(A, request.id) is None
+    assert [answer.reply.success for answer in waiting.answered_since(0)] == [False]

@@ -1,0 +1,166 @@
+"""Who is there, as a researcher sees it over a real broker."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from bench.echo_nodes import presence
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.researcher.outcomes import OutcomeStatus
+from fedmon.researcher.roster import Node, NodeState
+from tests.researcher.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.waiting import stays, wait_until
+
+
+def test_nodes_are_known_soon_after_connecting_with_state_and_last_seen(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a", boot=7), EchoNode(mosquitto.port, "silent") as silent:
+        silent.answer = lambda _request: None
+        federation = federate()
+
+        started = time.monotonic()
+        nodes = federation.nodes()
+
+    assert time.monotonic() - started < 1.0
+    assert nodes.online == ["a", "silent"]
+    assert (nodes["a"].boot, nodes["a"].agent_version, nodes["a"].streams) == (7, "echo", ("host",))
+    assert nodes["a"].last_seen is not None
+    assert nodes["silent"].last_seen is None
+    assert nodes.circumstances.settled
+
+
+def test_nobody_there_is_known_after_the_quiet_time(federate: Open) -> None:
+    federation = federate()
+
+    started = time.monotonic()
+    nodes = federation.nodes()
+
+    assert 0.2 < time.monotonic() - started < 1.0
+    assert (len(nodes), nodes.circumstances.settled) == (0, True)
+
+
+def test_coming_dying_and_leaving_are_told_at_once_with_the_reason(mosquitto: Broker, federate: Open) -> None:
+    told: list[Node] = []
+    federation = federate()
+    federation.on("presence", told.append)
+    killed, stopped = EchoNode(mosquitto.port, "killed").start(), EchoNode(mosquitto.port, "stopped").start()
+    wait_until(lambda: len(told) == 2)
+
+    started = time.monotonic()
+    killed.die()
+    wait_until(lambda: len(told) == 3)
+    took_s = time.monotonic() - started
+    stopped.stop()
+    wait_until(lambda: len(told) == 4)
+
+    assert took_s < 2.0
+    assert [(str(node.node_id), node.state, node.reason) for node in told[2:]] == [
+        ("killed", NodeState.OFFLINE, "connection lost"),
+        ("stopped", NodeState.OFFLINE, "stopped by its owner"),
+    ]
+
+
+def test_a_callback_that_fails_disturbs_no_other_and_is_logged_once(
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Node] = []
+    federation = federate()
+
+    def failing(node: Node) -> None:
+        raise KeyError(node.node_id)
+
+    first = federation.on("presence", failing)
+    second = federation.on("presence", told.append)
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        wait_until(lambda: len(told) == 2)
+    wait_until(lambda: len(told) == 4)
+
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert (first.errors, second.errors) == (4, 0)
+    assert len(errors) == 1
+    assert errors[0].exc_info is not None
+    assert federation.status().counters["callback errors"] == 4
+    assert len(federation.ping()) == 2
+
+
+def test_a_removed_callback_is_not_called_again(mosquitto: Broker, federate: Open) -> None:
+    removed: list[Node] = []
+    kept: list[Node] = []
+    federation = federate()
+    federation.on("presence", kept.append)
+    subscription = federation.on("presence", removed.append)
+    with EchoNode(mosquitto.port, "a"):
+        wait_until(lambda: len(removed) == 1)
+        subscription.remove()
+
+    wait_until(lambda: len(kept) == 2)
+
+    assert len(removed) == 1
+
+
+def test_an_event_that_there_is_not_is_refused_with_those_there_are(federate: Open) -> None:
+    with pytest.raises(InvalidInputError, match="'reboot' is not one of decision, presence, telemetry"):
+        federate().on("reboot", print)
+
+
+def test_two_processes_under_one_node_id_get_the_outcome_that_says_so(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "someone") as someone:
+        federation = federate()
+        federation.nodes()
+        for boot in (4, 9, 4, 9, 4, 9):
+            someone.publish("general/status/twin", presence("twin", boot), retain=True)
+        wait_until(lambda: federation.nodes()["twin"].id_in_use)
+
+        outcomes = federation.ping(timeout_s=0.5)
+
+    assert outcomes["twin"].status is OutcomeStatus.ID_IN_USE
+    assert "two processes" in outcomes["twin"].reason
+
+
+def test_a_presence_of_another_sender_or_of_no_sense_changes_nothing(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        federation = federate()
+        federation.nodes()
+
+        a.publish("general/status/b", presence("a", 9, "offline"), retain=True)
+        a.publish("general/status/a", presence("a", 1) | {"boot": "many"})
+        a.publish("general/status/a", b"\x00\xff")
+        wait_until(lambda: sum(federation.status().counters.values()) == 3)
+
+        assert federation.nodes().online == ["a"]
+        assert federation.status().counters == {
+            "messages naming another sender": 1,
+            "unreadable messages (presence)": 2,
+        }
+
+
+def test_a_ghost_is_cleared_at_the_broker_for_everybody(mosquitto: Broker, federate: Open) -> None:
+    ghost = EchoNode(mosquitto.port, "ghost").start()
+    federation = federate()
+    wait_until(lambda: federation.nodes().online == ["ghost"])
+    with pytest.raises(ConflictError, match="'ghost' is online"):
+        federation.forget("ghost")
+    ghost.die()
+    wait_until(lambda: not federation.nodes().online)
+
+    forgotten = federation.forget("ghost")
+
+    assert forgotten.cleared
+    assert len(federation.nodes()) == 0
+    assert len(federate(instance="other").nodes()) == 0
+    with pytest.raises(NotFoundError, match="'ghost' was never heard of"):
+        federation.forget("ghost")
+
+
+def test_a_retained_last_will_that_comes_late_does_not_stick(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a", boot=6) as node:
+        federation = federate()
+        federation.nodes()
+
+        node.publish("general/status/a", presence("a", 5, "offline", "connection lost"))
+        federation.ping()
+
+        assert stays(lambda: federation.nodes().online == ["a"], 0.1)

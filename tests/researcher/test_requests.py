@@ -1,0 +1,357 @@
+"""Asking nodes: who answers, who does not and why, and how soon it is known."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.echo_nodes import DATASETS, Message
+from fedmon.common.errors import InvalidIdError, InvalidInputError
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.outcomes import OutcomeStatus
+from tests.researcher.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.waiting import wait_until
+
+PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in rows]\n"
+
+
+def statuses(outcomes: Any) -> dict[str, OutcomeStatus]:
+    return {str(node_id): outcome.status for node_id, outcome in outcomes.items()}
+
+
+def test_a_url_is_enough_to_ask_everybody_who_is_there(broker: Broker) -> None:
+    with EchoNode(broker.port, "a"), EchoNode(broker.port, "b"), Federation(broker.url) as federation:
+        pongs = federation.ping()
+
+    assert list(pongs.ok) == ["a", "b"]
+    assert all(outcome.elapsed_s is not None and outcome.elapsed_s < 1 for outcome in pongs.values())
+
+
+def test_the_researcher_id_is_made_once_and_kept(mosquitto: Broker) -> None:
+    first, second = Federation(mosquitto.url), Federation(mosquitto.url)
+
+    assert first.researcher_id == second.researcher_id
+    assert first.researcher_id.startswith("researcher-")
+
+
+def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        federation = federate(timeout_s=10)
+        wait_until(lambda: len(federation.nodes().online) == 2)
+
+        started = time.monotonic()
+        for _ in range(10):
+            assert len(federation.ping().ok) == 2
+
+    assert time.monotonic() - started < 1.0
+
+
+def test_start_and_close_work_without_with_and_may_be_repeated(mosquitto: Broker, tmp_path: Path) -> None:
+    federation = Federation(mosquitto.url, folder=tmp_path)
+    with pytest.raises(InvalidInputError, match="not started"):
+        federation.ping()
+
+    for _ in range(2):
+        assert federation.start() is federation.start()
+        assert len(federation.ping()) == 0
+        federation.close()
+        federation.close()
+
+    with pytest.raises(InvalidInputError, match="not started"):
+        federation.nodes()
+
+
+def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        federation = federate()
+
+        listed = federation.datasets()
+        found, also = federation.search(["breast", "part-1"]), federation.search(("breast", "part-1"))
+        none = federation.search(["nothing"])
+
+    assert [dataset.name for dataset in listed.ok["a"].datasets] == ["table 0", "table 1"]
+    assert [dataset.name for dataset in found.ok["a"].datasets] == ["table 1"]
+    assert found.ok["a"].datasets == also.ok["a"].datasets
+    assert (none.ok["a"].datasets, none.ok["a"].count) == ([], 0)
+
+
+@pytest.mark.parametrize("tags", ["breast", b"breast", 7, [], [""], [7], ["x" * 257], {"breast"}])
+def test_tags_that_are_no_list_of_texts_are_refused_with_what_to_do(federate: Open, tags: Any) -> None:
+    with pytest.raises(InvalidInputError, match="give"):
+        federate().search(tags)
+
+
+def test_a_bare_text_for_nodes_is_refused_and_so_is_an_unusable_id(federate: Open) -> None:
+    federation = federate()
+
+    with pytest.raises(InvalidInputError, match=r"give a list of node ids, such as \['a'\]"):
+        federation.ping(nodes="a")
+    with pytest.raises(InvalidIdError, match="node id 'a/#'"):
+        federation.ping(nodes=["a/#"])
+    assert len(federation.ping(nodes=[])) == 0
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
+def test_a_timeout_that_cannot_be_waited_for_is_refused(federate: Open, timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="positive number of seconds"):
+        federate().ping(timeout_s=timeout_s)
+
+
+def test_nodes_named_are_asked_one_by_one_and_nobody_else(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b, EchoNode(mosquitto.port, "c") as c:
+        federation = federate()
+        wait_until(lambda: len(federation.nodes().online) == 3)
+
+        outcomes = federation.datasets(nodes=["a", "b", "a"])
+
+    assert list(outcomes.ok) == ["a", "b"]
+    assert [len(node.sent("list")) for node in (a, b, c)] == [1, 1, 0]
+    assert a.topics[-1] == "general/nodes/alice/a"
+
+
+def test_an_id_never_heard_of_is_asked_once_and_gets_an_outcome(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "mute", announced=False) as mute:
+        mute.answer = lambda _request: None
+        federation = federate(timeout_s=10)
+
+        started = time.monotonic()
+        outcomes = federation.datasets(nodes=["a", "mute"])
+
+    assert statuses(outcomes) == {"a": OutcomeStatus.OK, "mute": OutcomeStatus.OFFLINE}
+    assert "never heard of" in outcomes["mute"].reason
+    assert time.monotonic() - started < 3
+    assert len(mute.sent("list")) == 1
+
+
+def test_a_node_that_the_broker_remembers_nothing_of_answers_when_named(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "quiet", announced=False) as quiet:
+        federation = federate()
+        quiet.answer = lambda request: quiet.honest(request) if request["command"] == "list" else None
+
+        outcomes = federation.datasets(nodes=["quiet"])
+
+    assert statuses(outcomes) == {"quiet": OutcomeStatus.OK}
+
+
+def test_silent_nodes_are_asked_again_with_the_same_id_until_they_answer(mosquitto: Broker, federate: Open) -> None:
+    def third_time(request: Message) -> Message | None:
+        asked = [one for one in slow.received if one["id"] == request["id"]]
+        return slow.honest(request) if len(asked) == 2 else None
+
+    with EchoNode(mosquitto.port, "prompt") as prompt, EchoNode(mosquitto.port, "slow") as slow:
+        federation = federate(timeout_s=10)
+        wait_until(lambda: len(federation.nodes().online) == 2)
+        slow.answer = third_time
+
+        outcomes = federation.datasets()
+
+    assert statuses(outcomes) == {"prompt": OutcomeStatus.OK, "slow": OutcomeStatus.OK}
+    assert len(slow.sent("list")) == 3
+    assert len({request["id"] for request in slow.sent("list")}) == 1
+    assert slow.topics[-2:] == ["general/nodes/alice/slow"] * 2
+    assert len(prompt.sent("list")) == 1
+    assert 0.7 < (outcomes["slow"].elapsed_s or 0) < 1.5
+
+
+def test_a_silent_node_times_out_and_the_result_says_so(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "mute") as mute:
+        federation = federate()
+        wait_until(lambda: len(federation.nodes().online) == 2)
+        mute.answer = lambda _request: None
+
+        started = time.monotonic()
+        outcomes = federation.ping(timeout_s=1.0)
+
+    assert statuses(outcomes) == {"a": OutcomeStatus.OK, "mute": OutcomeStatus.TIMED_OUT}
+    assert "no reply within 1.0 s, asked 3 times" in outcomes["mute"].reason
+    assert 0.95 < time.monotonic() - started < 1.5
+
+
+def test_a_node_that_comes_back_during_a_request_is_asked_at_once(mosquitto: Broker, federate: Open) -> None:
+    silent = EchoNode(mosquitto.port, "a", boot=1, answer=lambda _: None).start()
+    federation = federate(timeout_s=30)
+    silent.answer = lambda request: silent.honest(request) if request["command"] == "ping" else None
+    assert federation.ping(nodes=["a"]).ok
+    answered: list[Any] = []
+
+    def come_back(_request: Message) -> None:
+        if len(silent.sent("list")) == 4:
+            answered.append(time.monotonic())
+
+    silent.answer = come_back
+    caller = threading.Thread(target=lambda: answered.append(federation.datasets(nodes=["a"])))
+    caller.start()
+    # After the fifth question, 7.75 s would pass before the next.
+    silent.wait(lambda: len(silent.sent("list")) == 4)
+    silent.die()
+    with EchoNode(mosquitto.port, "a", boot=2) as back:
+        started = time.monotonic()
+        caller.join(5)
+        took_s = time.monotonic() - started
+
+    assert statuses(answered[-1]) == {"a": OutcomeStatus.OK}
+    assert took_s < 1.0
+    assert len(back.sent("list")) == 1
+
+
+def test_a_known_node_that_is_gone_is_offline_since_and_why(mosquitto: Broker, federate: Open) -> None:
+    killed, stopped = EchoNode(mosquitto.port, "killed").start(), EchoNode(mosquitto.port, "stopped").start()
+    with EchoNode(mosquitto.port, "here"):
+        federation = federate(timeout_s=10)
+        wait_until(lambda: len(federation.nodes().online) == 3)
+
+        killed.die()
+        stopped.stop()
+        wait_until(lambda: federation.nodes().online == ["here"])
+        started = time.monotonic()
+        outcomes = federation.ping()
+
+    assert time.monotonic() - started < 1.0
+    assert statuses(outcomes) == {
+        "here": OutcomeStatus.OK,
+        "killed": OutcomeStatus.OFFLINE,
+        "stopped": OutcomeStatus.OFFLINE,
+    }
+    assert outcomes["killed"].reason.startswith("offline since 20")
+    assert outcomes["killed"].reason.endswith("connection lost")
+    assert outcomes["stopped"].reason.endswith("stopped by its owner")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("refused", OutcomeStatus.REFUSED),
+        ("version", OutcomeStatus.TOO_OLD),
+        ("unknown-command", OutcomeStatus.TOO_OLD),
+        ("failed", OutcomeStatus.FAILED),
+        ("busy", OutcomeStatus.FAILED),
+    ],
+)
+def test_an_error_reply_is_an_answer_with_its_reason(
+    mosquitto: Broker, federate: Open, code: str, status: OutcomeStatus
+) -> None:
+    def refuse(request: Message) -> Message:
+        answer = node.honest(request) or {}
+        return {key: answer[key] for key in ("node_id", "researcher_id", "id", "session", "sequence")} | {
+            "command": "error",
+            "protocol_version": "fedmon/1",
+            "success": False,
+            "code": code,
+            "reason": "policy of this node: run `fedmon node policy allow alice`",
+        }
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        node.answer = refuse
+
+        outcomes = federation.datasets()
+
+    assert statuses(outcomes) == {"a": status}
+    assert outcomes["a"].reason == "policy of this node: run `fedmon node policy allow alice`"
+
+
+def test_a_reply_of_another_major_version_is_too_old_and_does_not_cost_the_timeout(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate(timeout_s=10)
+        node.answer = lambda request: (node.honest(request) or {}) | {"protocol_version": "fedmon/9"}
+
+        started = time.monotonic()
+        outcomes = federation.datasets()
+
+    assert statuses(outcomes) == {"a": OutcomeStatus.TOO_OLD}
+    assert "fedmon/9" in outcomes["a"].reason
+    assert "fedmon/1" in outcomes["a"].reason
+    assert time.monotonic() - started < 3
+
+
+def test_a_plan_is_handed_in_with_its_exact_bytes_and_its_status_is_asked(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    path = tmp_path / "roots.py"
+    path.write_text(PLAN)
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b"):
+        federation = federate()
+        wait_until(lambda: len(federation.nodes().online) == 2)
+
+        approvals = federation.approve(path, description="square roots", nodes=["a", "b"])
+        known = federation.plan_status(path)
+
+    request = a.sent("approval")[-1]
+    assert list(approvals.ok) == ["a", "b"]
+    assert [reply.status.value for reply in approvals.ok.values()] == ["pending", "pending"]
+    assert (request["name"], request["source"], request["description"]) == ("roots", PLAN, "square roots")
+    assert request["sha256"] == approvals.ok["a"].sha256 == a.sent("training-plan-status")[-1]["sha256"]
+    assert request["size_bytes"] == len(PLAN.encode())
+    assert known.ok["a"].status is None
+
+
+def test_what_is_no_readable_python_is_refused_before_anything_is_sent(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def train(:\n")
+    with EchoNode(mosquitto.port, "a") as a:
+        federation = federate()
+
+        for plan in (path, tmp_path / "missing.py", tmp_path):
+            with pytest.raises(InvalidInputError):
+                federation.approve(plan)
+
+    assert a.sent("approval") == []
+
+
+def test_a_plan_too_large_for_a_message_names_the_setting_where_there_is_no_repository(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.py"
+    path.write_text("# " + "x" * 99_000 + "\n")
+    with EchoNode(mosquitto.port, "a") as a:
+        federation = federate()
+
+        with pytest.raises(InvalidInputError, match=r"`url` in \[repository\].*FEDMON_REPOSITORY_URL"):
+            federation.approve(path)
+
+    assert a.sent("approval") == []
+
+
+def test_more_datasets_than_fit_into_a_message_come_page_by_page(mosquitto: Broker, federate: Open) -> None:
+    many = [DATASETS[0] | {"dataset_id": str(number), "name": f"table {number}"} for number in range(25)]
+
+    def in_tens(request: Message) -> Message:
+        offset = request["offset"]
+        end = offset + 10
+        page = {"datasets": many[offset:end], "count": 25, "offset": offset, "next_offset": end if end < 25 else None}
+        return (node.honest(request) or {}) | page
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        node.answer = lambda request: in_tens(request) if request["command"] == "list" else node.honest(request)
+
+        listed = federation.datasets()
+
+    assert [dataset.name for dataset in listed.ok["a"].datasets] == [f"table {number}" for number in range(25)]
+    assert [request["offset"] for request in node.sent("list")] == [0, 10, 20]
+
+
+def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(mosquitto: Broker, federate: Open) -> None:
+    def forever(request: Message) -> Message:
+        return (node.honest(request) or {}) | {"next_offset": 2}
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate(timeout_s=10)
+        node.answer = lambda request: forever(request) if request["command"] == "list" else node.honest(request)
+
+        started = time.monotonic()
+        listed = federation.datasets()
+
+    assert listed["a"].ok
+    assert time.monotonic() - started < 5
+    assert len(node.sent("list")) == 2

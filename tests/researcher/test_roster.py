@@ -1,0 +1,201 @@
+"""Who is there, from what arrives and from time alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import Presence
+from fedmon.researcher.roster import STALE_AFTER_S, Instant, Node, NodeState, Roster
+
+START = datetime(2026, 11, 21, tzinfo=UTC)
+NODE = NodeId("a")
+
+
+def at(seconds: float) -> Instant:
+    return Instant(mono=1000.0 + seconds, utc=START + timedelta(seconds=seconds))
+
+
+def presence(state: Any = "online", *, boot: int = 5, node_id: str = "a", reason: str = "") -> Presence:
+    return Presence(
+        node_id=node_id, boot=boot, state=state, since=START - timedelta(days=1), reason=reason, agent_version="1.0"
+    )
+
+
+def known(roster: Roster, seconds: float) -> Node:
+    node = roster.get(NODE, at(seconds))
+    assert node is not None
+    return node
+
+
+def test_a_retained_presence_is_a_belief_and_no_sign_of_life() -> None:
+    roster = Roster()
+
+    roster.presence(presence(), retained=True, now=at(0))
+
+    assert known(roster, 1).state is NodeState.ONLINE
+    assert known(roster, 1).last_seen is None
+    assert roster.expected(at(1)) == {NODE}
+
+
+def test_any_live_message_is_a_sign_of_life_by_our_clock() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=True, now=at(0))
+
+    roster.heard(NODE, now=at(7), revives=True)
+
+    assert known(roster, 8).last_seen == at(7).utc
+
+
+def test_a_node_unheard_for_three_intervals_is_stale_and_not_expected_until_it_is_heard() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=False, now=at(0))
+
+    fresh, stale = known(roster, STALE_AFTER_S - 1), known(roster, STALE_AFTER_S + 1)
+    expected = roster.expected(at(STALE_AFTER_S + 1))
+    told = [roster.newly_stale(at(STALE_AFTER_S + 1)), roster.newly_stale(at(STALE_AFTER_S + 2))]
+    change = roster.heard(NODE, now=at(STALE_AFTER_S + 3), revives=False)
+
+    assert (fresh.state, stale.state) == (NodeState.ONLINE, NodeState.STALE)
+    assert stale.reason == "unheard for 91 s"
+    assert expected == set()
+    assert [[node.node_id for node in nodes] for nodes in told] == [[NODE], []]
+    assert change is not None
+    assert change.node.state is NodeState.ONLINE
+
+
+def test_silence_while_we_were_away_makes_nobody_stale() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=False, now=at(0))
+
+    roster.reconnected(at(500))
+
+    assert known(roster, 501).state is NodeState.ONLINE
+
+
+def test_a_node_that_does_not_come_back_with_the_connection_is_not_waited_for() -> None:
+    roster = Roster()
+    for node_id in ("a", "b", "c"):
+        roster.presence(presence(node_id=node_id), retained=False, now=at(0))
+
+    roster.reconnected(at(10))
+    roster.presence(presence(node_id="b"), retained=True, now=at(10))
+    roster.heard(NodeId("c"), now=at(12), revives=True)
+
+    assert roster.expected(at(14)) == {"a", "b", "c"}
+    assert roster.expected(at(16)) == {"b", "c"}
+    assert known(roster, 16).reason == "not heard of since the connection came back"
+
+
+def test_a_last_will_of_an_older_boot_does_not_put_a_node_offline() -> None:
+    roster = Roster()
+    roster.presence(presence(boot=6), retained=False, now=at(0))
+
+    change = roster.presence(presence("offline", boot=5), retained=False, now=at(1))
+
+    assert change is None
+    assert known(roster, 2).state is NodeState.ONLINE
+
+
+def test_offline_counts_from_when_we_heard_of_it_and_says_why() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=False, now=at(0))
+
+    roster.presence(presence("offline", reason="connection lost"), retained=False, now=at(9))
+
+    assert known(roster, 10).state is NodeState.OFFLINE
+    assert known(roster, 10).since == at(9).utc
+    assert known(roster, 10).reason == "connection lost"
+    assert roster.expected(at(10)) == set()
+
+
+def test_a_node_that_comes_back_with_a_new_boot_came_up() -> None:
+    roster = Roster()
+    roster.presence(presence("offline"), retained=True, now=at(0))
+
+    change = roster.presence(presence(boot=6), retained=False, now=at(1))
+
+    assert change is not None
+    assert (change.came_up, change.node.state, change.node.boot) == (True, NodeState.ONLINE, 6)
+
+
+def test_a_refreshed_presence_changes_nothing_but_last_seen() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=False, now=at(0))
+
+    change = roster.presence(presence(), retained=False, now=at(30))
+
+    assert change is None
+    assert known(roster, 31).last_seen == at(30).utc
+
+
+def test_a_sample_read_after_the_last_will_does_not_revive_a_node_but_a_reply_does() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=False, now=at(0))
+    roster.presence(presence("offline"), retained=False, now=at(1))
+
+    by_sample = roster.heard(NODE, now=at(2), revives=False)
+    after_sample = known(roster, 2).state
+    by_reply = roster.heard(NODE, now=at(3), revives=True)
+
+    assert (by_sample, after_sample) == (None, NodeState.OFFLINE)
+    assert by_reply is not None
+    assert known(roster, 3).state is NodeState.ONLINE
+
+
+def test_a_node_of_which_the_broker_remembers_nothing_is_known_by_its_reply() -> None:
+    roster = Roster()
+
+    change = roster.heard(NODE, now=at(0), revives=True)
+
+    assert change is not None
+    assert change.first_heard
+    assert roster.expected(at(1)) == {NODE}
+
+
+def test_two_processes_under_one_id_are_noticed_by_their_boots() -> None:
+    roster = Roster()
+    for second, boot in enumerate((5, 9, 5, 9, 5)):
+        roster.presence(presence(boot=boot), retained=False, now=at(second))
+
+    assert known(roster, 6).id_in_use
+    assert known(roster, 6).boot == 9
+    assert not known(roster, 6 + STALE_AFTER_S).id_in_use
+
+
+def test_a_node_whose_folder_was_set_back_is_believed_once_the_newer_boot_is_silent() -> None:
+    roster = Roster()
+    roster.presence(presence(boot=57), retained=True, now=at(0))
+
+    roster.presence(presence(boot=1), retained=False, now=at(STALE_AFTER_S + 1))
+
+    assert (known(roster, 100).boot, known(roster, 100).state) == (1, NodeState.ONLINE)
+
+
+def test_a_believed_node_that_lets_a_whole_request_pass_is_not_waited_for_again() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=True, now=at(0))
+    roster.presence(presence(node_id="b"), retained=False, now=at(0))
+
+    roster.silent(NODE)
+    roster.silent(NodeId("b"))
+
+    assert roster.expected(at(1)) == {"b"}
+    assert known(roster, 1).reason == "said to be online, but not heard since we connected"
+    roster.heard(NODE, now=at(2), revives=True)
+    assert roster.expected(at(3)) == {"a", "b"}
+
+
+def test_a_forgotten_node_stays_hidden_until_it_shows_itself() -> None:
+    roster = Roster()
+    roster.presence(presence("offline"), retained=True, now=at(0))
+
+    forgotten = roster.forget(NODE)
+    roster.presence(presence("offline"), retained=True, now=at(1))
+    hidden = roster.get(NODE, at(2))
+    roster.presence(presence(boot=6), retained=False, now=at(3))
+
+    assert (forgotten, hidden) == (True, None)
+    assert known(roster, 4).state is NodeState.ONLINE
+    assert not roster.forget(NodeId("never-heard-of"))
