@@ -1,0 +1,1 @@
+"""What is kept on disk and shared by both sides: queues and recordings."""

@@ -1,0 +1,44 @@
+"""A process that puts and takes for ever and says on its output what it was promised; killed by its test.
+
+Lines: ``put N`` after add returned, ``got N R`` after get returned (R 1 when redelivered).
+Run as a script with a folder and the first number to put.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from fedmon.common.store.queue import TasksQueue
+
+
+def say(line: str) -> None:
+    """Write one line in one call: whole or not at all, also when we are killed."""
+    os.write(1, f"{line}\n".encode())
+
+
+def take_for_ever(queue: TasksQueue) -> None:
+    """Take documents one by one."""
+    while True:
+        document = queue.get()
+        say(f"got {document['n']} {int(document.get('redelivered', False))}")
+        queue.task_done()
+
+
+def main(folder: Path, first: int) -> None:
+    """Put on this thread, take on another."""
+    queue = TasksQueue(folder)
+    threading.Thread(target=take_for_ever, args=(queue,), daemon=True).start()
+    number = first
+    while True:
+        if queue.qsize() < 50:
+            say(f"putting {number}")
+            queue.add({"n": number, "text": "x" * 200})
+            say(f"put {number}")
+            number += 1
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

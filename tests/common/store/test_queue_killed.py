@@ -1,0 +1,82 @@
+"""What a task queue promises survives kill -9 at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from fedmon.common.store.queue import TasksQueue
+
+ROUNDS = 20
+CHILD = Path(__file__).with_name("queue_child.py")
+
+
+def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FEDMON_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    folder, ledger = tmp_path / "queue", Ledger()
+
+    for _ in range(ROUNDS):
+        run_and_kill(folder, ledger, after_lines=chance.randrange(1, 400))
+    ledger.restarted()
+    with TasksQueue(folder) as queue:
+        while queue.qsize():
+            document = queue.get(block=False)
+            ledger.got(document["n"], redelivered=document.get("redelivered", False))
+            queue.task_done()
+
+    assert ledger.promised <= set(ledger.order), "a document whose add returned is lost"
+    assert ledger.order == sorted(ledger.order), "documents came in another order than they were put"
+    assert len(ledger.order) == len(set(ledger.order)), "a document came twice without a mark"
+    assert len(ledger.promised) > ROUNDS
+
+
+class Ledger:
+    """What was promised and what came, kept outside the process that is killed."""
+
+    def __init__(self) -> None:
+        self.promised: set[int] = set()
+        self.order: list[int] = []
+        self.next_number = 0
+        self._first_since_start = True
+
+    def restarted(self) -> None:
+        """A new process opens the queue; only its first document may be marked."""
+        self._first_since_start = True
+
+    def got(self, number: int, *, redelivered: bool) -> None:
+        """Write down one document; a marked one counts only when it was not seen before the crash."""
+        assert not redelivered or self._first_since_start, f"document {number} is marked but was not the first"
+        if redelivered and self.order and self.order[-1] == number:
+            self.order.pop()
+        self.order.append(number)
+        self._first_since_start = False
+
+    def read(self, line: str) -> None:
+        """Write down what the process said."""
+        word, number, *rest = line.split()
+        match word:
+            case "putting":
+                self.next_number = int(number) + 1
+            case "put":
+                self.promised.add(int(number))
+            case "got":
+                self.got(int(number), redelivered=rest == ["1"])
+
+
+def run_and_kill(folder: Path, ledger: Ledger, *, after_lines: int) -> None:
+    ledger.restarted()
+    child = subprocess.Popen(
+        [sys.executable, str(CHILD), str(folder), str(ledger.next_number)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        for count, line in enumerate(child.stdout, start=1):
+            ledger.read(line)
+            if count == after_lines:
+                child.kill()
+    assert child.wait(10.0) == -9
