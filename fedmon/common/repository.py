@@ -35,14 +35,14 @@ _HISTORIC_PATH = "/upload"
 def download(
     url: str,
     *,
-    sha256: str,
+    sha256: str | None,
     max_bytes: int,
     deadline_s: float,
     allowed_urls: Sequence[str],
     size_bytes: int | None = None,
     ca_file: Path | None = None,
 ) -> bytes:
-    """Fetch a file that has this digest, and this size when one is given.
+    """Fetch a file that has this digest, and this size when one is given; a null digest takes what is there.
 
     ``ca_file`` holds the authorities to trust in place of the system's. Raises UrlRefusedError before anything is
     sent, and RepositoryError for every other failure.
@@ -51,12 +51,15 @@ def download(
     target = checked_target(url, allowed_urls, deadline=deadline)
     with _answer("GET", target, deadline, ca_file=ca_file) as response:
         if response.status_code != 200:
-            raise RepositoryError(f"{url} answered {_status(response)}; 200 was expected and nothing else is followed")
+            raise RepositoryError(
+                f"{url} answered {_status(response)}; 200 was expected and nothing else is followed",
+                http_status=response.status_code,
+            )
         content = _body(response, max_bytes=max_bytes, what=url)
     if size_bytes is not None and len(content) != size_bytes:
         raise RepositoryError(f"{url} holds {len(content)} bytes, not the {size_bytes} that were announced")
     found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
+    if sha256 is not None and found != sha256:
         raise RepositoryError(f"{url} holds a file with digest {found}, not {sha256}; it is not what was announced")
     return content
 

@@ -35,7 +35,14 @@ _CARRIERS = tuple(ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff
 
 
 class RepositoryError(FedmonError):
-    """A file could not be stored in, or fetched from, the file repository."""
+    """A file could not be stored in, or fetched from, the file repository.
+
+    ``http_status`` is what the server answered, 0 where it answered nothing or the answer was not the trouble.
+    """
+
+    def __init__(self, message: str, *, http_status: int = 0) -> None:
+        super().__init__(message)
+        self.http_status = http_status
 
 
 class UrlRefusedError(RepositoryError):

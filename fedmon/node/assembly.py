@@ -56,6 +56,7 @@ class Assembly:
     ) -> None:
         self._settings, self._hand_over = settings, hand_over
         self.policy = Policy(settings.policy, settings.id)
+        self.dialect = _dialect(settings)
         self.audit = Audit(folder.path)
         database = Database(folder.database_file)
         plans = PlanRegister(database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes)
@@ -77,14 +78,16 @@ class Assembly:
             monitoring=Monitoring(leases, self._sampler, self._publisher),
             check_plan=self.checker.submit,
             fetch=self.fetcher.submit,
+            page_bytes=self.dialect.page_bytes,
         )
-        self.dialect = _dialect(settings)
         self.router = Router(self.services, self.dialect, send)
 
     @property
     def capabilities(self) -> list[str]:
         """Name what this node answers."""
-        return [name for name in CAPABILITIES if name != "monitor" or self.services.monitoring.enabled]
+        spoken = [name for name in CAPABILITIES if name in self.dialect.commands]
+        measured = self.services.monitoring.enabled
+        return [*self.dialect.marks, *(name for name in spoken if name != "monitor" or measured)]
 
     def start(self, daemon: Daemon) -> None:
         """Start measuring, checking and the owner's door; the worker runs already."""

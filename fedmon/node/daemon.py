@@ -21,7 +21,7 @@ from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, IdInUseError, InvalidMessageError
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings, load_node
-from fedmon.common.wire import codec, topics
+from fedmon.common.wire import topics
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.transport import Link, Transport
 from fedmon.node.assembly import Assembly
@@ -162,7 +162,7 @@ class Daemon:
             msg=text[:16_000],
         )
         with contextlib.suppress(InvalidMessageError):
-            if self.transport.publish(topics.log(self.settings.id), codec.encode(record), qos=0):
+            if self._send(self.parts.dialect.log(record)):
                 services.audit.count("logs", f"{name} {level}")
 
     # --- on the worker's thread --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 import msgspec
@@ -9,8 +10,9 @@ import msgspec
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import ALL_INSTANCES, ID_PATTERN, MAIN_INSTANCE
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.messages import AnyRequest, Error, ErrorCode, Message, PlanDecision, Reply
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Message, PlanDecision, Reply, Request
 from fedmon.common.wire.topics import Channel
+from fedmon.node.services import PAGE_BYTES
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,29 +39,45 @@ class RefusedMessageError(InvalidMessageError):
 
 
 class Dialect(Protocol):
-    """One wire, as a node speaks it."""
+    """One wire, as a node speaks it.
+
+    ``commands`` names what can be asked on it, ``page_bytes`` is what the datasets of one reply may take, ``marks``
+    are added to the capabilities of the node's presence.
+    """
+
+    commands: AbstractSet[str]
+    page_bytes: int
+    marks: tuple[str, ...]
 
     def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
         """Return the filters and QoS under which the node hears requests."""
         ...
 
-    def request(self, topic: str, payload: bytes) -> AnyRequest:
+    def request(self, topic: str, payload: bytes) -> Request:
         """Read a request. Raises RefusedMessageError."""
         ...
 
-    def answer(self, reply: Message, *, to: Sender, request: AnyRequest | None) -> Outgoing | None:
+    def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:
         """Write an answer or a decision; None where this wire stays silent. Raises InvalidMessageError."""
+        ...
+
+    def log(self, record: LogRecord) -> Outgoing:
+        """Write a record of the node's log. Raises InvalidMessageError."""
         ...
 
 
 class FedmonDialect:
     """The wire "fedmon/1"."""
 
+    commands: AbstractSet[str] = codec.REQUEST_COMMANDS
+    page_bytes = PAGE_BYTES
+    marks: tuple[str, ...] = ()
+
     def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
         """Return the filters and QoS under which the node hears requests."""
         return [(topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)]
 
-    def request(self, topic: str, payload: bytes) -> AnyRequest:
+    def request(self, topic: str, payload: bytes) -> Request:
         """Read a request. Raises RefusedMessageError."""
         address = topics.parse(topic)
         if address.channel not in (Channel.BROADCAST, Channel.COMMAND) or address.researcher_id is None:
@@ -82,7 +100,7 @@ class FedmonDialect:
             raise RefusedMessageError(error, sender, envelope) from None
         return request
 
-    def answer(self, reply: Message, *, to: Sender, request: AnyRequest | None) -> Outgoing | None:  # noqa: ARG002
+    def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:  # noqa: ARG002
         """Write an answer to its instance, or a decision to every instance. Raises InvalidMessageError."""
         if not isinstance(reply, Reply | PlanDecision):
             return None
@@ -90,6 +108,10 @@ class FedmonDialect:
         return Outgoing(
             topic=topics.reply(to.researcher_id, instance, reply.node_id), payload=codec.encode(reply), qos=1
         )
+
+    def log(self, record: LogRecord) -> Outgoing:
+        """Write a record of the node's log. Raises InvalidMessageError."""
+        return Outgoing(topic=topics.log(record.node_id), payload=codec.encode(record), qos=0)
 
 
 def error_reply(node_id: str, refused: RefusedMessageError) -> Error | None:

@@ -20,8 +20,8 @@ DEADLINE_S = 30.0
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
     url: str
-    sha256: str
-    done: Callable[[object], None]
+    sha256: str | None
+    done: Callable[[bytes | FedmonError], None]
 
 
 class Fetcher:
@@ -34,8 +34,11 @@ class Fetcher:
         self._queue: queue.Queue[_Job | None] = queue.Queue(CAPACITY)
         self._thread: threading.Thread | None = None
 
-    def submit(self, url: str, sha256: str, done: Callable[[object], None]) -> bool:
-        """Have a file fetched; ``done`` gets its bytes or a FedmonError on the router's thread."""
+    def submit(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> bool:
+        """Have a file fetched; ``done`` gets its bytes or a FedmonError on the router's thread.
+
+        Without a digest it may be any file.
+        """
         try:
             self._queue.put_nowait(_Job(url=url, sha256=sha256, done=done))
         except queue.Full:
@@ -61,7 +64,7 @@ class Fetcher:
             done = job.done
             self._hand_over(lambda done=done, result=result: done(result))  # type: ignore[misc]
 
-    def _fetch(self, job: _Job) -> object:
+    def _fetch(self, job: _Job) -> bytes | FedmonError:
         from fedmon.common.repository import download
 
         try:
@@ -73,5 +76,5 @@ class Fetcher:
                 allowed_urls=self._repository.allowed_urls,
             )
         except FedmonError as error:
-            logger.warning("plan %s was not fetched: %s", job.sha256, error)
+            logger.warning("plan %s was not fetched: %s", job.sha256 or "of unknown digest", error)
             return error

@@ -16,18 +16,17 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, InvalidMessageError
 from fedmon.common.wire.messages import (
     STATE_CHANGING,
-    AnyRequest,
-    Approval,
     Error,
     ErrorCode,
     Message,
     PlanDecision,
     Reply,
+    Request,
 )
 from fedmon.node.dialect import Dialect, Outgoing, RefusedMessageError, Sender, error_reply
 from fedmon.node.effects import content_digest
-from fedmon.node.handlers import HANDLERS
-from fedmon.node.handlers.approval import BytesElsewhereError, fetched
+from fedmon.node.handlers import HANDLERS, WITH_BYTES
+from fedmon.node.handlers.approval import BytesElsewhereError
 from fedmon.node.handlers.envelope import error
 from fedmon.node.services import Services
 from fedmon.node.throttle import Throttle
@@ -84,16 +83,16 @@ class Router:
 
     # --- serving ---------------------------------------------------------------------------------------------------
 
-    def _serve(self, request: AnyRequest) -> None:
+    def _serve(self, request: Request) -> None:
         command = _COMMANDS[type(request)]
         self.counters["served"] += 1
         try:
             self.services.audit.record(
                 "command", researcher=request.researcher_id, instance=request.instance, command=command, id=request.id
             )
-            answer = self._handled(request)
+            answer = self._handled(request, lambda: HANDLERS[type(request)](request, self.services))
         except BytesElsewhereError as wait:
-            self._fetch(request, wait.url)
+            self._fetch(request, wait)
             answer = None
         except ConflictError as problem:
             answer = error(request, self.services.node_id, ErrorCode.REFUSED, str(problem))
@@ -113,12 +112,10 @@ class Router:
             self._answer(answer, request)
         self._resend_to(request)
 
-    def _handled(self, request: AnyRequest) -> Reply | bytes | None:
-        if isinstance(request, STATE_CHANGING):
-            return self._once(request, lambda: HANDLERS[type(request)](request, self.services))
-        return HANDLERS[type(request)](request, self.services)
+    def _handled(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | bytes | None:
+        return self._once(request, effect) if isinstance(request, STATE_CHANGING) else effect()
 
-    def _once(self, request: AnyRequest, effect: Callable[[], Reply | None]) -> Reply | bytes | None:
+    def _once(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | bytes | None:
         """Make an effect, its id and its reply one commit; a repeat gets the stored reply."""
         services = self.services
         content = content_digest(request)
@@ -138,23 +135,24 @@ class Router:
                 )
         return reply
 
-    def _fetch(self, request: AnyRequest, url: str) -> None:
+    def _fetch(self, request: Request, wait: BytesElsewhereError) -> None:
         """Have the bytes of a plan fetched; its request is answered when they are there."""
-        if not isinstance(request, Approval) or (key := (request.researcher_id, request.id)) in self._fetching:
+        key = (request.researcher_id, request.id)
+        if key in self._fetching:
             return
         self._fetching.add(key)
 
-        def finish(source: object) -> None:
+        def finish(source: bytes | FedmonError) -> None:
             self._fetching.discard(key)
             self._continue(request, source)
 
-        if not self.services.fetch(url, request.sha256, finish):
+        if not self.services.fetch(wait.url, wait.sha256, finish):
             self._fetching.discard(key)
             self._decline(request, ErrorCode.BUSY, "this node fetches too many plans already; try again later")
 
-    def _continue(self, request: Approval, source: object) -> None:
+    def _continue(self, request: Request, source: bytes | FedmonError) -> None:
         try:
-            answer = self._once(request, lambda: fetched(request, source, self.services))
+            answer = self._handled(request, lambda: WITH_BYTES[type(request)](request, source, self.services))
         except FedmonError as problem:
             answer = error(request, self.services.node_id, ErrorCode.FAILED, str(problem))
         if answer is not None:
@@ -162,7 +160,7 @@ class Router:
 
     # --- answering -------------------------------------------------------------------------------------------------
 
-    def _answer(self, answer: Reply | bytes, request: AnyRequest) -> None:
+    def _answer(self, answer: Reply | bytes, request: Request) -> None:
         reply = answer if isinstance(answer, Reply) else _stored(answer)
         to = Sender(researcher_id=request.researcher_id, instance=request.instance)
         outgoing = self._encoded(reply, to, request)
@@ -173,7 +171,7 @@ class Router:
             outgoing, "reply", to=to.researcher_id, instance=to.instance, command=_tag(reply), id=reply.id, **facts
         )
 
-    def _encoded(self, reply: Reply, to: Sender, request: AnyRequest | None) -> Outgoing | None:
+    def _encoded(self, reply: Reply, to: Sender, request: Request | None) -> Outgoing | None:
         try:
             return self.dialect.answer(reply, to=to, request=request)
         except InvalidMessageError as problem:
@@ -185,7 +183,7 @@ class Router:
             too_large = error(request, self.services.node_id, ErrorCode.TOO_LARGE, problem.reason)
             return self.dialect.answer(too_large, to=to, request=request)
 
-    def _decline(self, request: AnyRequest, code: ErrorCode, reason: str) -> None:
+    def _decline(self, request: Request, code: ErrorCode, reason: str) -> None:
         """Answer with an error, and write it down, as long as this researcher does not flood us."""
         self._refuse(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)
         command = _COMMANDS[type(request)]
@@ -229,7 +227,7 @@ class Router:
 
     # --- the outbox ------------------------------------------------------------------------------------------------
 
-    def _resend_to(self, request: AnyRequest) -> None:
+    def _resend_to(self, request: Request) -> None:
         """Send again what this researcher has not acknowledged: at once to a new session, else every few seconds."""
         researcher_id = request.researcher_id
         if researcher_id not in self._waiting:

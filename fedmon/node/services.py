@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable
 
 from fedmon.common.clock import utc_now
+from fedmon.common.errors import FedmonError
+from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.node.audit import Audit
 from fedmon.node.database import Database
@@ -17,6 +19,9 @@ from fedmon.node.plan_records import Decision
 from fedmon.node.plans import PlanRegister
 from fedmon.node.policy import Policy
 
+PAGE_BYTES = MAX_PAYLOAD_BYTES - 8_000
+"""What the datasets of one page may take; the rest of a message is for the envelope."""
+
 
 @dataclasses.dataclass(kw_only=True)
 class Services:
@@ -24,6 +29,7 @@ class Services:
 
     ``check_plan(sha256)`` has a new plan read by a worker; ``fetch(url, sha256, done)`` fetches a plan's bytes and
     calls ``done(bytes | FedmonError)`` on the router's thread, and returns False when too many wait already.
+    ``page_bytes`` is what the datasets of one reply may take.
     """
 
     node_id: str
@@ -38,7 +44,8 @@ class Services:
     audit: Audit
     monitoring: Monitoring
     check_plan: Callable[[str], object] = lambda _sha256: None
-    fetch: Callable[[str, str, Callable[[object], None]], bool] = lambda _url, _sha256, _done: False
+    fetch: Callable[[str, str | None, Callable[[bytes | FedmonError], None]], bool] = lambda _url, _sha256, _done: False
+    page_bytes: int = PAGE_BYTES
 
     def announce(self, decision: Decision) -> tuple[PlanDecision, ...]:
         """Put the messages of a decision into the outbox; inside the transaction that made it."""

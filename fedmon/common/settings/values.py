@@ -119,11 +119,17 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_id(self.id, "node.id")
+        _check_wire(self.wire, strict_identity=self.strict_identity)
+        if self.wire == "fedbiomed4" and self.monitoring_topic == "flat":
+            raise SettingsError(
+                'node: monitoring_topic = "flat" does not go with wire = "fedbiomed4": programs of Fed-BioMed read '
+                'general/monitoring and stop at our samples; use "node"'
+            )
 
     @property
     def identity_is_strict(self) -> bool:
         """Whether messages without a sender in their topic are refused."""
-        return self.broker.has_identity if self.strict_identity is None else self.strict_identity
+        return _is_strict(self.wire, self.broker, strict_identity=self.strict_identity)
 
 
 class ResearcherSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,11 +150,12 @@ class ResearcherSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_id(self.id, "researcher.id")
+        _check_wire(self.wire, strict_identity=self.strict_identity)
 
     @property
     def identity_is_strict(self) -> bool:
         """Whether messages without a sender in their topic are refused."""
-        return self.broker.has_identity if self.strict_identity is None else self.strict_identity
+        return _is_strict(self.wire, self.broker, strict_identity=self.strict_identity)
 
 
 def _check_id(text: str, what: str) -> None:
@@ -156,3 +163,16 @@ def _check_id(text: str, what: str) -> None:
         checked_id(text, what=what)
     except ValueError as error:
         raise SettingsError(str(error)) from None
+
+
+def _check_wire(wire: Wire, *, strict_identity: bool | None) -> None:
+    if wire == "fedbiomed4" and strict_identity:
+        raise SettingsError(
+            'strict_identity = true does not go with wire = "fedbiomed4", whose topics name no sender; take one away'
+        )
+
+
+def _is_strict(wire: Wire, broker: BrokerSettings, *, strict_identity: bool | None) -> bool:
+    if wire == "fedbiomed4":
+        return False
+    return broker.has_identity if strict_identity is None else strict_identity

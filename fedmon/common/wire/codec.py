@@ -87,15 +87,15 @@ def decode_log(payload: bytes) -> LogRecord:
     return record
 
 
-def decode_document(payload: bytes) -> dict[str, Any]:
+def decode_document(payload: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> dict[str, Any]:
     """Decode JSON strictly into a mapping.
 
-    Refuses, with InvalidMessageError: more than 100 KB, depth over 32, duplicate keys, NaN, Infinity, numbers out of
-    range, invalid UTF-8, and anything that is not a JSON object.
+    Refuses, with InvalidMessageError: more than ``max_bytes``, depth over 32, duplicate keys, NaN, Infinity, numbers
+    out of range, invalid UTF-8, and anything that is not a JSON object.
     """
-    if len(payload) > MAX_PAYLOAD_BYTES:
+    if len(payload) > max_bytes:
         raise InvalidMessageError(
-            f"a payload of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}",
+            f"a payload of {len(payload)} bytes is over the limit of {max_bytes}",
             code=ErrorCode.TOO_LARGE.value,
         )
     structure = _structure(payload)

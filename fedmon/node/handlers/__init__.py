@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedmon.common.errors import FedmonError
 from fedmon.common.wire import messages
 from fedmon.common.wire.messages import Reply, Request
-from fedmon.node.handlers import ack, approval, datasets, monitor, ping, plan_status
+from fedmon.node.handlers import ack, approval, by_url, datasets, monitor, ping, plan_status
 from fedmon.node.services import Services
 
 Handler = Callable[[Any, Services], Reply | None]
@@ -20,4 +21,13 @@ HANDLERS: dict[type[Request], Handler] = {
     messages.TrainingPlanStatus: plan_status.answer,
     messages.Monitor: monitor.answer,
     messages.Ack: ack.take,
+    by_url.ApprovalByUrl: by_url.ask_for,
+    by_url.StatusByUrl: by_url.ask_for,
 }
+
+WITH_BYTES: dict[type[Request], Callable[[Any, bytes | FedmonError, Services], Reply]] = {
+    messages.Approval: approval.fetched,
+    by_url.ApprovalByUrl: by_url.take_in,
+    by_url.StatusByUrl: by_url.tell_status,
+}
+"""What goes on with a request once the bytes that it waited for were fetched, or were not."""

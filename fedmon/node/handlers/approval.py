@@ -9,11 +9,14 @@ from fedmon.node.services import Services
 
 
 class BytesElsewhereError(Exception):
-    """The plan's bytes are not in the message: they must be fetched before it can be answered."""
+    """The plan's bytes are not in the message: they must be fetched before it can be answered.
 
-    def __init__(self, url: str) -> None:
+    ``sha256`` is the digest that they must have, null where nobody said.
+    """
+
+    def __init__(self, url: str, *, sha256: str | None) -> None:
         super().__init__(url)
-        self.url = url
+        self.url, self.sha256 = url, sha256
 
 
 def answer(request: Approval, services: Services) -> Reply:
@@ -24,7 +27,7 @@ def answer(request: Approval, services: Services) -> Reply:
     if (request.source is None) == (request.url is None):
         raise InvalidInputError("an approval carries exactly one of `source` and `url`")
     if request.source is None:
-        raise BytesElsewhereError(request.url or "")
+        raise BytesElsewhereError(request.url or "", sha256=request.sha256)
     return take_in(request, request.source.encode(), services)
 
 
@@ -42,12 +45,10 @@ def take_in(request: Approval, source: bytes, services: Services) -> ApprovalRep
     )
 
 
-def fetched(request: Approval, source: object, services: Services) -> ApprovalReply:
+def fetched(request: Approval, source: bytes | FedmonError, services: Services) -> ApprovalReply:
     """Continue with what was fetched. Raises the error that fetching ended with."""
     if isinstance(source, FedmonError):
         raise source
-    if not isinstance(source, bytes):
-        raise InvalidInputError("the plan could not be fetched")
     return take_in(request, source, services)
 
 

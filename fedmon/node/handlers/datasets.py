@@ -6,14 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import Dataset, ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.node.dataset_records import DatasetRecord
 from fedmon.node.handlers.envelope import echo
-from fedmon.node.services import Services
-
-PAGE_BYTES = MAX_PAYLOAD_BYTES - 8_000
-"""What the datasets of one page may take; the rest is for the envelope."""
+from fedmon.node.services import PAGE_BYTES, Services
 
 _DTYPES_BYTES = PAGE_BYTES // 2
 
@@ -21,7 +17,7 @@ _DTYPES_BYTES = PAGE_BYTES // 2
 def answer_list(request: ListDatasets, services: Services) -> ListReply:
     """List what this researcher may see."""
     seen = _visible(services.datasets.all(), request.researcher_id, services)
-    datasets, next_offset = _page(seen, request.offset, request.limit)
+    datasets, next_offset = _page(seen, request.offset, request.limit, services.page_bytes)
     return ListReply(
         datasets=datasets,
         count=len(seen),
@@ -34,7 +30,7 @@ def answer_list(request: ListDatasets, services: Services) -> ListReply:
 def answer_search(request: SearchDatasets, services: Services) -> SearchReply:
     """List what this researcher may see and carries every tag."""
     seen = _visible(services.datasets.search(request.tags), request.researcher_id, services)
-    datasets, next_offset = _page(seen, request.offset, request.limit)
+    datasets, next_offset = _page(seen, request.offset, request.limit, services.page_bytes)
     return SearchReply(
         datasets=datasets,
         count=len(seen),
@@ -48,14 +44,16 @@ def _visible(records: Sequence[DatasetRecord], researcher_id: str, services: Ser
     return [record for record in records if services.policy.may_see(researcher_id, record)]
 
 
-def _page(records: Sequence[DatasetRecord], offset: int, limit: int) -> tuple[list[Dataset], int | None]:
+def _page(
+    records: Sequence[DatasetRecord], offset: int, limit: int, page_bytes: int
+) -> tuple[list[Dataset], int | None]:
     """Return the datasets from ``offset`` on that fit, and where the next page starts."""
     page: list[Dataset] = []
     size = 0
     for record in records[offset : offset + limit]:
         dataset = _fitting(record.listed())
         size += len(msgspec.json.encode(dataset)) + 1
-        if page and size > PAGE_BYTES:
+        if page and size > page_bytes:
             break
         page.append(dataset)
     end = offset + len(page)

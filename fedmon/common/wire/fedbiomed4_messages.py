@@ -1,0 +1,158 @@
+"""Every message of Fed-BioMed 4.4 that this side speaks, with exactly the fields that its programs check for.
+
+A field too many or too few ends a Fed-BioMed program's network thread, so these classes allow neither.
+Source: the message classes of Fed-BioMed 4.4.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+PROTOCOL_VERSION = "1"
+
+
+class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):
+    """What every message carries; ``command`` is the tag of the class."""
+
+    protocol_version: str = PROTOCOL_VERSION
+
+
+# --- researcher to node ---------------------------------------------------------------------------------------------
+
+
+class Request(WireMessage, frozen=True, kw_only=True):
+    """What every request carries."""
+
+    researcher_id: str
+
+
+class PingRequest(Request, frozen=True, kw_only=True, tag="ping"):
+    """Ask for a sign of life."""
+
+    sequence: int
+
+
+class ListRequest(Request, frozen=True, kw_only=True, tag="list"):
+    """Ask for all datasets; the reply carries nothing that tells to which request it belongs."""
+
+
+class SearchRequest(Request, frozen=True, kw_only=True, tag="search"):
+    """Ask for the datasets that carry every one of ``tags``; not answered when there is none."""
+
+    tags: list[str]
+
+
+class ApprovalRequest(Request, frozen=True, kw_only=True, tag="approval"):
+    """Ask for approval of the training plan that lies at a URL."""
+
+    description: str
+    sequence: int
+    training_plan_url: str
+
+
+class StatusRequest(Request, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Ask where the training plan that lies at a URL stands; the reply repeats ``job_id``."""
+
+    job_id: str
+    training_plan_url: str
+
+
+AnyRequest = PingRequest | ListRequest | SearchRequest | ApprovalRequest | StatusRequest
+
+
+# --- node to researcher ---------------------------------------------------------------------------------------------
+
+
+class Reply(WireMessage, frozen=True, kw_only=True):
+    """What everything carries that a node sends."""
+
+    researcher_id: str
+    node_id: str
+
+
+class PingReply(Reply, frozen=True, kw_only=True, tag="pong"):
+    """A sign of life."""
+
+    success: bool
+    sequence: int
+
+
+class DatasetsReply(Reply, frozen=True, kw_only=True):
+    """Datasets as a node keeps them, without what it hides; ``count`` is how many."""
+
+    success: bool
+    databases: list[dict[str, Any]]
+    count: int
+
+
+class ListReply(DatasetsReply, frozen=True, kw_only=True, tag="list"):
+    """All datasets of a node."""
+
+
+class SearchReply(DatasetsReply, frozen=True, kw_only=True, tag="search"):
+    """The datasets that match; there is at least one."""
+
+
+class ApprovalReply(Reply, frozen=True, kw_only=True, tag="approval"):
+    """The plan is with the node, or not; ``status`` is how its download ended in HTTP, 0 where there was none."""
+
+    sequence: int
+    status: int
+    success: bool
+
+
+class StatusReply(Reply, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Where a plan stands: ``status`` is Approved, Rejected, Pending, Not Registered, or Error without success."""
+
+    job_id: str
+    success: bool
+    approval_obligation: bool
+    status: str
+    msg: str
+    training_plan_url: str
+
+
+class ErrorMessage(Reply, frozen=True, kw_only=True, tag="error"):
+    """Something went wrong; says neither with which request nor of which instance."""
+
+    errnum: str
+    extra_msg: str
+
+
+AnyReply = PingReply | ListReply | SearchReply | ApprovalReply | StatusReply | ErrorMessage
+
+
+class AddScalar(Reply, frozen=True, kw_only=True, tag="add_scalar"):
+    """Values of a training loop."""
+
+    job_id: str
+    train: bool
+    test: bool
+    test_on_local_updates: bool
+    test_on_global_updates: bool
+    metric: dict[str, Any]
+    epoch: int | None
+    total_samples: int
+    batch_samples: int
+    num_batches: int
+    num_samples_trained: int | None
+    iteration: int
+
+
+class Log(Reply, frozen=True, kw_only=True, tag="log"):
+    """One record of a node's log; ``msg`` is a JSON text in itself, see `LogText`."""
+
+    level: str
+    msg: str
+
+
+class LogText(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ``msg`` of a log record holds; ``asctime`` is the node's local time and names no zone."""
+
+    asctime: str
+    node_id: str
+    name: str
+    level: str
+    message: str
