@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
 
 DAEMON = "daemon"
 """What a running node says that it holds its folder for."""
@@ -51,8 +51,8 @@ class NodeFolder:
     def create(cls, path: Path) -> NodeFolder:
         """Make a folder for a new node, readable by its owner only.
 
-        Raises StorageError when a node lives there already, when other users can read an existing folder, or when it
-        cannot be made.
+        Raises ConflictError when a node lives there already, and StorageError when other users can read an existing
+        folder, or when it cannot be made.
         """
         folder = cls(path)
         try:
@@ -60,7 +60,7 @@ class NodeFolder:
         except OSError as error:
             raise StorageError(f"cannot make the node folder {folder.path}: {error.strerror}") from error
         if folder.settings_file.exists():
-            raise StorageError(
+            raise ConflictError(
                 f"a node lives in {folder.path} already: choose another folder with --dir, or edit its node.toml"
             )
         folder.check_private()
@@ -70,7 +70,7 @@ class NodeFolder:
     def open(cls, path: Path) -> NodeFolder:
         """Return the folder of a node that was made before.
 
-        Raises StorageError when there is none, or when other users can read it or what lies in it.
+        Raises NotFoundError when there is none, and StorageError when other users can read it or what lies in it.
         """
         folder = cls(path)
         try:
@@ -78,7 +78,7 @@ class NodeFolder:
         except OSError as error:
             raise StorageError(f"cannot look into {folder.path}: {error.strerror}") from error
         if not found:
-            raise StorageError(
+            raise NotFoundError(
                 f"no node in {folder.path}: make one with 'fedmon node init --broker URL --dir {folder.path}', "
                 "or name its folder with --dir or FEDMON_NODE_DIR"
             )

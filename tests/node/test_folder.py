@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
 from fedmon.node.folder import NodeFolder
 
 HOLD = """
@@ -76,14 +76,14 @@ def test_what_other_users_can_read_is_refused_with_the_command_that_closes_it(fo
 
 
 def test_a_folder_where_a_node_lives_is_never_made_again(folder: NodeFolder) -> None:
-    with pytest.raises(StorageError, match=r"lives in .* already"):
+    with pytest.raises(ConflictError, match=r"lives in .* already"):
         NodeFolder.create(folder.path)
 
     assert folder.settings_file.read_bytes() == b"id = 'a'\n"
 
 
 def test_a_folder_without_a_node_names_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="fedmon node init"):
+    with pytest.raises(NotFoundError, match="fedmon node init"):
         NodeFolder.open(tmp_path)
 
 

@@ -42,7 +42,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     key_file: Annotated[Path | None, Meta(description="Private key of the client certificate (PEM, mode 0600).")] = None
     username: Annotated[
-        str | None, Meta(description="User at the broker; a broker with users holds it to be our id.", min_length=1)
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="User at the broker; a broker with users holds it to be our id."),
     ] = None
     password_file: Annotated[
         Path | None, Meta(description="File that holds the password on one line and that only we can read (0600).")

@@ -80,9 +80,10 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The file repository, for training plans too large for a message."""
 
-    url: Annotated[str | None, Meta(description="Address to which files are uploaded.", pattern="^https?://[^@]+$")] = (
-        None
-    )
+    url: Annotated[
+        Annotated[str, Meta(pattern="^https?://[^@]+$")] | None,
+        Meta(description="Address to which files are uploaded."),
+    ] = None
     token_file: Annotated[
         Path | None, Meta(description="File that holds the upload token on one line and that only we can read (0600).")
     ] = None

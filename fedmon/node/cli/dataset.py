@@ -57,6 +57,7 @@ def add(
     kind = kind or ask("--type", "Data type", as_json=as_json, default="images" if location.is_dir() else "csv")
     wanted = name or ask("--name", "Name", as_json=as_json, default=location.stem)
     split = _split(tags) or _split([ask("--tags", "Tags, separated by commas", as_json=as_json)])
+    needed = _parameters(parameters)
     measured = measure(location, kind)
     result = call(
         folder,
@@ -67,11 +68,11 @@ def add(
         data_type=kind,
         tags=split,
         description=description or "",
-        parameters=_parameters(parameters),
+        parameters=needed,
         measured=msgspec.to_builtins(measured),
         by=login(),
     )
-    _print_one(result, "Dataset {} is offered from now on.", as_json=as_json)
+    _print_one(result, "Offered from now on:", as_json=as_json)
 
 
 @app.command("list", epilog=EXIT_CODES)
@@ -131,7 +132,7 @@ def edit(
         measured = measure(Path(changes["path"] or old["path"]), data_type or old["data_type"])
         changes["measured"] = msgspec.to_builtins(measured)
     result = call(folder, "dataset edit", "dataset-edit", dataset=reference, by=login(), **changes)
-    _print_one(result, "Dataset {} is changed.", as_json=as_json)
+    _print_one(result, "Changed:", as_json=as_json)
 
 
 @app.command("remove", epilog=EXIT_CODES)
@@ -142,7 +143,7 @@ def remove(dataset: Which = None, directory: Dir = None, as_json: Json = False) 
     if as_json:
         print_json(result)
     else:
-        print(f"Dataset {result['dataset']['name']} is no longer offered; its files are untouched.")
+        print(fields([("removed", result["dataset"]["name"]), ("path", f"{result['dataset']['path']} (untouched)")]))
 
 
 def _chosen(dataset: str | None, *, as_json: bool) -> str:
@@ -186,7 +187,7 @@ def _print_one(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
         return
     dataset = result["dataset"]
     if sentence:
-        print(sentence.format(dataset["name"]))
+        print(sentence)
     pairs = _pairs(dataset)
     print(fields([pair for pair in pairs if pair[0] != "columns"] if sentence else pairs))
 

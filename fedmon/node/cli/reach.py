@@ -23,7 +23,7 @@ Dir = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
-REACH_WITHIN_S = 5.0
+REACH_WITHIN_S = 4.0
 CALL_TIMEOUT_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
 
@@ -36,7 +36,7 @@ def default_folder() -> Path:
 
 
 def opened(path: Path | None) -> NodeFolder:
-    """Open the folder that ``--dir``, FEDMON_NODE_DIR or nothing names. Raises StorageError."""
+    """Open the folder that ``--dir``, FEDMON_NODE_DIR or nothing names. Raises NotFoundError and StorageError."""
     return NodeFolder.open(path or default_folder())
 
 

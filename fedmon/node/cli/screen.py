@@ -29,9 +29,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Tell the reader something beside the result, where no program takes it for the result."""
-    import textwrap
-
-    print(textwrap.fill(f"note: {text}", width(), break_on_hyphens=False, break_long_words=False), file=sys.stderr)
+    print("\n".join(_wrapped(f"note: {text}", width())), file=sys.stderr)
 
 
 def ask(option: str, question: str, *, as_json: bool, default: str | None = None) -> str:
@@ -64,24 +62,29 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, columns: 
         widths[widths.index(max(widths))] -= 1
     fitted = [[shorten(cell, limit) for cell, limit in zip(row, widths, strict=True)] for row in cells]
     heads = [shorten(head, limit) for head, limit in zip(headers, widths, strict=True)]
-    return tabulate(fitted, headers=heads, tablefmt="simple", disable_numparse=True)
+    # Headers as a row of their own: tabulate would make every column two wider than its header.
+    return tabulate([heads, ["-" * limit for limit in widths], *fitted], tablefmt="plain", disable_numparse=True)
 
 
 def fields(pairs: Sequence[tuple[str, object]]) -> str:
-    """Return names and values below each other; long values go on under their beginning."""
-    import textwrap
-
+    """Return names and values below each other; long values go on under their beginning, paths and ids stay whole."""
     indent = max(len(name) for name, _ in pairs) + _GAP
     lines = []
     for name, value in pairs:
         paragraphs = [
             part
             for line in str(value).split("\n")
-            for part in textwrap.wrap(one_line(line), max(24, width() - indent), break_on_hyphens=False) or [""]
+            for part in _wrapped(one_line(line), max(24, width() - indent)) or [""]
         ]
         lines.append(f"{name:<{indent}}{paragraphs[0]}".rstrip())
         lines += [f"{'':<{indent}}{part}".rstrip() for part in paragraphs[1:]]
     return "\n".join(lines)
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -1,0 +1,137 @@
+"""`fedmon node dataset` reads what it offers, refuses what a search could not tell apart, and keeps paths here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.node.owner_desks import events, made_folder
+from tests.node.owner_shell import Terminal, node, refused, told
+
+TABLE = "id,age,weight\n1,30,70.5\n2,40,\n3,50,80.1\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.csv").write_text(TABLE)
+    (tmp_path / "b.csv").write_text(TABLE)
+    return made_folder(tmp_path / "n")
+
+
+def _add(folder: Path, file: str, name: str, tags: str) -> tuple[str, ...]:
+    return ("dataset", "add", str(folder.parent / file), "--name", name, "--tags", tags)
+
+
+def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
+    parameters = json.dumps({"target": "age"})
+
+    added = told(
+        folder,
+        *_add(folder, "a.csv", "Ages", "age, weight"),
+        "--description",
+        "Three people",
+        "--parameters",
+        parameters,
+    )["dataset"]
+    listed = told(folder, "dataset", "list")["datasets"]
+
+    assert (added["shape"], added["dtypes"]) == ([3, 3], {"id": "int64", "age": "int64", "weight": "float64"})
+    assert (
+        added["data_type"],
+        added["tags"],
+        added["dataset_parameters"],
+    ) == ("csv", ["age", "weight"], {"target": "age"})
+    assert listed == [added]
+    assert events(folder) == ["dataset-add"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("a.csv", "Ages", "other"), 4, "already"),
+        (("b.csv", "More", "age"), 4, "Ages"),
+        (("b.csv", "More", "age,weight,more"), 4, "Ages"),
+        (("missing.csv", "More", "x"), 2, "missing.csv"),
+        (("b.csv", "  ", "x"), 2, "name"),
+    ],
+)
+def test_what_a_search_could_not_tell_apart_or_find_is_refused(
+    folder: Path, words: tuple[str, str, str], code: int, said: str
+) -> None:
+    told(folder, *_add(folder, "a.csv", "Ages", "age,weight"))
+
+    assert said in refused(folder, *_add(folder, *words), code=code)
+
+    assert len(told(folder, "dataset", "list")["datasets"]) == 1
+
+
+def test_an_edit_keeps_the_id_and_reads_a_new_path(folder: Path) -> None:
+    dataset_id = told(folder, *_add(folder, "a.csv", "Ages", "age"))["dataset"]["dataset_id"]
+    (folder.parent / "b.csv").write_text(TABLE + "4,60,90\n")
+
+    edited = told(folder, "dataset", "edit", "Ages", "--name", "Old", "--path", str(folder.parent / "b.csv"))["dataset"]
+
+    assert (edited["dataset_id"], edited["name"], edited["shape"]) == (dataset_id, "Old", [4, 3])
+    assert told(folder, "dataset", "show", dataset_id)["dataset"] == edited
+    assert "Ages" in refused(folder, "dataset", "show", "Ages", code=3)
+
+
+def test_a_removed_dataset_is_offered_no_longer_and_its_file_stays(folder: Path) -> None:
+    told(folder, *_add(folder, "a.csv", "Ages", "age"))
+
+    assert "(untouched)" in node(folder, "dataset", "remove", "Ages").stdout
+
+    assert told(folder, "dataset", "list")["datasets"] == []
+    assert (folder.parent / "a.csv").read_text() == TABLE
+    assert events(folder) == ["dataset-add", "dataset-remove"]
+
+
+def test_a_dataset_that_a_rule_hides_is_not_renamed_into_the_open(folder: Path) -> None:
+    told(folder, *_add(folder, "a.csv", "Ages", "age"))
+    told(folder, "policy", "allow", "alice", "--dataset", "Ages")
+
+    assert "policy allow" in refused(folder, "dataset", "edit", "Ages", "--name", "Years", code=4)
+    told(folder, "policy", "allow", "alice", "--dataset", "Years")
+
+    assert told(folder, "dataset", "edit", "Ages", "--name", "Years")["dataset"]["listed_to"] == ["alice"]
+
+
+def test_every_screen_fits_eighty_columns(folder: Path) -> None:
+    name, tags = "A name of many words " * 6, ",".join(f"tag-of-some-length-{n}" for n in range(12))
+    ran = [node(folder, *_add(folder, "a.csv", name, tags), "--description", "word " * 60)]
+
+    ran += [node(folder, "dataset", "list"), node(folder, "dataset", "show", name.strip())]
+
+    for screen in ran:
+        assert screen.returncode == 0, screen.stderr
+        assert [line for line in screen.stdout.splitlines() if len(line) > 80 and str(folder.parent) not in line] == []
+    assert "…" in ran[1].stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("dataset", "add"), "missing PATH"),
+        (("dataset", "add", "x.csv"), "missing --name"),
+        (("dataset", "add", "x.csv", "--name", "n"), "missing --tags"),
+        (("dataset", "add", "x.bin", "--name", "n", "--tags", "t"), "missing --type"),
+        (("dataset", "show"), "missing DATASET"),
+        (("dataset", "edit", "x"), "nothing to change"),
+        (("dataset", "add", "x.csv", "--name", "n", "--tags", "t", "--parameters", "[]"), "--parameters"),
+    ],
+)
+def test_without_a_terminal_what_is_missing_is_named(folder: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in refused(folder, *words, code=2)
+
+
+def test_at_a_terminal_what_is_missing_is_asked_for(folder: Path) -> None:
+    with Terminal("dataset", "add", "--dir", str(folder)) as terminal:
+        for question, answer in (("folder", str(folder.parent / "a.csv")), ("Name", ""), ("Tags", "age, weight")):
+            terminal.read_until(question)
+            terminal.type(answer)
+        code, shown = terminal.end()
+
+    assert code == 0, shown
+    assert [dataset["name"] for dataset in told(folder, "dataset", "list")["datasets"]] == ["a"]

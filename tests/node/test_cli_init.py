@@ -1,0 +1,115 @@
+"""`fedmon node init` makes a private node that obeys nobody, and says what to type next."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.node.owner_shell import Terminal, refused, told
+from tests.support.node_process import fedmon, plain_environment
+
+BROKER = ("--broker", "mqtt://broker.example.org")
+
+
+def test_a_new_node_is_private_explained_and_obeys_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "node"
+
+    made = told(folder, "init", *BROKER, "--id", "hospital-a")
+
+    text = (folder / "node.toml").read_text()
+    assert made["next"] == [
+        f"fedmon node policy allow RESEARCHER --dir {folder}",
+        f"fedmon node start --dir {folder}",
+    ]
+    assert (made["node_id"], made["obeys_nobody"]) == ("hospital-a", True)
+    assert (folder.stat().st_mode & 0o777, (folder / "node.toml").stat().st_mode & 0o777) == (0o700, 0o600)
+    assert tomllib.loads(text)["policy"]["researchers"] == []
+    assert "# Ids of the researchers whom this node obeys" in text
+    assert told(folder, "status")["obeys_nobody"] is True
+
+
+def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_path: Path) -> None:
+    ran = fedmon("node", "init", *BROKER, "--dir", str(tmp_path / "my node"))
+
+    assert ran.returncode == 0
+    assert "IT OBEYS NOBODY YET" in ran.stdout
+    assert f"\n  fedmon node policy allow RESEARCHER --dir '{tmp_path}/my node'\n" in ran.stdout
+    assert f"\n  fedmon node start --dir '{tmp_path}/my node'\n" in ran.stdout
+
+
+def test_without_a_folder_the_node_lives_in_the_users_data_folder(tmp_path: Path) -> None:
+    environ = plain_environment(XDG_DATA_HOME=str(tmp_path))
+
+    made = json.loads(fedmon("node", "init", *BROKER, "--json", environ=environ).stdout)
+    path = json.loads(fedmon("node", "config", "path", "--json", environ=environ).stdout)["path"]
+
+    assert made["folder"] == str(tmp_path / "fedmon" / "node")
+    assert made["next"] == ["fedmon node policy allow RESEARCHER", "fedmon node start"]
+    assert path == f"{made['folder']}/node.toml"
+
+
+def test_the_folder_may_come_from_the_environment(tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_NODE_DIR=str(tmp_path / "n"))
+
+    made = json.loads(fedmon("node", "init", *BROKER, "--json", environ=environ).stdout)
+
+    assert (made["folder"], made["next"][1]) == (str(tmp_path / "n"), "fedmon node start")
+
+
+def test_a_node_that_exists_is_never_overwritten(tmp_path: Path) -> None:
+    told(tmp_path / "n", "init", *BROKER, "--id", "first")
+
+    assert "lives in" in refused(tmp_path / "n", "init", *BROKER, "--id", "second", code=4)
+
+    assert told(tmp_path / "n", "status")["node_id"] == "first"
+
+
+def test_without_a_terminal_a_missing_broker_is_named(tmp_path: Path) -> None:
+    assert "missing --broker" in refused(tmp_path / "n", "init", code=2)
+    assert not (tmp_path / "n").exists()
+
+
+def test_at_a_terminal_a_missing_broker_is_asked_for(tmp_path: Path) -> None:
+    with Terminal("init", "--dir", str(tmp_path / "n")) as terminal:
+        terminal.read_until("Broker URL")
+        terminal.type("mqtt://asked.example.org")
+        code, _ = terminal.end()
+
+    assert code == 0
+    assert told(tmp_path / "n", "status")["broker"] == "mqtt://asked.example.org:1883"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--broker", "mqtt://me:secret@b"), "password"),
+        (("--broker", "http://b"), "mqtt://"),
+        ((*BROKER, "--id", "a/b"), "letters, digits"),
+        ((*BROKER, "--id", "nodes"), "reserved"),
+        ((*BROKER, "--username", "a", "--password-file", "/nowhere"), "/nowhere"),
+        ((*BROKER, "--ca-file", "/ca.pem"), "mqtts://"),
+        ((*BROKER, "--colour", "blue"), "--colour"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    message = refused(tmp_path / "n", "init", *words, code=2)
+
+    assert said in message
+    assert "secret" not in message
+    assert not (tmp_path / "n").exists()
+
+
+def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("hush\n")
+    secret.chmod(0o644)
+
+    message = refused(tmp_path / "n", "init", *BROKER, "--username", "a", "--password-file", str(secret), code=2)
+
+    assert f"chmod 600 {secret}" in message
+    assert "hush" not in message

@@ -1,0 +1,184 @@
+"""`fedmon node plan`: what the owner sees is what is there, and what he approves is what he saw."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.node.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
+from tests.node.owner_shell import Terminal, node, refused, told
+
+DIGEST = hashlib.sha256(PLAN).hexdigest()
+HIDDEN = "rate = 0.1 # \u202e\u200b\x1b[2J\x07 end\nepochs = 3\n".encode()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return made_folder(tmp_path / "n")
+
+
+def _asked(folder: Path, *sources: bytes, name: str = "logistic") -> list[str]:
+    with desk_of(folder) as desk:
+        return [ask_approval(desk, source, name=name) for source in sources]
+
+
+def test_the_digest_is_the_same_sixty_four_digits_everywhere(folder: Path) -> None:
+    (plan_id,) = _asked(folder, PLAN)
+
+    listed = node(folder, "plan", "list").stdout
+    shown = node(folder, "plan", "show", plan_id).stdout
+    approved = node(folder, "plan", "approve", plan_id).stdout
+    documents = [told(folder, "plan", "list")["plans"][0], told(folder, "plan", "show", "logistic")["plan"]]
+
+    assert all(f"sha256{' ' * 1}" in text and DIGEST in text for text in (listed, shown, approved))
+    assert [document["sha256"] for document in documents] == [DIGEST, DIGEST]
+    assert DIGEST in (folder / "audit.jsonl").read_text()
+
+
+def test_what_would_deceive_a_reader_is_written_out(folder: Path) -> None:
+    (plan_id,) = _asked(folder, HIDDEN)
+
+    screen = node(folder, "plan", "show", plan_id).stdout
+    document = told(folder, "plan", "show", plan_id)
+
+    assert "rate = 0.1 # ⟦U+202E⟧⟦U+200B⟧⟦U+001B⟧[2J⟦U+0007⟧ end\nepochs = 3\n" in screen
+    assert not set("\u202e\u200b\x1b\x07") & set(screen)
+    assert document["source"].startswith("rate = 0.1 # ⟦U+202E⟧")
+
+
+def test_lists_are_filtered_sorted_and_searched(folder: Path) -> None:
+    _asked(folder, b"a = 1\n", name="tree")
+    (second,) = _asked(folder, b"b = 1\n", name="forest")
+    told(folder, "plan", "reject", second, "--note", "too large")
+
+    def names(*words: str) -> list[str]:
+        return [plan["name"] for plan in told(folder, "plan", "list", *words)["plans"]]
+
+    assert names("--sort", "name") == ["forest", "tree"]
+    assert names("--sort", "name", "--descending") == ["tree", "forest"]
+    assert names("--status", "pending") == ["tree"]
+    assert names("--search", "LARGE") == ["forest"]
+    assert names("--name", "tree", "--type", "registered") == []
+
+
+def test_without_a_terminal_approval_names_bytes_and_never_a_name_alone(folder: Path) -> None:
+    _asked(folder, PLAN)
+
+    for reference in ("logistic", DIGEST[:12]):
+        assert f"--sha256 {DIGEST}" in refused(folder, "plan", "approve", reference, code=2)
+    assert "missing PLAN" in refused(folder, "plan", "approve", code=2)
+
+    assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
+    assert events(folder) == []
+
+
+@pytest.mark.parametrize("way", ["id", "short id", "digest", "name and digest", "digest option"])
+def test_without_a_terminal_a_plan_is_approved_by_id_or_digest(folder: Path, way: str) -> None:
+    (plan_id,) = _asked(folder, PLAN)
+    words = {
+        "id": (plan_id,),
+        "short id": (plan_id.removeprefix("training_plan_")[:8],),
+        "digest": (DIGEST,),
+        "name and digest": ("logistic", "--sha256", DIGEST),
+        "digest option": ("--sha256", DIGEST),
+    }[way]
+
+    result = told(folder, "plan", "approve", *words, "--note", "fine")
+
+    assert (result["plan"]["status"], result["plan"]["note"], result["tells"]) == ("approved", "fine", ["alice"])
+    assert events(folder) == ["plan-decision"]
+
+
+def test_another_digest_than_the_plans_is_a_conflict(folder: Path) -> None:
+    (plan_id,) = _asked(folder, PLAN)
+
+    assert DIGEST in refused(folder, "plan", "approve", plan_id, "--sha256", "0" * 64, code=4)
+    assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
+
+
+def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Path) -> None:
+    _asked(folder, PLAN)
+
+    with Terminal("plan", "approve", "--dir", str(folder)) as terminal:
+        terminal.read_until("sha256 or name")
+        terminal.type("logistic")
+        seen = terminal.read_until("exactly these bytes")
+        terminal.type("y")
+        code, shown = terminal.end()
+
+    assert DIGEST in seen
+    assert code == 0, shown
+    assert told(folder, "plan", "list")["plans"][0]["status"] == "approved"
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+
+
+def test_at_a_terminal_no_is_no(folder: Path) -> None:
+    _asked(folder, PLAN)
+
+    with Terminal("plan", "approve", "logistic", "--dir", str(folder)) as terminal:
+        terminal.read_until("exactly these bytes")
+        terminal.type("")
+        code, _ = terminal.end()
+
+    assert code == 1
+    assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
+
+
+def test_an_ambiguous_name_lists_the_ids(folder: Path) -> None:
+    ids = _asked(folder, PLAN, PLAN + b"# more\n")
+
+    message = refused(folder, "plan", "reject", "logistic", code=4)
+
+    assert all(plan_id in message for plan_id in ids)
+
+
+def test_a_difference_ends_with_one_and_shows_nothing_raw(folder: Path) -> None:
+    first, second = _asked(folder, PLAN, HIDDEN)
+    assert "plan show" in refused(folder, "plan", "diff", second, code=3)
+    told(folder, "plan", "approve", first)
+
+    screen = node(folder, "plan", "diff", second)
+    document = told(folder, "plan", "diff", second, code=1)
+
+    assert screen.returncode == 1
+    assert f"--- sha256 {DIGEST}\n" in screen.stdout
+    assert "\n-rate = 0.1\n+rate = 0.1 # ⟦U+202E⟧⟦U+200B⟧⟦U+001B⟧[2J⟦U+0007⟧ end\n" in screen.stdout
+    assert (document["same"], document["against"]["sha256"]) == (False, DIGEST)
+
+
+def test_a_plan_of_the_owners_own_is_approved_by_registering_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_bytes(PLAN)
+
+    plan = told(folder, "plan", "register", str(tmp_path / "mine.py"), "--description", "mine")["plan"]
+
+    assert (plan["name"], plan["type"], plan["status"], plan["sha256"]) == ("mine", "registered", "approved", DIGEST)
+    assert "approve" in refused(folder, "plan", "register", str(tmp_path / "mine.py"), code=4)
+    assert "nowhere.py" in refused(folder, "plan", "register", "nowhere.py", code=2)
+
+
+def test_reset_and_delete_take_an_approval_back(folder: Path) -> None:
+    (plan_id,) = _asked(folder, PLAN)
+    told(folder, "plan", "approve", plan_id)
+
+    assert told(folder, "plan", "reset", plan_id)["plan"]["status"] == "pending"
+    assert told(folder, "plan", "delete", plan_id)["plan"]["sha256"] == DIGEST
+
+    assert told(folder, "plan", "show", plan_id, code=3)["error"]["type"] == "NotFoundError"
+    assert not (folder / "plans" / DIGEST).exists()
+
+
+def test_plan_screens_fit_eighty_columns(folder: Path) -> None:
+    _asked(folder, PLAN, name="A plan whose name has many words " * 5)
+    told(folder, "plan", "reject", DIGEST, "--note", "no " * 100)
+
+    screens = [
+        node(folder, "plan", "list"),
+        node(folder, "plan", "show", DIGEST),
+        node(folder, "plan", "reset", DIGEST),
+    ]
+
+    for screen in screens:
+        assert screen.returncode == 0, screen.stderr
+        assert [line for line in screen.stdout.splitlines() if len(line) > 80] == []

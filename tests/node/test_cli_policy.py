@@ -1,0 +1,148 @@
+"""`fedmon node policy` and `config`: rules are written where the owner reads them, and hold at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.settings import load_node
+from tests.node.owner_desks import events, made_folder
+from tests.node.owner_shell import Terminal, node, refused, told
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return made_folder(tmp_path / "n")
+
+
+def test_nobody_is_obeyed_until_allowed_and_no_longer_once_denied(folder: Path) -> None:
+    before = node(folder, "policy", "show").stdout
+    allowed = told(folder, "policy", "allow", "alice", "bob")
+    denied = told(folder, "policy", "deny", "alice")
+
+    assert before.startswith("OBEYS NOBODY")
+    assert (allowed["policy"]["researchers"], denied["policy"]["researchers"]) == (["alice", "bob"], ["bob"])
+    assert told(folder, "policy", "show")["policy"]["researchers"] == ["bob"]
+    assert events(folder) == ["policy-change", "policy-change"]
+
+
+def test_metrics_and_logs_leave_as_the_owner_says(folder: Path) -> None:
+    told(folder, "policy", "deny", "--metric", "*")
+    told(folder, "policy", "allow", "--metric", "host_cpu_*", "--metric", "host_load*", "--log-level", "error")
+
+    policy = load_node(folder, {}).policy
+
+    assert (policy.metrics, policy.log_level) == (("host_cpu_*", "host_load*"), "ERROR")
+
+
+def test_comments_of_the_owner_and_the_mode_of_the_file_survive(folder: Path) -> None:
+    file = folder / "node.toml"
+    file.write_text("# hospital A\n[node]\nid = 'a' # our name\n[policy]\nresearchers = ['x'] # the first\n")
+
+    told(folder, "policy", "allow", "alice")
+
+    text = file.read_text()
+    assert text == "# hospital A\n[node]\nid = 'a' # our name\n[policy]\nresearchers = ['x', \"alice\"] # the first\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in folder.glob(".*")) in ([], [".audit.lock"])
+
+
+def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: Path) -> None:
+    notes = told(folder, "policy", "allow", "alice", "--dataset", "Ages")["notes"]
+
+    assert any("listed to alice only" in note for note in notes)
+    assert any("no dataset 'Ages' here yet" in note for note in notes)
+
+
+def test_a_variable_that_overrides_the_file_is_pointed_out(folder: Path) -> None:
+    ran = node(folder, "policy", "allow", "alice", environ={"FEDMON_POLICY_RESEARCHERS": "eve"})
+
+    assert ran.returncode == 0
+    assert "obeys eve" in ran.stdout
+    assert "FEDMON_POLICY_RESEARCHERS overrides what was written" in " ".join(ran.stderr.split())
+    assert load_node(folder, {}).policy.researchers == ("alice",)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("policy", "allow"), 2, "missing RESEARCHER"),
+        (("policy", "allow", "--dataset", "d"), 2, "missing RESEARCHER"),
+        (("policy", "allow", "a b"), 2, "a b"),
+        (("policy", "allow", "--log-level", "loud"), 2, "DEBUG, INFO"),
+        (("policy", "deny", "--metric", "host_cpu_*"), 4, "every metric leaves"),
+    ],
+)
+def test_what_cannot_be_a_rule_is_refused_and_changes_nothing(
+    folder: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    before = (folder / "node.toml").read_bytes()
+
+    assert said in refused(folder, *words, code=code)
+
+    assert (folder / "node.toml").read_bytes() == before
+
+
+def test_at_a_terminal_the_researcher_is_asked_for(folder: Path) -> None:
+    with Terminal("policy", "allow", "--dir", str(folder)) as terminal:
+        terminal.read_until("Id of the researcher")
+        terminal.type("alice")
+        code, shown = terminal.end()
+
+    assert code == 0, shown
+    assert "obeys alice" in shown
+
+
+def test_changes_made_at_the_same_time_all_arrive(folder: Path) -> None:
+    with ThreadPoolExecutor(4) as shells:
+        ran = list(shells.map(lambda name: node(folder, "policy", "allow", name), ["a", "b", "c", "d"]))
+
+    assert [each.returncode for each in ran] == [0, 0, 0, 0], [each.stderr for each in ran]
+    assert sorted(load_node(folder, {}).policy.researchers) == ["a", "b", "c", "d"]
+
+
+def test_settings_are_shown_with_where_they_come_from(folder: Path) -> None:
+    environ = {"FEDMON_METRICS_INTERVAL_S": "2", "MQTT_BROKER": "historic.example.org"}
+
+    found = {each["key"]: each for each in told(folder, "config", "show", environ=environ)["settings"]}
+    screen = node(folder, "config", "show").stdout
+
+    assert (found["metrics.interval_s"]["value"], found["metrics.interval_s"]["origin"]) == (
+        2.0,
+        "FEDMON_METRICS_INTERVAL_S",
+    )
+    assert found["broker.url"] == {
+        "key": "broker.url",
+        "value": "mqtt://historic.example.org:1883",
+        "origin": "MQTT_BROKER",
+    }
+    assert (found["node.id"]["origin"], found["metrics.enabled"]["origin"]) == ("file", "default")
+    assert [line for line in screen.splitlines() if len(line) > 80] == [f"Settings of {folder / 'node.toml'}"] or all(
+        len(line) <= 80 for line in screen.splitlines()
+    )
+
+
+def test_a_secret_is_never_shown(folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("hush-hush\n")
+    secret.chmod(0o600)
+    made_folder(folder, broker={"username": "a", "password_file": str(secret)})
+
+    shown = node(folder, "config", "show", "--json").stdout + node(folder, "config", "show").stdout
+
+    assert str(secret) in shown
+    assert "hush-hush" not in shown
+
+
+def test_a_bad_setting_is_named_with_file_key_and_allowed_values(folder: Path) -> None:
+    made_folder(folder, metrics={"interval_s": 0.01})
+
+    for words in (("start",), ("status",), ("config", "show"), ("policy", "show")):
+        message = refused(folder, *words, code=2)
+        assert f"{folder / 'node.toml'}: [metrics] interval_s = 0.01: allowed is a number from 0.2" in message
+
+
+def test_where_the_settings_are_is_one_line(folder: Path) -> None:
+    assert node(folder, "config", "path").stdout == f"{folder / 'node.toml'}\n"
