@@ -1,170 +1,194 @@
-"""What a researcher takes in: a burst of batches of metrics, each of 10 samples of 60 metrics, as fast as they come.
+"""How fast a researcher takes samples in, against bare paho and json, and whether every sample is accounted for.
 
-``python -m bench.ingest``; cases rate (samples/s, until the callback had the last one) and unaccounted (samples that
-were neither handed to the callback nor counted as lost or dropped). The peer is paho with json in its callback, on the
-same broker; it counts nothing, so what it did not get is unaccounted.
+``python -m bench.ingest`` sends 2,000 batches of 10 samples of 60 metrics as fast as a publisher of its own can.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
 
-from bench.bare_parties import connected
-from bench.feeder import SAMPLES
-from bench.line import medians, print_line
+from bench.echo_nodes import VERSION, Message, without_delay
+from bench.line import print_line
 from fedmon.broker.engine import choose_engine
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.monitor import LiveSample, Watch
 
-WAIT_S = 60.0
+SAMPLES = 10
+METRICS = 60
+NODE = "busy"
+TOPIC = f"general/monitoring/{NODE}"
+TURNS = 5
 
 
-class Feeder:
-    """The process that publishes; each burst comes from a node of its own, so that every burst starts at sample 0."""
+def batch(seq: int, length: int) -> bytes:
+    """Return a batch whose numbers look like those of a real host."""
+    times = [1_700_000_000 + seq + number for number in range(length)]
+    columns = {
+        f"host_metric_{metric}_total": [round(1000 * math.sin(metric + at) + at, 3) for at in range(seq, seq + length)]
+        for metric in range(METRICS)
+    }
+    message: Message = {"command": "sample", "protocol_version": VERSION, "node_id": NODE, "boot": 1, "stream": "host"}
+    return json.dumps(message | {"seq": seq, "t": times, "mono": times, "m": columns}).encode()
 
-    def __init__(self, port: int) -> None:
-        command = [sys.executable, "-m", "bench.feeder", "--port", str(port)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._bursts = 0
 
-    def __enter__(self) -> Self:
-        return self
+def publish(port: int, count: int) -> None:
+    """Send every batch at each line on standard input, then the last one again and again until the next line."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, NODE)
+    client.on_socket_open = without_delay
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    payloads = [batch(number * SAMPLES, SAMPLES) for number in range(count)]
+    last = batch(count * SAMPLES, 1)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        for payload in payloads:
+            client.publish(TOPIC, payload, qos=0)
+        told = threading.Event()
+        reader = threading.Thread(target=lambda told=told: (sys.stdin.readline(), told.set()))
+        reader.start()
+        while not told.wait(0.02):
+            client.publish(TOPIC, last, qos=0)
+        print("done", flush=True)
 
-    def __exit__(self, *_exception: object) -> None:
-        assert self._process.stdin is not None
+
+class Publisher:
+    """The publisher's process; one turn at a time."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def turn(self, finished: Callable[[], bool]) -> None:
+        """Let it send everything, and go on with the last until that has arrived."""
+        self._line()
+        tick = threading.Event()
+        while not finished():
+            tick.wait(0.005)
+        self._line()
         assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        assert self._process.stdout.readline() == "done\n"
 
-    def new_node(self) -> str:
-        """Return the id of a node that nobody heard of."""
-        self._bursts += 1
-        return f"feeder-{self._bursts}"
-
-    def send(self, node: str, count: int, *, first: int = 0) -> None:
-        """Publish, and wait until everything left the feeder."""
+    def _line(self) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{node} {count} {first}\n")
+        self._process.stdin.write("\n")
         self._process.stdin.flush()
-        assert self._process.stdout.readline() == "sent\n"
 
 
-class Tally:
-    """When the first and the last sample came, and how many; the burst ends with the samples of batch ``last``."""
+@contextlib.contextmanager
+def publisher(port: int, count: int) -> Iterator[Publisher]:
+    """Run the publisher."""
+    command = [sys.executable, "-m", "bench.ingest", "--publish", "--port", str(port), "--batches", str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield Publisher(process)
+        process.stdin.close()
+        process.wait(10)
+
+
+class Count:
+    """How many samples came, between the first and the last of them."""
 
     def __init__(self, last: int) -> None:
-        self._last_seq = last * SAMPLES
+        self._last = last
         self.samples = 0
-        self.first = self.end = 0.0
-        self.ended = threading.Event()
+        self.first_at = self.last_at = 0.0
 
-    def count(self, seq: int, samples: int) -> None:
-        """Take note of samples; called on one thread."""
-        if not self.samples:
-            self.first = time.perf_counter()
-        if seq >= self._last_seq:
-            self.ended.set()
-            return
-        self.end = time.perf_counter()
-        self.samples += samples
+    def add(self, number: int, seq: int) -> None:
+        """Count samples, the first of which is ``seq``."""
+        now = time.perf_counter()
+        self.first_at = self.first_at or now
+        if not self.last_at:
+            self.samples += number
+            if seq >= self._last:
+                self.last_at = now
 
+    @property
     def rate(self) -> float:
-        """Return samples a second."""
-        return self.samples / (self.end - self.first)
+        """Samples a second."""
+        return self.samples / (self.last_at - self.first_at)
 
 
-def burst(feeder: Feeder, node: str, batches: int, tally: Tally) -> None:
-    """Publish a burst and, until it is heard, the batch that tells its end."""
-    feeder.send(node, batches)
-    for extra in range(100):
-        feeder.send(node, 1, first=batches + extra)
-        if tally.ended.wait(WAIT_S / 100):
-            return
-    raise AssertionError("the end of the burst was not heard")
+def ours(broker_url: str, folder: str, sender: Publisher, last: int) -> tuple[float, Watch]:
+    """Take everything in by `Federation.monitor`."""
+    count = Count(last)
+
+    def on_sample(sample: LiveSample) -> None:
+        count.add(1, sample.seq)
+
+    with Federation(broker_url, folder=folder) as federation, federation.monitor(on_sample) as watch:
+        federation.ping(timeout_s=0.1)
+        sender.turn(lambda: count.last_at > 0)
+        return count.rate, watch
 
 
-class Ours:
-    """A callback of a federation."""
+def bare(port: int, sender: Publisher, last: int) -> float:
+    """Take everything in by hand."""
+    count = Count(last)
 
-    def __init__(self, feeder: Feeder, federation: Federation, batches: int) -> None:
-        self._feeder, self._federation, self._batches = feeder, federation, batches
-        self.unaccounted = 0
+    def on_message(_client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        document = json.loads(message.payload)
+        count.add(len(document["t"]), document["seq"])
 
-    def run(self) -> float:
-        """Take one burst in; return samples a second."""
-        tally, node = Tally(self._batches), self._feeder.new_node()
-        with self._federation.monitor(lambda sample: tally.count(sample.seq, 1), nodes=[node]) as watch:
-            burst(self._feeder, node, self._batches, tally)
-            left = self._batches * SAMPLES - tally.samples
-            # lost: the numbers say that they were sent; dropped: they came, and the callback was too slow for them
-            self.unaccounted += max(0, left - watch.lost - watch.dropped)
-        return tally.rate()
-
-
-class Peer:
-    """paho, and json in its callback."""
-
-    def __init__(self, feeder: Feeder, port: int, batches: int) -> None:
-        self._feeder, self._batches = feeder, batches
-        self.unaccounted = 0
-        self._tally = Tally(batches)
-        self._client = connected(port, "ingest-peer")
-        self._client.on_message = self._on_message
-
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
-        batch = json.loads(message.payload)
-        self._tally.count(batch["seq"], len(batch["t"]))
-
-    def run(self) -> float:
-        """Take one burst in; return samples a second."""
-        self._tally, node = Tally(self._batches), self._feeder.new_node()
-        granted = threading.Event()
-        self._client.on_subscribe = lambda *_: granted.set()
-        self._client.subscribe(f"general/monitoring/{node}")
-        assert granted.wait(5)
-        burst(self._feeder, node, self._batches, self._tally)
-        self._client.unsubscribe(f"general/monitoring/{node}")
-        self.unaccounted += self._batches * SAMPLES - self._tally.samples
-        return self._tally.rate()
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._client.disconnect()
-        self._client.loop_stop()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "bare")
+    subscribed = threading.Event()
+    client.on_message = on_message
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    client.subscribe("general/monitoring/#", 0)
+    assert subscribed.wait(5)
+    sender.turn(lambda: count.last_at > 0)
+    client.disconnect()
+    client.loop_stop()
+    return count.rate
 
 
-def measure(batches: int, rounds: int) -> None:
-    """Measure both in turns."""
+def measure(count: int) -> None:
+    """Compare in turns."""
+    last = count * SAMPLES
     with (
         tempfile.TemporaryDirectory() as folder,
         choose_engine("mosquitto")() as broker,
-        Feeder(broker.port) as feeder,
-        Federation(broker.url, folder=Path(folder)) as federation,
+        publisher(broker.port, count) as sender,
     ):
-        ours, peer = Ours(feeder, federation, batches), Peer(feeder, broker.port, batches)
-        one, other = medians(rounds, ours.run, peer.run)
-        print_line("ingest", "rate", ours=one, peer=other, unit="samples/s")
-        print_line("ingest", "unaccounted", ours=ours.unaccounted, peer=peer.unaccounted, unit="samples")
-        peer.close()
+        rates: list[tuple[float, float]] = []
+        lost = unaccounted = 0
+        for _ in range(TURNS):
+            peer = bare(broker.port, sender, last)
+            rate, watch = ours(broker.url, folder, sender, last)
+            rates.append((rate, peer))
+            lost = max(lost, watch.lost + watch.dropped)
+            unaccounted = max(unaccounted, abs(last + 1 - watch.delivered - watch.lost - watch.dropped))
+    middle = sorted(rates, key=lambda pair: pair[0] / pair[1])[len(rates) // 2]
+    print_line("ingest", "samples", ours=middle[0], peer=middle[1], unit="samples/s")
+    print_line("ingest", "lost-or-dropped", ours=lost, peer=None, unit="samples")
+    print_line("ingest", "unaccounted", ours=unaccounted, peer=None, unit="samples")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=2_000)
+    parser.add_argument("--publish", action="store_true", help="be the publisher (used by this command itself)")
+    parser.add_argument("--port", type=int)
     arguments = parser.parse_args()
-    measure(arguments.batches, arguments.rounds)
+    if arguments.publish:
+        publish(arguments.port, arguments.batches)
+    else:
+        measure(arguments.batches)
 
 
 if __name__ == "__main__":

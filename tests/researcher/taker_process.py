@@ -1,0 +1,45 @@
+"""A researcher in a process of its own that is killed while it keeps and takes replies.
+
+Writes to a ledger, with each line on the disk before the next step: ``kept N`` and ``took SEQUENCE REDELIVERED``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from fedmon.common.wire.messages import Reply
+from fedmon.researcher.federation import Federation
+
+
+def main(url: str, folder: str, ledger: str, mode: str) -> None:
+    """Keep until killed; or take one by one until killed or nothing comes any more."""
+    with (
+        Path(ledger).open("a", buffering=1) as lines,
+        Federation(url, researcher_id="alice", folder=folder) as federation,
+    ):
+
+        def note(text: str) -> None:
+            lines.write(text + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+
+        replies = federation.parts.replies
+        note(f"start {federation.instance}")
+        if mode == "keep":
+            kept = 0
+            tick = threading.Event()
+            while not tick.wait(0.01):
+                if len(replies) != kept:
+                    kept = len(replies)
+                    note(f"kept {kept}")
+        while taken := replies.take(limit=1, timeout_s=0.5):
+            assert isinstance(taken[0].message, Reply)
+            note(f"took {taken[0].message.sequence} {taken[0].redelivered}")
+        note("end")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

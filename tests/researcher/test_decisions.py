@@ -1,0 +1,192 @@
+"""Decisions of owners: safe first, then acknowledged, then told, each once; and whose they are among instances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.echo_nodes import VERSION, Message, now_utc
+from fedmon.common.errors import FolderInUseError
+from fedmon.common.wire.messages import PlanDecision, PlanStatus
+from tests.researcher.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.waiting import stays, wait_until
+
+
+def decision(decision_id: str = "d-1", **changes: Any) -> Message:
+    return {
+        "command": "plan-decision",
+        "protocol_version": VERSION,
+        "node_id": "a",
+        "researcher_id": "alice",
+        "id": decision_id,
+        "boot": 1,
+        "plan_id": "p-1",
+        "sha256": "0" * 64,
+        "name": "plan",
+        "status": "approved",
+        "note": "looks good",
+        "decided": now_utc(),
+    } | changes
+
+
+def decide(node: EchoNode, decision_id: str = "d-1", **changes: Any) -> None:
+    node.publish("general/researcher/alice/all/a", decision(decision_id, **changes))
+
+
+def acked(node: EchoNode) -> list[str]:
+    return [one for request in node.sent("ack") for one in request["ids"]]
+
+
+def test_a_decision_is_told_once_and_acknowledged_each_time_it_comes(mosquitto: Broker, federate: Open) -> None:
+    told: list[PlanDecision] = []
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        federation.on("decision", told.append)
+
+        for _ in range(3):
+            decide(node)
+        node.wait(lambda: len(acked(node)) == 3)
+        federation.ping()
+
+    assert [(one.id, one.status, one.note) for one in told] == [("d-1", PlanStatus.APPROVED, "looks good")]
+    assert acked(node) == ["d-1"] * 3
+    assert node.topics[[one["command"] for one in node.received].index("ack")] == "general/nodes/alice/a"
+    wait_until(lambda: federation.status().kept_replies == 0)
+
+
+def test_a_decision_that_came_before_anybody_listened_is_told_when_somebody_does(
+    mosquitto: Broker, federate: Open
+) -> None:
+    told: list[str] = []
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        decide(node)
+        node.wait(lambda: acked(node))
+
+        federation.on("decision", lambda one: told.append(one.id))
+        wait_until(lambda: told)
+
+    assert told == ["d-1"]
+
+
+def test_a_decision_nobody_took_outlives_the_process_and_is_told_by_the_next(mosquitto: Broker, federate: Open) -> None:
+    first_told: list[str] = []
+    then_told: list[str] = []
+
+    def failing(one: PlanDecision) -> None:
+        first_told.append(one.id)
+        raise RuntimeError("the notebook's own mistake")
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        federation.on("decision", failing)
+        decide(node)
+        wait_until(lambda: first_told)
+        federation.close()
+
+        again = federate()
+        again.on("decision", lambda one: then_told.append(one.id))
+        wait_until(lambda: then_told)
+        decide(node)
+        node.wait(lambda: len(acked(node)) == 2)
+        again.ping()
+
+    assert (first_told, then_told) == (["d-1"], ["d-1"])
+
+
+def test_every_instance_hears_of_a_decision_and_only_main_acknowledges(mosquitto: Broker, federate: Open) -> None:
+    told: dict[str, list[str]] = {"main": [], "notebook": []}
+    with EchoNode(mosquitto.port, "a") as node:
+        main, notebook = federate(), federate(instance="notebook")
+        main.on("decision", lambda one: told["main"].append(one.id))
+        notebook.on("decision", lambda one: told["notebook"].append(one.id))
+
+        decide(node)
+        decide(node)
+        wait_until(lambda: all(told.values()))
+        node.wait(lambda: len(acked(node)) == 2)
+        notebook.ping()
+
+    assert told == {"main": ["d-1"], "notebook": ["d-1"]}
+    assert {request["instance"] for request in node.sent("ack")} == {"main"}
+
+
+def test_without_main_nobody_acknowledges_so_that_the_node_keeps_the_decision(
+    mosquitto: Broker, federate: Open
+) -> None:
+    told: list[str] = []
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate(instance="shell")
+        federation.on("decision", lambda one: told.append(one.id))
+
+        decide(node)
+        wait_until(lambda: told)
+        federation.ping()
+
+        assert stays(lambda: acked(node) == [], 0.1)
+
+
+@pytest.mark.parametrize("wrong", [{"node_id": "b"}, {"researcher_id": "bob"}, {"status": "maybe"}], ids=str)
+def test_a_decision_that_is_not_ours_or_makes_no_sense_is_counted_and_not_acknowledged(
+    mosquitto: Broker, federate: Open, wrong: Message
+) -> None:
+    told: list[str] = []
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        federation.on("decision", lambda one: told.append(one.id))
+
+        decide(node, "bad", **wrong)
+        decide(node, "good")
+        wait_until(lambda: told)
+
+    assert told == ["good"]
+    assert acked(node) == ["good"]
+    assert sum(federation.status().counters.values()) == 1
+
+
+def test_the_first_process_is_main_and_the_next_get_names_of_their_own(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        first, second, third = federate(), federate(), federate()
+
+        instances = [first.instance, second.instance, third.instance]
+        answered = [list(one.ping().ok) for one in (first, second, third)]
+
+    assert instances[0] == "main"
+    assert len(set(instances)) == 3
+    assert answered == [["a"]] * 3
+    assert federate(researcher_id="bob").instance == "main"
+    with pytest.raises(FolderInUseError, match="in use by process"):
+        federate(instance="main")
+
+
+def test_main_is_free_again_when_its_process_has_closed(federate: Open) -> None:
+    first = federate()
+    first.close()
+
+    assert federate().instance == "main"
+
+
+def test_late_and_unknown_replies_are_kept_for_who_asks_for_them(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        federation.nodes()
+        node.answer = lambda _: None
+        outcomes = federation.datasets(timeout_s=0.1)
+        late = node.honest(node.sent("list")[0]) or {}
+        unknown = late | {"id": "asked-by-a-process-that-died", "session": "earlier"}
+
+        node.publish(node.reply_topic(node.sent("list")[0]), late)
+        node.publish(node.reply_topic(node.sent("list")[0]), unknown)
+        wait_until(lambda: federation.status().kept_replies == 2)
+        kept = federation.parts.replies.take(["list"])
+
+    assert not outcomes.ok
+    assert [one.message.id for one in kept] == [late["id"], "asked-by-a-process-that-died"]
+    assert federation.status().counters == {"late replies": 1, "unknown replies": 1}
+    assert federation.status().kept_replies == 0
