@@ -1,7 +1,8 @@
 """Read the code of one training plan in a process of its own that may use little time and memory.
 
-Run as a script with the plan's bytes on stdin; prints one JSON object with ``minified_sha256`` and ``problem``. It
-imports nothing of ours, so that it runs isolated from paths, environment and user site.
+Run as a script with the bytes of the plan on stdin. Prints the line ``parsed`` once they are known to be Python, and at
+the end one JSON object with ``minified_sha256`` and ``problem``. It imports nothing of ours, so that it runs isolated
+from paths, environment and user site.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import warnings
 
 CPU_S = 5
 MEMORY_BYTES = 512 * 1024 * 1024
+PARSED = "parsed"
 
 
 def main() -> None:
@@ -22,23 +24,23 @@ def main() -> None:
     _limit()
     source = sys.stdin.buffer.read()
     warnings.simplefilter("ignore")
+    digest, problem = None, ""
     try:
-        digest, problem = minified_sha256(source), ""
+        ast.parse(source)
+        sys.stdout.write(f"{PARSED}\n")
+        sys.stdout.flush()
+        digest = minified_sha256(source)
     except (SyntaxError, ValueError) as error:
-        digest, problem = None, _described(error)
+        problem = _described(error)
     except RecursionError:
-        digest, problem = None, "the code is nested too deeply to be read"
+        problem = "the code is nested too deeply to be read"
     except MemoryError:
-        digest, problem = None, f"the code takes more than {MEMORY_BYTES >> 20} MB to be read"
+        problem = f"the code is too large or too deeply nested to be read within {MEMORY_BYTES >> 20} MB"
     json.dump({"minified_sha256": digest, "problem": problem}, sys.stdout)
 
 
 def minified_sha256(source: bytes) -> str | None:
-    """Return the digest of the code without comments, layout and ``(object)``; None when that form cannot be made.
-
-    Raises what `ast.parse` raises for bytes that are not Python.
-    """
-    ast.parse(source)
+    """Return the digest of the code without comments, layout and ``(object)``; None when that form cannot be made."""
     import python_minifier
 
     try:

@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from fedmon.common.errors import StorageError
-from fedmon.node.plan_check import CPU_S, MEMORY_BYTES
+from fedmon.node.plan_check import CPU_S, MEMORY_BYTES, PARSED
 from fedmon.node.plan_records import Verdict
 from fedmon.node.plan_view import visible_text
 
@@ -27,6 +27,7 @@ DEFAULT_TIMEOUT_S = 15.0
 DEFAULT_CAPACITY = 1000
 MAX_PROBLEM_LENGTH = 500
 
+_MARK = f"{PARSED}\n".encode()
 _SCRIPT = Path(__file__).with_name("plan_check.py")
 
 
@@ -99,13 +100,13 @@ class PlanChecker:
         try:
             child = self._started()
         except OSError as error:
-            return Verdict(problem=f"could not be checked: {error.strerror}")
+            return Verdict(problem=f"could not be checked: {error.strerror}")  # says nothing about the code
         try:
             output, _ = child.communicate(source, timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
             _kill(child)
-            child.communicate()
-            return Verdict(problem=f"could not be read within {self._timeout_s:g} s")
+            output, _ = child.communicate()
+            return _failed(f"could not be read within {self._timeout_s:g} s", output)
         finally:
             with self._child_lock:
                 self._child = None
@@ -130,14 +131,20 @@ class PlanChecker:
 
 def _understood(returncode: int, output: bytes) -> Verdict:
     if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return Verdict(problem=f"could not be read within {CPU_S} s of processor time")
+        return _failed(f"could not be read within {CPU_S} s of processor time", output)
     if returncode != 0:
-        return Verdict(problem=f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {returncode})")
+        return _failed(f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {returncode})", output)
     try:
-        verdict = msgspec.json.decode(output, type=Verdict)
+        verdict = msgspec.json.decode(output.removeprefix(_MARK), type=Verdict)
     except msgspec.MsgspecError:
-        return Verdict(problem="could not be read: the check gave no verdict")
-    return msgspec.structs.replace(verdict, problem=visible_text(verdict.problem)[:MAX_PROBLEM_LENGTH])
+        return _failed("could not be read: the check gave no verdict", output)
+    return msgspec.structs.replace(
+        verdict, problem=visible_text(verdict.problem)[:MAX_PROBLEM_LENGTH], parses=output.startswith(_MARK)
+    )
+
+
+def _failed(problem: str, output: bytes) -> Verdict:
+    return Verdict(problem=problem, parses=output.startswith(_MARK))
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

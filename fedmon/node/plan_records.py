@@ -80,7 +80,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of a plan's code found: the digest of its minified form, or the problem."""
+    """What the check of a plan's code found: the digest of its minified form, or the problem.
+
+    Code that ``parses`` can still have a problem, when its minified form takes too much to make.
+    """
 
     minified_sha256: str | None = None
     problem: str = ""
+    parses: bool = True

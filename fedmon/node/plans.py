@@ -189,7 +189,7 @@ class PlanRegister(PlanCatalogue):
     def record_verdict(self, sha256: str, verdict: Verdict) -> Decision | None:
         """Keep what the check of a plan's code found.
 
-        Returns a decision for the outbox when there is a problem that the researchers have not heard of, else None.
+        Returns a decision for the outbox when the code does not parse and the researchers have not heard so, else None.
         """
         with self._database.transaction():
             plan = self.find(sha256)
@@ -200,7 +200,7 @@ class PlanRegister(PlanCatalogue):
                 "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
                 (verdict.minified_sha256, verdict.problem, timestamp(moment), sha256),
             )
-            if not verdict.problem or verdict.problem == plan.problem:
+            if verdict.parses or verdict.problem == plan.problem:
                 return None
             return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
 

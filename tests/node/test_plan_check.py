@@ -1,0 +1,164 @@
+"""The code of a plan is read beside the router, within limits, and every way to fail becomes a problem's text."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import StorageError
+from fedmon.node.plan_checker import PlanChecker
+from fedmon.node.plan_records import Verdict
+from fedmon.node.plan_store import PlanStore
+
+Verdicts = queue.Queue[tuple[str, Verdict]]
+BOMB = b"\n".join(b"x%d = [%d, 'text', {1: 2}, lambda y: y + 1]" % (number, number) for number in range(300_000))
+
+PROBLEMS = {
+    "not Python": (b"def f(:\n", "line 1: invalid syntax"),
+    "indentation": (b"if 1:\nx\n", "line 2: expected an indented block after 'if' statement on line 1"),
+    "binary": (b"\x00\x01\x02", "source code string cannot contain null bytes"),
+    "not UTF-8": (b"x = '\xff'\n", "utf-8"),
+    "other encoding": (b"# -*- coding: no-such -*-\n", "no-such"),
+    "nested brackets": (b"(" * 100_000, "too many nested parentheses"),
+    "nested calls": (b"f(" * 150 + b")" * 150, ""),
+    "long chain": (b"a" + b".b" * 100_000, ""),
+    "minus signs": (b"-" * 1_000_000 + b"1", ""),
+    "long number": (b"x = " + b"9" * 100_000, "Exceeds the limit"),
+    "control characters in the message": ("x = 1 \u202e\x1b[31m".encode(), "U+202E"),
+}
+
+
+@pytest.fixture
+def verdicts() -> Verdicts:
+    return queue.Queue()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PlanStore:
+    return PlanStore(tmp_path / "plans")
+
+
+@pytest.fixture
+def checker(store: PlanStore, verdicts: Verdicts) -> Iterator[PlanChecker]:
+    with PlanChecker(store.read, lambda sha256, verdict: verdicts.put((sha256, verdict))) as running:
+        yield running
+
+
+def _checked(source: bytes, store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> Verdict:
+    digest = store.write(source)
+    assert checker.submit(digest)
+    name, verdict = verdicts.get(timeout=30)
+    assert name == digest
+    return verdict
+
+
+def test_layout_comments_and_object_do_not_count_while_code_does(
+    store: PlanStore, checker: PlanChecker, verdicts: Verdicts
+) -> None:
+    sources = [
+        b"class A(object):\n    def f(self):\n        return 1\n",
+        b"class A:  # the plan\n  def f(self):\n\n    return 1",
+        b"class A:\n    def f(self):\n        return 2\n",
+    ]
+
+    first, second, third = [_checked(source, store, checker, verdicts) for source in sources]
+
+    assert first == second
+    assert first.problem == ""
+    assert first.minified_sha256 == hashlib.sha256(b"class A:\n\tdef f(self):return 1").hexdigest()
+    assert third.minified_sha256 not in {None, first.minified_sha256}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_code_that_cannot_be_read_is_a_problem_in_words(
+    name: str, store: PlanStore, checker: PlanChecker, verdicts: Verdicts
+) -> None:
+    source, words = PROBLEMS[name]
+
+    verdict = _checked(source, store, checker, verdicts)
+
+    if name == "nested calls":
+        assert verdict.problem == "" or "too many nested" in verdict.problem
+    else:
+        assert verdict.minified_sha256 is None
+        assert words in verdict.problem
+        assert verdict.problem
+        assert verdict.problem.isprintable()
+        assert not verdict.parses
+
+
+def test_python_whose_minified_form_takes_too_much_still_parses(
+    store: PlanStore, checker: PlanChecker, verdicts: Verdicts
+) -> None:
+    verdict = _checked(b"a" + b".b" * 600, store, checker, verdicts)
+
+    assert verdict == Verdict(problem="the code is nested too deeply to be read", parses=True)
+
+
+def test_a_plan_that_takes_too_long_ends_in_a_problem(store: PlanStore, verdicts: Verdicts) -> None:
+    with PlanChecker(store.read, lambda sha256, verdict: verdicts.put((sha256, verdict)), timeout_s=0.5) as checker:
+        verdict = _checked(BOMB, store, checker, verdicts)
+
+    assert verdict.problem == "could not be read within 0.5 s"
+
+
+def test_a_plan_that_takes_too_much_ends_in_a_problem_and_the_next_is_checked(
+    store: PlanStore, checker: PlanChecker, verdicts: Verdicts
+) -> None:
+    first = _checked(BOMB, store, checker, verdicts)
+    second = _checked(b"x = 1\n", store, checker, verdicts)
+
+    assert first.problem in {
+        "could not be read within 5 s of processor time",
+        "could not be read within 15 s",
+        "the code is too large or too deeply nested to be read within 512 MB",
+    }
+    assert second.problem == ""
+
+
+def test_stopping_does_not_wait_for_a_slow_check(store: PlanStore, verdicts: Verdicts) -> None:
+    checker = PlanChecker(store.read, lambda sha256, verdict: verdicts.put((sha256, verdict)))
+    checker.start()
+    for number in range(5):
+        checker.submit(store.write(BOMB + b"\ny = %d" % number))
+    start = time.monotonic()
+
+    checker.stop()
+
+    assert time.monotonic() - start < 1
+    assert verdicts.empty()
+
+
+def test_a_full_queue_says_no_and_blocks_nobody(store: PlanStore, verdicts: Verdicts) -> None:
+    checker = PlanChecker(store.read, lambda sha256, verdict: verdicts.put((sha256, verdict)), capacity=2)
+
+    assert [checker.submit(DIGEST) for DIGEST in ("a", "b", "c")] == [True, True, False]
+    checker.stop()
+
+
+def test_bytes_that_are_gone_are_passed_over(store: PlanStore, verdicts: Verdicts) -> None:
+    def read(sha256: str) -> bytes:
+        if sha256 == "gone":
+            raise StorageError("the file is gone")
+        return b"x = 1\n"
+
+    with PlanChecker(read, lambda sha256, verdict: verdicts.put((sha256, verdict))) as checker:
+        checker.submit("gone")
+        checker.submit("there")
+
+        assert verdicts.get(timeout=30)[0] == "there"
+
+
+def test_the_check_sees_nothing_of_the_node(store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> None:
+    trap = store.folder.parent / "ran"
+    source = f"import os\nos.mkdir({str(trap)!r})\n".encode()
+
+    verdict = _checked(source, store, checker, verdicts)
+
+    assert verdict.problem == ""
+    assert not trap.exists()

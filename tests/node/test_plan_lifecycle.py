@@ -1,0 +1,135 @@
+"""Whatever researchers and owner do in whatever order, the register says what a simple model says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.errors import ConflictError, NotFoundError
+from fedmon.common.wire.messages import Approval, PlanStatus
+from fedmon.node.audit import Audit
+from fedmon.node.database import Database
+from fedmon.node.outbox import Outbox
+from fedmon.node.plans import PlanRegister
+
+SOURCES = st.sampled_from([b"x = 1\n", b"x = 1", b"x = 2\n"])
+RESEARCHERS = st.sampled_from(["r", "s"])
+NOTES = st.sampled_from(["", "no", "yes"])
+
+
+class PlanLifecycle(RuleBasedStateMachine):
+    """Requests, decisions, deletions and restarts, against a mapping from bytes to what must be known of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="plans-"))
+        self.model: dict[bytes, tuple[PlanStatus, str]] = {}
+        self.requesters: dict[bytes, list[str]] = {}
+        self.expected: list[tuple[str, str, PlanStatus]] = []
+
+    @initialize()
+    def start(self) -> None:
+        self.audit = Audit(self.folder)
+        self.database = Database(self.folder / "state.sqlite")
+        self.plans = PlanRegister(self.database, self.folder / "plans", audit=self.audit)
+        self.outbox = Outbox(self.database)
+
+    def teardown(self) -> None:
+        self.audit.close()
+        self.database.close()
+        shutil.rmtree(self.folder)
+
+    @rule()
+    def restart(self) -> None:
+        self.audit.close()
+        self.database.close()
+        self.start()
+        self.plans.sweep()
+
+    @rule(source=SOURCES, researcher=RESEARCHERS)
+    def request(self, source: bytes, researcher: str) -> None:
+        digest = hashlib.sha256(source).hexdigest()
+        plan = self.plans.request(
+            Approval(
+                researcher_id=researcher,
+                id="one",
+                session="s",
+                sequence=1,
+                expires=seconds_from_now(60),
+                name="plan",
+                sha256=digest,
+                size_bytes=len(source),
+            ),
+            source,
+        )
+        status = self.model.setdefault(source, (PlanStatus.PENDING, ""))
+        asked = self.requesters.setdefault(source, [])
+        if researcher not in asked:
+            asked.append(researcher)
+        assert (plan.status, plan.note) == status
+
+    @rule(source=SOURCES)
+    def register(self, source: bytes) -> None:
+        try:
+            self.plans.register(source, name="own")
+        except ConflictError:
+            assert source in self.model
+        else:
+            assert source not in self.model
+            self.model[source] = (PlanStatus.APPROVED, "")
+
+    @rule(source=SOURCES, status=st.sampled_from(PlanStatus), note=NOTES)
+    def decide(self, source: bytes, status: PlanStatus, note: str) -> None:
+        digest = hashlib.sha256(source).hexdigest()
+        try:
+            with self.database.transaction():
+                decision = self.plans.decide(digest, status, note=note, sha256=digest)
+                for message in decision.messages(node_id="n", boot=1):
+                    self.outbox.add(message)
+        except NotFoundError:
+            assert source not in self.model
+            return
+        if self.model[source] != (status, note):
+            self.expected += [(name, digest, status) for name in self.requesters.get(source, [])]
+        self.model[source] = (status, note)
+
+    @rule(source=SOURCES)
+    def delete(self, source: bytes) -> None:
+        try:
+            self.plans.delete(hashlib.sha256(source).hexdigest())
+        except NotFoundError:
+            assert source not in self.model
+            return
+        del self.model[source]
+        self.requesters.pop(source, None)
+
+    @invariant()
+    def the_register_and_its_files_are_the_model(self) -> None:
+        known = {self.plans.store.read(plan.sha256): (plan.status, plan.note) for plan in self.plans.all()}
+        assert known == self.model
+        assert len(list((self.folder / "plans").iterdir())) == len(self.model)
+
+    @invariant()
+    def everybody_who_asked_hears_each_change_once_and_in_order(self) -> None:
+        for name in ("r", "s"):
+            heard = [(name, message.sha256, message.status) for message in self.outbox.unacked(name)]
+            assert heard == [expected for expected in self.expected if expected[0] == name]
+
+    @invariant()
+    def nothing_is_approved_without_a_line(self) -> None:
+        lines = [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
+        last = {line["sha256"]: line.get("status") for line in lines if line["event"].startswith("plan-")}
+        for plan in self.plans.all(status=PlanStatus.APPROVED):
+            assert last[plan.sha256] == "approved"
+
+
+TestPlanLifecycle = PlanLifecycle.TestCase
+TestPlanLifecycle.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -1,0 +1,478 @@
+"""A plan is its exact bytes; what the owner decides is written down first and told to everybody who asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from fedmon.common.wire.messages import Approval, PlanStatus
+from fedmon.node.audit import Audit
+from fedmon.node.audit_chain import verify
+from fedmon.node.database import Database
+from fedmon.node.effects import Effects
+from fedmon.node.plan_records import PlanType, Verdict
+from fedmon.node.plans import MAX_PENDING_PER_RESEARCHER, PlanRegister
+
+APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatus.REJECTED
+SOURCE = b"class Plan:\n    pass\n"
+OTHER_LAYOUT = b"class Plan: pass  # same code\n"
+
+REQUEST_AND_DECIDE_FOR_EVER = """
+import hashlib, itertools, sys
+from pathlib import Path
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.wire.messages import Approval, PlanStatus
+from fedmon.node.audit import Audit
+from fedmon.node.database import Database
+from fedmon.node.effects import Effects
+from fedmon.node.outbox import Outbox
+from fedmon.node.plans import PlanRegister
+folder = Path(sys.argv[1])
+audit = Audit(folder)
+database = Database(folder / "state.sqlite")
+plans, effects, outbox = PlanRegister(database, folder / "plans", audit=audit), Effects(database), Outbox(database)
+for number in itertools.count(int(sys.argv[2])):
+    source = f"x = {number}".encode()
+    digest = hashlib.sha256(source).hexdigest()
+    request = Approval(researcher_id="r", id=f"id-{number}", session="s", sequence=number,
+        expires=seconds_from_now(60), name=f"plan {number}", sha256=digest, size_bytes=len(source))
+    with database.transaction():
+        plan = plans.request(request, source)
+        effects.remember("r", request.id, plan.plan_id.encode(), request.expires)
+    print("requested", request.id, plan.plan_id, digest, flush=True)
+    with database.transaction():
+        decision = plans.decide(digest, PlanStatus.APPROVED, sha256=digest, by="owner")
+        for message in decision.messages(node_id="n", boot=1):
+            outbox.add(message)
+    print("approved", request.id, plan.plan_id, digest, flush=True)
+"""
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database(tmp_path / "state.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[Audit]:
+    with Audit(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def plans(database: Database, audit: Audit, tmp_path: Path) -> PlanRegister:
+    return PlanRegister(database, tmp_path / "plans", audit=audit)
+
+
+def _approval(source: bytes = SOURCE, **fields: object) -> Approval:
+    request = Approval(
+        researcher_id="r",
+        id="one",
+        session="s",
+        sequence=1,
+        expires=seconds_from_now(60),
+        name="plan",
+        sha256=hashlib.sha256(source).hexdigest(),
+        size_bytes=len(source),
+        source=source.decode(),
+    )
+    return msgspec.structs.replace(request, **fields)
+
+
+def _audited(folder: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["event"].startswith("plan-")]
+
+
+def test_a_request_keeps_bytes_and_record_and_is_pending(plans: PlanRegister) -> None:
+    plan = plans.request(_approval(description="what it does"), SOURCE)
+
+    assert plan.plan_id.startswith("training_plan_")
+    assert (plan.name, plan.description, plan.researcher_id) == ("plan", "what it does", "r")
+    assert (plan.sha256, plan.size_bytes) == (hashlib.sha256(SOURCE).hexdigest(), len(SOURCE))
+    assert (plan.type, plan.status, plan.note) == (PlanType.REQUESTED, PENDING, "")
+    assert (plan.checked, plan.minified_sha256, plan.same_code_as, plan.problem) == (False, None, None, "")
+    assert (plan.registered, plan.decided) == (None, None)
+    assert plan.created == plan.modified == plan.last_action
+    assert plans.source(plan.plan_id) == SOURCE
+
+
+@pytest.mark.parametrize(
+    ("fields", "source", "complaint"),
+    [
+        ({"sha256": "0" * 64}, SOURCE, r"have SHA-256 [0-9a-f]{64} and not 0{64}"),
+        ({"size_bytes": 1}, SOURCE, "has 21 bytes and not 1"),
+        ({"name": " "}, SOURCE, "1 to 256 visible characters"),
+        ({"name": "a\nb"}, SOURCE, "one line"),
+        ({"name": "evil\u202eplan"}, SOURCE, r"evil⟦U\+202E⟧plan"),
+        ({"name": "\x1b[2J"}, SOURCE, r"⟦U\+001B⟧"),
+        ({}, b"", "is empty"),
+        ({}, b"x" * 1001, "has 1001 bytes and this node takes 1000"),
+    ],
+)
+def test_a_request_that_does_not_hold_what_it_says_is_refused(
+    database: Database, audit: Audit, tmp_path: Path, fields: dict[str, object], source: bytes, complaint: str
+) -> None:
+    plans = PlanRegister(database, tmp_path / "plans", audit=audit, max_plan_bytes=1000)
+
+    with pytest.raises(InvalidInputError, match=complaint):
+        plans.request(_approval(source, **fields), source)
+
+    assert plans.all() == []
+    assert list((tmp_path / "plans").iterdir()) == []
+
+
+def test_the_same_bytes_are_the_same_plan_whoever_asks_and_both_hear_of_decisions(plans: PlanRegister) -> None:
+    first = plans.request(_approval(), SOURCE)
+    plans.decide(first.plan_id, REJECTED, note="too broad")
+    again = plans.request(_approval(researcher_id="s", name="another name", id="two"), SOURCE)
+
+    decision = plans.decide(first.plan_id, APPROVED)
+
+    assert (again.plan_id, again.name, again.status, again.note) == (first.plan_id, "plan", REJECTED, "too broad")
+    assert decision.researchers == ("r", "s")
+
+
+def test_other_bytes_are_another_plan_even_with_the_same_code(plans: PlanRegister) -> None:
+    first = plans.request(_approval(), SOURCE)
+    plans.decide(first.plan_id, APPROVED)
+    plans.record_verdict(first.sha256, Verdict(minified_sha256="a" * 64))
+
+    second = plans.request(_approval(OTHER_LAYOUT), OTHER_LAYOUT)
+    plans.record_verdict(second.sha256, Verdict(minified_sha256="a" * 64))
+
+    seen = plans.get(second.plan_id)
+    assert (seen.status, seen.same_code_as) == (PENDING, first.plan_id)
+    assert seen.hint == f"same code as plan {first.plan_id}, other layout"
+    assert plans.get(first.plan_id).same_code_as == second.plan_id
+
+
+def test_an_effect_its_id_and_its_reply_are_one_transaction(database: Database, plans: PlanRegister) -> None:
+    effects = Effects(database)
+    request = _approval()
+
+    def fail() -> None:
+        with database.transaction():
+            plans.request(request, SOURCE)
+            effects.remember("r", request.id, b"reply", request.expires)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    undone = (plans.all(), effects.stored_reply("r", request.id))
+    with database.transaction():
+        plan = plans.request(request, SOURCE)
+        effects.remember("r", request.id, b"reply", request.expires)
+
+    assert undone == ([], None)
+    assert (plans.all(), effects.stored_reply("r", request.id)) == ([plan], b"reply")
+
+
+def test_a_decision_names_its_plan_its_time_and_who_must_hear(plans: PlanRegister, tmp_path: Path) -> None:
+    plan = plans.request(_approval(), SOURCE)
+
+    decision = plans.decide("plan", APPROVED, note="fine", by="alice", sha256=plan.sha256)
+
+    assert (decision.plan.status, decision.plan.note, decision.researchers) == (APPROVED, "fine", ("r",))
+    assert decision.time == decision.plan.decided == decision.plan.last_action == decision.plan.modified
+    (message,) = decision.messages(node_id="n", boot=3)
+    assert (message.node_id, message.researcher_id, message.boot) == ("n", "r", 3)
+    assert (message.plan_id, message.sha256, message.name) == (plan.plan_id, plan.sha256, "plan")
+    assert (message.status, message.note, message.problem, message.decided) == (APPROVED, "fine", "", decision.time)
+    (line,) = _audited(tmp_path)
+    assert [line[key] for key in ("event", "sha256", "was", "status", "note", "by")] == [
+        "plan-decision", plan.sha256, "pending", "approved", "fine", "alice",
+    ]  # fmt: skip
+
+
+def test_a_decision_is_about_the_bytes_that_were_shown(plans: PlanRegister) -> None:
+    plans.request(_approval(), SOURCE)
+
+    with pytest.raises(ConflictError, match="look at it again"):
+        plans.decide("plan", APPROVED, sha256="0" * 64)
+
+    assert plans.get("plan").status is PENDING
+
+
+def test_bytes_that_were_altered_on_the_disk_cannot_be_approved(plans: PlanRegister, tmp_path: Path) -> None:
+    plan = plans.request(_approval(), SOURCE)
+    (tmp_path / "plans" / plan.sha256).write_bytes(b"something else")
+
+    with pytest.raises(StorageError, match="no longer holds the bytes"):
+        plans.decide("plan", APPROVED)
+    status = plans.get("plan").status
+    plans.request(_approval(), SOURCE)
+
+    assert status is PENDING
+    assert plans.decide("plan", APPROVED).plan.status is APPROVED
+
+
+def test_deciding_the_same_again_changes_nothing_and_tells_nobody(plans: PlanRegister, tmp_path: Path) -> None:
+    plans.request(_approval(), SOURCE)
+    first = plans.decide("plan", REJECTED, note="no")
+
+    again = plans.decide("plan", REJECTED, note="no")
+
+    assert (again.plan, again.researchers) == (first.plan, ())
+    assert len(_audited(tmp_path)) == 1
+
+
+def test_a_reset_plan_is_pending_without_note_and_its_requesters_hear_it(plans: PlanRegister) -> None:
+    plans.request(_approval(), SOURCE)
+    plans.decide("plan", REJECTED, note="no")
+
+    decision = plans.reset("plan")
+
+    assert (decision.plan.status, decision.plan.note, decision.plan.decided) == (PENDING, "", None)
+    assert decision.researchers == ("r",)
+
+
+def test_no_decision_is_taken_that_the_audit_cannot_hold(plans: PlanRegister, audit: Audit) -> None:
+    plans.request(_approval(), SOURCE)
+    audit.close()
+
+    with pytest.raises(StorageError, match="audit"):
+        plans.decide("plan", APPROVED)
+    with pytest.raises(StorageError, match="audit"):
+        plans.delete("plan")
+    with pytest.raises(StorageError, match="audit"):
+        plans.register(b"x = 1\n", name="own")
+
+    assert [(plan.name, plan.status) for plan in plans.all()] == [("plan", PENDING)]
+
+
+def test_the_owners_own_plan_is_approved_by_registering_it(plans: PlanRegister, tmp_path: Path) -> None:
+    plan = plans.register(SOURCE, name="own", description="mine", by="alice")
+
+    assert (plan.type, plan.status, plan.researcher_id) == (PlanType.REGISTERED, APPROVED, None)
+    assert plan.registered == plan.decided == plan.created
+    assert [line["status"] for line in _audited(tmp_path)] == ["approved"]
+    assert plans.request(_approval(), SOURCE).status is APPROVED
+
+
+def test_bytes_that_were_asked_for_are_approved_and_not_registered_again(plans: PlanRegister) -> None:
+    plan = plans.request(_approval(), SOURCE)
+
+    with pytest.raises(ConflictError, match=f"fedmon node plan approve {plan.plan_id}"):
+        plans.register(SOURCE, name="own")
+
+
+def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
+    plans: PlanRegister, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "defaults"
+    folder.mkdir()
+    (folder / "mean.py").write_bytes(b"x = 1\n")
+    (folder / "empty.py").write_bytes(b"")
+    (folder / "notes.txt").write_bytes(b"not a plan")
+
+    first = plans.load_defaults(folder)
+    again = plans.load_defaults(folder)
+    (folder / "mean.py").write_bytes(b"x = 2\n")
+    changed = plans.load_defaults(folder)
+
+    assert [(plan.name, plan.type, plan.status) for plan in first] == [("mean", PlanType.DEFAULT, PENDING)]
+    assert again == ()
+    assert [plans.source(plan.plan_id) for plan in changed] == [b"x = 2\n"]
+    assert "empty.py was left out: the plan is empty" in caplog.text
+
+
+def test_a_deleted_default_stays_away_until_its_file_changes_or_it_is_wanted(
+    plans: PlanRegister, tmp_path: Path
+) -> None:
+    folder = tmp_path / "defaults"
+    folder.mkdir()
+    (folder / "mean.py").write_bytes(SOURCE)
+    plans.load_defaults(folder)
+    plans.delete("mean")
+
+    after_delete = plans.load_defaults(folder)
+    (folder / "mean.py").write_bytes(OTHER_LAYOUT)
+    after_change = plans.load_defaults(folder)
+    (folder / "mean.py").write_bytes(SOURCE)
+    plans.register(SOURCE, name="mean")
+
+    assert after_delete == ()
+    assert len(after_change) == 1
+    assert sorted(plan.type.value for plan in plans.all()) == ["default", "registered"]
+
+
+def test_a_folder_of_defaults_that_is_not_there_is_named(plans: PlanRegister, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="there is no folder"):
+        plans.load_defaults(tmp_path / "nowhere")
+
+
+def test_a_deleted_plan_is_forgotten_with_its_bytes_and_its_approval(plans: PlanRegister, tmp_path: Path) -> None:
+    plan = plans.request(_approval(), SOURCE)
+    plans.decide("plan", APPROVED)
+
+    plans.delete("plan", by="alice")
+    gone = (plans.find(plan.sha256), list((tmp_path / "plans").iterdir()))
+    again = plans.request(_approval(), SOURCE)
+
+    assert gone == (None, [])
+    assert (again.status, again.plan_id != plan.plan_id) == (PENDING, True)
+    assert plans.requesters(again.plan_id) == ("r",)
+    assert [line["event"] for line in _audited(tmp_path)] == ["plan-decision", "plan-delete"]
+
+
+def test_a_deletion_that_is_undone_keeps_the_bytes(database: Database, plans: PlanRegister) -> None:
+    plan = plans.request(_approval(), SOURCE)
+
+    def fail() -> None:
+        with database.transaction():
+            plans.delete("plan")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with database.transaction():
+        plans.delete("plan")
+        plans.request(_approval(), SOURCE)
+
+    assert plans.source(plan.sha256) == SOURCE
+
+
+def test_a_plan_is_found_by_id_digest_part_of_it_or_name(plans: PlanRegister) -> None:
+    plan = plans.request(_approval(), SOURCE)
+
+    for reference in (plan.plan_id, plan.sha256, plan.sha256[:6], plan.sha256[:40], "plan"):
+        assert plans.get(reference) == plan
+    for reference in ("", "pla", plan.sha256[:5], "*" * 6, "?" * 64, plan.sha256.upper(), "training_plan_"):
+        with pytest.raises(NotFoundError, match="fedmon node plan list"):
+            plans.get(reference)
+
+
+def test_a_name_of_several_plans_stands_for_none_of_them(plans: PlanRegister) -> None:
+    ids = [plans.request(_approval(source), source).plan_id for source in (SOURCE, OTHER_LAYOUT)]
+
+    with pytest.raises(ConflictError, match=f"2 training plans.*{ids[0]}, {ids[1]}"):
+        plans.decide("plan", APPROVED)
+
+
+def test_plans_are_filtered_searched_and_sorted(plans: PlanRegister) -> None:
+    for name, description in (("b", "first"), ("c", "SECOND"), ("a", "third")):
+        source = f"name = {name!r}".encode()
+        plans.request(_approval(source, name=name, description=description, researcher_id=f"res-{name}"), source)
+    plans.register(b"x = 1", name="own")
+    plans.decide("c", APPROVED)
+
+    def names(**wanted: object) -> str:
+        return " ".join(plan.name for plan in plans.all(**wanted))  # type: ignore[arg-type]  # mixed filters
+
+    assert names() == "b c a own"
+    assert names(sort="name") == "a b c own"
+    assert names(sort="name", descending=True) == "own c b a"
+    assert names(sort="researcher_id") == "a b c own"
+    assert names(sort="decided") == "own c b a"
+    assert names(status=APPROVED) == "c own"
+    assert names(plan_type=PlanType.REQUESTED) == "b c a"
+    assert names(status=APPROVED, plan_type=PlanType.REGISTERED) == "own"
+    assert names(name="a") == "a"
+    assert names(search="second") == "c"
+    assert names(search="RES-A") == "a"
+    assert names(search="nothing like it") == ""
+    with pytest.raises(InvalidInputError, match="cannot be sorted by 'name; DROP TABLE plans'"):
+        plans.all(sort="name; DROP TABLE plans")
+
+
+def test_a_plan_is_compared_with_the_one_of_its_name_that_was_approved_last(plans: PlanRegister) -> None:
+    sources = [f"x = {number}\n".encode() for number in range(4)]
+    made = [plans.request(_approval(source), source) for source in sources]
+    for index in (1, 0):
+        plans.decide(made[index].plan_id, APPROVED)
+    plans.decide(made[2].plan_id, REJECTED)
+
+    seen = [plans.last_approved("plan", other_than=made[index].sha256) for index in (3, 0)]
+
+    assert [plan.plan_id for plan in seen if plan is not None] == [made[0].plan_id, made[1].plan_id]
+    assert plans.last_approved("another", other_than="") is None
+
+
+def test_only_code_that_does_not_parse_is_told_and_told_once(plans: PlanRegister) -> None:
+    bad = plans.request(_approval(b"def f(:"), b"def f(:")
+    big = plans.request(_approval(b"x = 1"), b"x = 1")
+    waiting = plans.unchecked()
+    problem = Verdict(problem="line 1: invalid syntax", parses=False)
+
+    told = [plans.record_verdict(bad.sha256, problem), plans.record_verdict(bad.sha256, problem)]
+    untold = plans.record_verdict(big.sha256, Verdict(problem="takes too long", parses=True))
+    unknown = plans.record_verdict("0" * 64, problem)
+
+    assert waiting == (bad.sha256, big.sha256)
+    assert plans.unchecked() == ()
+    assert told[0] is not None
+    assert (told[0].researchers, told[0].plan.status, told[0].plan.problem) == (("r",), PENDING, problem.problem)
+    assert (told[1], untold, unknown) == (None, None, None)
+    assert plans.get(big.plan_id).problem == "takes too long"
+
+
+def test_a_researcher_cannot_fill_the_disk_with_undecided_plans(plans: PlanRegister) -> None:
+    for number in range(MAX_PENDING_PER_RESEARCHER):
+        source = b"x = %d" % number
+        plans.request(_approval(source), source)
+
+    with pytest.raises(ConflictError, match="200 undecided plans"):
+        plans.request(_approval(), SOURCE)
+
+    assert plans.request(_approval(b"x = 0"), b"x = 0").status is PENDING
+    assert plans.request(_approval(researcher_id="s"), SOURCE).status is PENDING
+    plans.decide(plans.all()[0].plan_id, REJECTED)
+    assert plans.request(_approval(OTHER_LAYOUT), OTHER_LAYOUT).status is PENDING
+
+
+def test_a_sweep_removes_only_files_without_a_record(plans: PlanRegister) -> None:
+    plan = plans.request(_approval(), SOURCE)
+    plans.store.write(b"orphan")
+
+    assert plans.sweep() == 1
+    assert plans.source(plan.plan_id) == SOURCE
+
+
+def test_a_killed_node_never_has_an_approval_without_its_line_nor_loses_what_it_acknowledged(tmp_path: Path) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rounds = random.Random(seed)
+    ledger: dict[str, set[tuple[str, str, str]]] = {"requested": set(), "approved": set()}
+    for trial in range(8):
+        child = subprocess.Popen(
+            [sys.executable, "-c", REQUEST_AND_DECIDE_FOR_EVER, str(tmp_path), str(trial * 10_000)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        seen = [child.stdout.readline() for _ in range(rounds.randint(1, 60))]
+        os.kill(child.pid, signal.SIGKILL)
+        seen += [line for line in child.stdout.readlines() if line.endswith("\n")]
+        child.wait()
+        child.stdout.close()
+        for line in seen:
+            kind, request_id, plan_id, digest = line.split()
+            ledger[kind].add((request_id, plan_id, digest))
+
+    with Audit(tmp_path) as audit, Database(tmp_path / "state.sqlite") as database:
+        plans, effects = PlanRegister(database, tmp_path / "plans", audit=audit), Effects(database)
+        plans.sweep()
+        kept = {plan.sha256: plan for plan in plans.all()}
+        assert all(kept[digest].plan_id == plan_id for _, plan_id, digest in ledger["requested"])
+        assert all(effects.stored_reply("r", one) == plan_id.encode() for one, plan_id, _ in ledger["requested"])
+        assert all(kept[digest].status is APPROVED for _, _, digest in ledger["approved"])
+        assert all(hashlib.sha256(plans.source(digest)).hexdigest() == digest for digest in kept)
+        lines = {line["sha256"] for line in _audited(tmp_path) if line["status"] == "approved"}
+        assert {digest for digest, plan in kept.items() if plan.status is APPROVED} <= lines
+        told = {row["message_id"] for row in database.rows("SELECT message_id FROM outbox")}
+        assert len(told) == sum(plan.status is APPROVED for plan in kept.values())
+    assert verify(tmp_path).ok
