@@ -1,0 +1,103 @@
+"""The guided first run, as a stranger starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+
+from tests.support.node_process import fedmon, plain_environment
+from tests.support.waiting import wait_until
+
+
+def test_the_demo_walks_through_every_step_and_ends_well() -> None:
+    done = fedmon("demo", "--json", timeout_s=60)
+    document = json.loads(done.stdout)
+
+    assert done.returncode == 0, document
+    assert document["ok"] is True
+    assert set(document["plan"]["decisions"].values()) == {"approved"}
+    assert document["search"] == {"hospital-east": 0, "hospital-north": 0, "hospital-south": 1}
+    assert sorted(dataset["shape"] for dataset in document["datasets"]) == ["167 x 31", "190 x 31", "212 x 31"]
+    assert document["offline"]["reason"] == "connection lost"
+    assert document["offline"]["seen_after_s"] <= 2.0
+    assert document["metrics"]["lost"] == 0
+    assert document["timings_s"]["total"] <= 40
+
+
+def test_the_demo_prints_plain_lines_without_a_terminal() -> None:
+    done = fedmon("demo", timeout_s=60)
+
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "[8/8] Summary" in done.stdout
+
+
+def test_a_demo_whose_node_dies_fails_with_a_sentence() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmon", "demo"],
+        env=plain_environment(PYTHONUNBUFFERED="1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    next(line for line in process.stdout if line.startswith("[4/8]"))
+    next(
+        child
+        for child in psutil.Process(process.pid).children()
+        if any("hospital-south" in word for word in child.cmdline())
+    ).kill()
+    _, said = process.communicate(timeout=40)
+
+    assert process.returncode == 1
+    assert "hospital-south" in said
+    assert "Traceback" not in said
+
+
+def test_a_kept_demo_can_be_joined_and_ends_with_all_its_processes() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmon", "demo", "--keep", "--json"],
+        env=plain_environment(PYTHONUNBUFFERED="1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line == "}\n":
+                break
+        document = json.loads("".join(lines))
+        joined = fedmon("ping", "--broker", document["broker"]["url"], "--json")
+        python = subprocess.run(
+            [sys.executable, "-c", document["connect"]["python"]],
+            env=plain_environment(), capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(20)
+
+    assert joined.returncode == 0, joined.stdout
+    assert len(json.loads(joined.stdout)["outcomes"]) == 3
+    assert python.stdout.count("online") >= 3, python.stderr
+    assert code == 143
+    wait_until(lambda: not _alive(process.pid), what="every process of the demo to end")
+
+
+def _alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

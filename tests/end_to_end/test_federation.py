@@ -1,0 +1,190 @@
+"""The main job over both engines: find nodes, ask them, let owners decide, watch, and survive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.common.settings import ResearcherSettings
+from fedmon.common.wire.messages import PlanDecision
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import Node, NodeState
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.waiting import wait_until
+
+TABLE = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"
+PLAN = """
+from fedmon import TrainingPlan
+
+
+class Rows(TrainingPlan):
+    def run(self, context):
+        return {"rows": 3}
+"""
+
+
+@pytest.fixture
+def nodes(broker: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
+    with ExitStack() as stack:
+        running = {}
+        for node_id in ("north", "south"):
+            folder = write_node_folder(tmp_path / node_id, node_id=node_id, url=broker.url)
+            (folder / "table.csv").write_text(TABLE)
+            added = fedmon(
+                "node", "dataset", "add", str(folder / "table.csv"), "--name", "cells", "--tags", f"cells,{node_id}",
+                "--dir", str(folder),
+            )  # fmt: skip
+            assert added.returncode == 0, added.stderr
+            running[node_id] = stack.enter_context(NodeProcess(folder))
+        yield running
+
+
+@pytest.fixture
+def federation(broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Federation]:
+    settings = ResearcherSettings(id="alice", broker=broker.settings, folder=tmp_path / "alice")
+    with Federation(settings=settings) as fed:
+        wait_until(lambda: {"north", "south"} <= set(online(fed)), what="two nodes online")
+        yield fed
+
+
+def online(fed: Federation) -> list[str]:
+    return [str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE]
+
+
+def test_every_node_answers_ping_list_and_search(federation: Federation) -> None:
+    pings, listed, found = federation.ping(), federation.datasets(), federation.search(["cells", "south"])
+
+    assert set(pings.ok) == {"north", "south"}
+    assert [d.name for d in listed.ok["north"].datasets] == ["cells"]
+    assert listed.ok["north"].datasets[0].shape == [3, 2]
+    assert {node: reply.count for node, reply in found.ok.items()} == {"north": 0, "south": 1}
+
+
+def test_a_path_never_leaves_its_node(federation: Federation, tmp_path: Path) -> None:
+    listed = federation.datasets()
+
+    assert str(tmp_path).encode() not in msgspec.json.encode(list(listed.ok.values()))
+
+
+def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
+    federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(PLAN)
+    decisions: list[PlanDecision] = []
+    federation.on("decision", decisions.append)
+
+    asked = federation.approve(plan, nodes=["north"])
+    sha256 = asked.ok["north"].sha256
+    folder = str(nodes["north"].folder)
+    shown = fedmon("node", "plan", "show", sha256, "--dir", folder, "--json")
+    approved = fedmon("node", "plan", "approve", sha256, "--note", "fine", "--dir", folder, "--json")
+    wait_until(lambda: decisions, what="the decision")
+
+    assert (shown.returncode, approved.returncode) == (0, 0), approved.stderr
+    assert sha256 in shown.stdout
+    assert [(d.node_id, d.status.value, d.note, d.sha256) for d in decisions] == [("north", "approved", "fine", sha256)]
+    assert federation.plan_status(plan, nodes=["north"]).ok["north"].status.value == "approved"
+    assert federation.plan_status(plan, nodes=["south"]).ok["south"].status is None
+
+
+def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
+    federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(PLAN)
+    decisions: list[PlanDecision] = []
+    federation.on("decision", decisions.append)
+    sha256 = federation.approve(plan, nodes=["north"]).ok["north"].sha256
+    node = nodes["north"]
+
+    assert node.stop() == 0
+    rejected = fedmon("node", "plan", "reject", sha256, "--note", "no", "--dir", str(node.folder), "--json")
+    node.start()
+    wait_until(lambda: decisions, 15, what="the decision")
+
+    assert rejected.returncode == 0, rejected.stderr
+    assert [(d.status.value, d.note) for d in decisions] == [("rejected", "no")]
+
+
+def test_live_metrics_come_numbered_and_none_is_lost(federation: Federation) -> None:
+    with federation.monitor(interval_s=0.2, nodes=["north"]) as watch:
+        samples = [watch.next(timeout_s=5) for _ in range(6)]
+
+    numbers = [sample.seq for sample in samples if sample]
+    assert numbers == list(range(numbers[0], numbers[0] + 6))
+    assert watch.lost == 0
+    assert samples[-1] is not None
+    assert samples[-1].values["host_memory_total_bytes"] > 0  # type: ignore[operator]
+
+
+def test_a_killed_node_is_seen_offline_within_two_seconds_with_a_reason(
+    federation: Federation, nodes: dict[str, NodeProcess]
+) -> None:
+    seen: list[Node] = []
+    federation.on("presence", seen.append)
+
+    nodes["south"].kill()
+    wait_until(lambda: any(node.state is NodeState.OFFLINE for node in seen), 2.0, what="south offline")
+
+    assert {(node.node_id, node.reason) for node in seen if node.state is NodeState.OFFLINE} == {
+        ("south", "connection lost")
+    }
+    assert federation.ping().ok.keys() == {"north"}
+
+
+def test_node_and_researcher_work_again_within_five_seconds_of_the_brokers_return(
+    broker: Broker, federation: Federation
+) -> None:
+    broker.kill()
+    wait_until(lambda: not federation.status().connected, what="the loss to be noticed")
+
+    broker.start()
+
+    wait_until(lambda: set(federation.ping(timeout_s=0.5).ok) == {"north", "south"}, 5.0, what="both nodes to answer")
+
+
+def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "early", node_id="early", url=broker.url)
+    broker.stop()
+
+    with NodeProcess(folder):
+        wait_until((folder / "control.sock").exists, what="the node to run")
+        broker.start()
+        settings = ResearcherSettings(id="bob", broker=broker.settings, folder=tmp_path / "bob")
+        with Federation(settings=settings) as fed:
+            wait_until(lambda: "early" in fed.ping(timeout_s=0.5).ok, 10, what="the node to answer")
+
+
+def test_mqtt_5_works_end_to_end_on_mosquitto(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(
+        tmp_path / "five", node_id="five", url=mosquitto.url, broker={"url": mosquitto.url, "mqtt_version": "5"}
+    )
+    version_5 = msgspec.structs.replace(mosquitto.settings, mqtt_version="5")
+    settings = ResearcherSettings(id="bob", broker=version_5, folder=tmp_path / "bob")
+
+    with NodeProcess(folder) as node, Federation(settings=settings) as fed:
+        wait_until(lambda: "five" in fed.ping(timeout_s=0.5).ok, what="the node to answer")
+        with fed.monitor(interval_s=0.2) as watch:
+            assert watch.next(timeout_s=5) is not None
+        node.kill()
+        wait_until(lambda: fed.nodes()["five"].state is NodeState.OFFLINE, 2.0, what="five offline")
+
+
+def test_a_stopped_node_ends_within_five_seconds_and_says_so(
+    federation: Federation, nodes: dict[str, NodeProcess]
+) -> None:
+    code = nodes["north"].stop(timeout_s=5.0)
+    wait_until(lambda: federation.nodes()["north"].state is NodeState.OFFLINE, 2.0, what="north offline")
+
+    assert code == 0
+    assert federation.nodes()["north"].reason == "stopped by its owner"
+    verified = fedmon("node", "audit", "verify", "--dir", str(nodes["north"].folder), "--json")
+    assert verified.returncode == 0, verified.stdout
+    assert "error" not in json.loads(verified.stdout)

@@ -1,0 +1,81 @@
+"""A researcher made of nothing but an MQTT client and JSON: it can say what ours never would."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from types import TracebackType
+from typing import Any, Self
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.support.brokers import Broker
+from tests.support.waiting import wait_until
+
+
+class RawResearcher:
+    """Hears every reply to ``researcher_id``; a context manager."""
+
+    def __init__(self, broker: Broker, researcher_id: str = "raw") -> None:
+        self.researcher_id = researcher_id
+        self._broker = broker
+        self._ready = threading.Event()
+        self._sequence = 0
+        self.replies: list[dict[str, Any]] = []
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"raw-{uuid.uuid4().hex[:8]}")
+        self._client.on_connect = lambda client, *_: client.subscribe(f"general/researcher/{researcher_id}/#", 1)
+        self._client.on_subscribe = lambda *_: self._ready.set()
+        self._client.on_message = self._on_message
+
+    def __enter__(self) -> Self:
+        self._client.connect("127.0.0.1", self._broker.port)
+        self._client.loop_start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def message(self, command: str, **fields: Any) -> dict[str, Any]:
+        """Return a valid message; ``fields`` adds or replaces."""
+        self._sequence += 1
+        return {
+            "command": command,
+            "protocol_version": "fedmon/1",
+            "researcher_id": self.researcher_id,
+            "id": uuid.uuid4().hex,
+            "session": "raw-session",
+            "sequence": self._sequence,
+            "expires": "2100-01-01T00:00:00Z",
+        } | fields
+
+    def send(self, payload: bytes | dict[str, Any], *, topic: str | None = None, retain: bool = False) -> None:
+        """Publish bytes, or a message as JSON, to every node or on a topic."""
+        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        self._client.publish(topic or f"general/nodes/{self.researcher_id}", data, qos=1, retain=retain)
+
+    def reply_to(self, message: dict[str, Any], timeout_s: float = 10.0) -> dict[str, Any]:
+        """Wait for the reply that echoes a message's id."""
+        return wait_until(
+            lambda: next((reply for reply in list(self.replies) if reply.get("id") == message["id"]), None),
+            timeout_s,
+            what=f"a reply to {message['command']}",
+        )
+
+    def ask(self, command: str, **fields: Any) -> dict[str, Any]:
+        """Send a valid message and return its reply."""
+        message = self.message(command, **fields)
+        self.send(message)
+        return self.reply_to(message)
+
+    def errors(self, code: str) -> list[dict[str, Any]]:
+        """Return the error replies of one code so far."""
+        return [reply for reply in list(self.replies) if reply["command"] == "error" and reply["code"] == code]
+
+    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        self.replies.append(json.loads(message.payload))
