@@ -24,10 +24,15 @@ MAX_PAYLOAD_BYTES = 100_000
 MAX_DEPTH = 32
 
 _encoder = msgspec.json.Encoder()
+_telemetry = msgspec.json.Decoder(AnyTelemetry)
 _STRUCTURE = b'[]{}":'
 _NOT_STRUCTURE = bytes(set(range(256)) - set(_STRUCTURE))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _STRING = re.compile(rb'"[^"]*"')
+_BLANK_AFTER_QUOTE = re.compile(rb'"[ \t\n\r]')
+_BATCH_MEMBERS = len(SampleBatch.__struct_fields__)  # with the command, without the reasons
+_DEFAULTED = ("protocol_version", "reasons")
+_VERSION, _REASONS = (b'"%b":' % name.encode() for name in _DEFAULTED)
 _MAJOR = PROTOCOL.partition("/")[2].partition(".")[0]
 
 REQUEST_COMMANDS = frozenset({"ping", "list", "search", "approval", "training-plan-status", "monitor", "ack"})
@@ -73,11 +78,12 @@ def decode_presence(payload: bytes) -> Presence:
 
 def decode_telemetry(payload: bytes) -> AnyTelemetry:
     """Decode a batch of samples or scalars. Raises InvalidMessageError."""
+    batch = _plain_batch(payload)
+    if batch is not None:
+        return batch
     message: AnyTelemetry = _converted(_versioned(payload), AnyTelemetry)
-    if isinstance(message, SampleBatch):
-        length = len(message.t)
-        if len(message.mono) != length or any(len(column) != length for column in message.m.values()):
-            raise InvalidMessageError("the columns of a sample batch differ in length")
+    if isinstance(message, SampleBatch) and not _is_even(message):
+        raise InvalidMessageError("the columns of a sample batch differ in length")
     return message
 
 
@@ -120,6 +126,33 @@ def recover_envelope(payload: bytes) -> dict[str, Any]:
         return {}
     wanted: dict[str, type] = {"id": str, "session": str, "sequence": int, "instance": str, "researcher_id": str}
     return {key: document[key] for key, kind in wanted.items() if type(document.get(key)) is kind}
+
+
+def _plain_batch(payload: bytes) -> SampleBatch | None:
+    """Decode in one pass a batch that is written plainly; None for anything else, which is for the long way.
+
+    Metrics are most of what a researcher hears, and the long way takes three times as long. Without a blank after any
+    quote every key ends in `":`, and a quote inside a string is never bare. So when all fields are there and these
+    endings are just as many as the members that were decoded, no key came twice and nothing unknown is inside.
+    """
+    if len(payload) > MAX_PAYLOAD_BYTES or _BLANK_AFTER_QUOTE.search(payload):
+        return None
+    try:
+        batch = _telemetry.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
+        return None
+    if not isinstance(batch, SampleBatch) or batch.protocol_version != PROTOCOL:
+        return None
+    # The two fields that have a default must be seen in the text, and not as the name of a metric.
+    if _VERSION not in payload or any(name in columns for name in _DEFAULTED for columns in (batch.m, batch.reasons)):
+        return None
+    members = _BATCH_MEMBERS + (_REASONS in payload) + len(batch.m) + len(batch.reasons)
+    return batch if payload.count(b'":') == members and _is_even(batch) else None
+
+
+def _is_even(batch: SampleBatch) -> bool:
+    length = len(batch.t)
+    return len(batch.mono) == length and all(len(column) == length for column in batch.m.values())
 
 
 def _versioned(payload: bytes) -> dict[str, Any]:

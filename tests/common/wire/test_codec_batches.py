@@ -1,0 +1,126 @@
+"""A batch that is read in one pass is read as strictly as on the long way."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.wire import codec
+from fedmon.common.wire.messages import SampleBatch
+
+BATCH = SampleBatch(
+    node_id="site-a",
+    boot=3,
+    stream="host",
+    seq=40,
+    t=[1.5, 2.5],
+    mono=[10.0, 11.0],
+    m={'host_cpu_seconds_total{mode="user"}': [1.0, None], "host_load1": [0.5, 0.25]},
+    reasons={'host_cpu_seconds_total{mode="user"}': "failed: OSError"},
+)
+PLAIN = codec.encode(BATCH)
+
+
+def blanks_added(payload: bytes) -> bytes:
+    """Return the same JSON with a blank before each colon and comma, which only the long way reads."""
+    return json.dumps(json.loads(payload), separators=(" ,", " : ")).encode()
+
+
+def test_what_the_encoder_writes_comes_back() -> None:
+    assert codec.decode_telemetry(PLAIN) == BATCH
+    assert codec.decode_telemetry(blanks_added(PLAIN)) == BATCH
+
+
+@given(
+    columns=st.dictionaries(
+        st.text(), st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=2)
+    ),
+    reasons=st.dictionaries(st.text(), st.text()),
+    stream=st.text(max_size=256),
+)
+def test_any_text_in_names_and_reasons_comes_back(
+    columns: dict[str, list[float | None]], reasons: dict[str, str], stream: str
+) -> None:
+    batch = msgspec.structs.replace(BATCH, m=columns, reasons=reasons, stream=stream)
+
+    assert codec.decode_telemetry(codec.encode(batch)) == batch
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"seq":40', '"seq":40,"seq":41', "names a key twice"),
+        ('"host_load1":[0.5,0.25]', '"host_load1":[0.5,0.25],"host_load1":[0.5,0.25]', "names a key twice"),
+        ('"seq":40', '"seq":40,"unknown":{"a":1,"a":2}', "names a key twice"),
+        ('"seq":40', '"seq":40,"seq" :41', "names a key twice"),
+        (',"reasons":{', ',"seq":40,"later":{', "names a key twice"),
+        ('"seq":40', '"seq":40,"deep":' + "[" * 40 + "]" * 40, "nested deeper than 32"),
+        ('"mono":[10.0,11.0]', '"mono":[10.0]', "differ in length"),
+        ("[0.5,0.25]", "[0.5]", "differ in length"),
+        ("[0.5,0.25]", "[0.5,NaN]", "not valid JSON"),
+        ('"protocol_version":"fedmon/1",', "", "protocol_version"),
+        ('"protocol_version":"fedmon/1"', '"protocol_version":"fedmon/2"', "speaks 'fedmon/2'"),
+        ('"command":"sample",', "", "command"),
+        ('"seq":40', '"seq":-1', ">= 0"),
+        ('"node_id":"site-a"', '"node_id":"a/b"', "regex"),
+        ('"seq":40,', "", "missing required field `seq`"),
+    ],
+)
+def test_a_damaged_batch_is_refused_on_either_way(old: str, new: str, reason: str) -> None:
+    text = PLAIN.decode()
+    assert old in text
+    damaged = text.replace(old, new).encode()
+
+    with pytest.raises(InvalidMessageError, match=re.escape(reason)):
+        codec.decode_telemetry(damaged)
+
+
+@pytest.mark.parametrize("name", ["reasons", "protocol_version"])
+def test_a_metric_named_like_a_field_hides_neither_its_absence_nor_a_second_key(name: str) -> None:
+    columns: dict[str, list[float | None]] = {name: [1.0, 2.0], "a": [1.0, 2.0]}
+    document = msgspec.to_builtins(msgspec.structs.replace(BATCH, m=columns, reasons={}))
+    del document[name]
+    twice = msgspec.json.encode(document).replace(b'"a":[', b'"a":[1.0,2.0],"a":[')
+
+    with pytest.raises(InvalidMessageError, match="names a key twice"):
+        codec.decode_telemetry(twice)
+
+
+def test_reasons_may_be_left_out() -> None:
+    document = msgspec.to_builtins(BATCH)
+    del document["reasons"]
+
+    batch = codec.decode_telemetry(msgspec.json.encode(document))
+
+    assert batch == msgspec.structs.replace(BATCH, reasons={})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"seq":40', '"seq":40,"from_a_later_version":{"a":[1]}'),
+        ('"reasons":{"host_cpu_seconds_total{mode=\\"user\\"}":"failed: OSError"}', '"reasons":{}'),
+        ('"protocol_version":"fedmon/1"', '"protocol_version":"fedmon/1.4"'),
+    ],
+)
+def test_what_a_later_version_adds_is_ignored(old: str, new: str) -> None:
+    text = PLAIN.decode()
+    assert old in text
+
+    batch = codec.decode_telemetry(text.replace(old, new).encode())
+
+    assert isinstance(batch, SampleBatch)
+    assert (batch.seq, batch.m) == (BATCH.seq, BATCH.m)
+
+
+def test_a_payload_over_the_limit_is_refused() -> None:
+    huge = PLAIN.replace(b'"stream":"host"', b'"stream":"' + b"x" * codec.MAX_PAYLOAD_BYTES + b'"')
+
+    with pytest.raises(InvalidMessageError, match="over the limit"):
+        codec.decode_telemetry(huge)
