@@ -17,4 +17,4 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 def emit(document: dict[str, Any], text: str, *, as_json: bool) -> None:
     """Print the document as JSON, or the text."""
-    typer.echo(json.dumps(document, indent=2) if as_json else text)
+    typer.echo(json.dumps(document) if as_json else text)

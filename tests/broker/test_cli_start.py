@@ -1,0 +1,216 @@
+"""``fedmon broker start``: says what it is, obeys signals, refuses what is unsafe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedmon.broker import probe
+from fedmon.broker.engine import MosquittoEngine
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.roles import Role
+from fedmon.broker.users import Users
+from tests.broker.party import Party, RefusedError
+from tests.broker.shell import FEDMON, answer, fedmon_broker, foreground
+from tests.support.requirements import require
+
+ENGINES = ("mosquitto", "embedded")
+PASSWORD = "correct horse battery"
+
+
+def require_engine(name: str) -> None:
+    require(name == "embedded" or MosquittoEngine.available(), "mosquitto is not on PATH")
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def with_one_user(folder: Path) -> None:
+    Users(BrokerFolder(folder)).add("hospital-a", Role.NODE, PASSWORD)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_answers_when_it_says_so_and_stops_cleanly(engine: str, number: int, tmp_path: Path) -> None:
+    require_engine(engine)
+    with foreground("start", "--port", "0", "--engine", engine, "--data-dir", tmp_path) as running:
+        facts = running.facts
+        reached = probe.ask("127.0.0.1", port_of(facts["url"]), timeout_s=2.0)
+        code = running.stop(number)
+
+    assert reached is probe.Answer.ACCEPTED
+    assert (facts["engine"], facts["users"], facts["tls"], code) == (engine, False, False, 0)
+    assert "no users" in facts["warnings"][0]
+    assert not psutil.pid_exists(facts["pid"])
+
+
+def test_text_names_engine_limits_and_the_next_line_to_type(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*FEDMON, "start", "--port", "0", "--engine", "embedded", "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(6)]
+        process.terminate()
+
+    text = "".join(lines)
+    assert "embedded broker" in lines[0]
+    assert "memory only" in lines[0]
+    assert "every process of this machine may connect" in text
+    assert "next: fedmon node init --broker mqtt://127.0.0.1:" in text
+
+
+def test_print_url_prints_the_url_alone(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*FEDMON, "start", "--port", "0", "--engine", "embedded", "--print-url", "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline()
+        process.terminate()
+        rest = process.stdout.read()
+
+    assert url.startswith("mqtt://127.0.0.1:")
+    assert rest == ""
+
+
+def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        finished = fedmon_broker("start", "--port", str(port), "--data-dir", tmp_path)
+
+    assert finished.returncode == 4
+    assert f"port {port} of 127.0.0.1 is in use" in finished.stderr
+    assert "--port" in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_a_second_broker_in_one_folder_is_refused(tmp_path: Path) -> None:
+    with foreground("start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path) as first:
+        finished = fedmon_broker("start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path, "--json")
+
+    assert finished.returncode == 4
+    assert str(first.process.pid) in json.loads(finished.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_without_users_the_network_is_refused(host: str, tmp_path: Path) -> None:
+    finished = fedmon_broker("start", "--host", host, "--port", "0", "--data-dir", tmp_path)
+
+    assert finished.returncode == 4
+    assert "fedmon broker user add" in finished.stderr
+
+
+def test_an_unknown_engine_is_wrong_use(tmp_path: Path) -> None:
+    assert fedmon_broker("start", "--engine", "kafka", "--data-dir", tmp_path).returncode == 2
+
+
+def test_the_embedded_engine_refuses_a_folder_with_users(tmp_path: Path) -> None:
+    with_one_user(tmp_path)
+
+    finished = fedmon_broker("start", "--engine", "embedded", "--port", "0", "--data-dir", tmp_path)
+
+    assert finished.returncode == 1
+    assert "install mosquitto" in finished.stderr
+
+
+def test_a_broker_that_dies_ends_the_verb_with_its_log(tmp_path: Path) -> None:
+    with foreground("start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path) as running:
+        os.kill(running.facts["pid"], signal.SIGKILL)
+        code = running.process.wait(10)
+        assert running.process.stderr is not None
+        message = running.process.stderr.read()
+        assert running.process.stdout is not None
+        message += running.process.stdout.read()
+
+    assert code == 1
+    assert "ended by itself" in message
+    assert running.facts["log_file"] in message
+
+
+def test_with_users_it_has_a_listener_a_role_and_knows_new_users_at_once(tmp_path: Path) -> None:
+    require_engine("mosquitto")
+    with_one_user(tmp_path)
+    with foreground("start", "--port", "0", "--data-dir", tmp_path) as running:
+        urls = running.facts["urls"]
+        nodes, researchers = port_of(urls["node"]), port_of(urls["researcher"])
+        with Party(nodes, client_id="x", credentials=("hospital-a", PASSWORD)):
+            added = answer("user", "add", "alice", "--role", "researcher", "--data-dir", tmp_path)
+            credentials = ("alice", added["password"])
+            _wait_until_let_in(researchers, credentials)
+            with pytest.raises(RefusedError), Party(nodes, client_id="alice-main", credentials=credentials):
+                pass
+        code = running.stop()
+
+    assert (running.facts["users"], added["reload"], code) == (True, "done", 0)
+
+
+def test_the_first_user_of_an_open_broker_needs_a_restart_and_says_so(tmp_path: Path) -> None:
+    with foreground("start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path) as running:
+        added = fedmon_broker("user", "add", "hospital-a", "--role", "node", "--data-dir", tmp_path)
+
+        assert running.process.poll() is None
+    assert "still open: restart it now" in added.stdout
+
+
+def test_users_on_every_address_without_tls_are_warned_of(tmp_path: Path) -> None:
+    require_engine("mosquitto")
+    with_one_user(tmp_path)
+
+    with foreground("start", "--host", "0.0.0.0", "--port", "0", "--data-dir", tmp_path) as running:
+        assert "no TLS" in running.facts["warnings"][0]
+
+
+def test_presence_survives_a_restart_of_mosquitto(tmp_path: Path) -> None:
+    require_engine("mosquitto")
+    arguments = ("start", "--port", "0", "--engine", "mosquitto", "--data-dir", tmp_path)
+    with foreground(*arguments) as running:
+        with Party(port_of(running.facts["url"]), client_id="a") as node:
+            node.publish("general/status/a", b"online", retain=True)
+        running.stop()
+
+    with foreground(*arguments) as running, Party(port_of(running.facts["url"]), client_id="b") as researcher:
+        researcher.subscribe("general/status/+")
+        researcher.wait_for("general/status/a", b"online")
+
+
+def test_closing_the_terminal_stops_the_broker(tmp_path: Path) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        command = [*FEDMON, "start", "--port", "0", "--engine", "embedded", "--data-dir", str(tmp_path), "--print-url"]
+        os.execv(sys.executable, command)
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        url = b""
+        while not url.endswith(b"\n"):
+            url += screen.read(1)
+        # Its keeper, and the broker itself.
+        children = psutil.Process(child).children(recursive=True)
+    _, status = os.waitpid(child, 0)
+
+    assert url.startswith(b"mqtt://")
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert len(children) == 2
+    assert psutil.wait_procs(children, timeout=5.0)[1] == []
+
+
+def _wait_until_let_in(port: int, credentials: tuple[str, str]) -> None:
+    """Wait until mosquitto has obeyed the signal, of which it says nothing to the one who sent it."""
+    for _attempt in range(500):
+        try:
+            with Party(port, client_id="alice-main", credentials=credentials):
+                return
+        except RefusedError:
+            continue
+    raise AssertionError("the new user was not let in")

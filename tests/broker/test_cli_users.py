@@ -1,0 +1,167 @@
+"""``fedmon broker user`` and ``config``: no terminal needed, no password shown twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.production import PRIVATE_FOLDERS, production_files
+from fedmon.broker.roles import Role
+from fedmon.broker.users import User, Users
+from tests.broker.shell import FEDMON, answer, fedmon_broker
+
+PASSWORD = "correct horse battery"
+
+
+def users_in(folder: Path) -> Users:
+    return Users(BrokerFolder(folder))
+
+
+def test_a_generated_password_is_shown_once(tmp_path: Path) -> None:
+    added = answer("user", "add", "hospital-a", "--role", "node", "--data-dir", tmp_path)
+    listed = answer("user", "list", "--data-dir", tmp_path)
+
+    assert len(added["password"]) == 32
+    assert listed["users"] == [{"user": "hospital-a", "role": "node"}]
+    assert added["password"] not in "".join(
+        path.read_text() for path in tmp_path.rglob("*") if path.is_file()
+    ) + json.dumps(listed)
+
+
+def test_a_saved_password_is_in_its_file_and_not_on_the_screen(tmp_path: Path) -> None:
+    file = tmp_path / "hospital-a.password"
+
+    finished = fedmon_broker(
+        "user", "add", "hospital-a", "--role", "node", "--save", file, "--data-dir", tmp_path / "b"
+    )
+
+    password = file.read_text().strip()
+    assert (finished.returncode, len(password), file.stat().st_mode & 0o777) == (0, 32, 0o600)
+    assert password not in finished.stdout + finished.stderr
+
+
+def test_an_existing_file_is_not_overwritten_and_the_user_not_added(tmp_path: Path) -> None:
+    file = tmp_path / "kept"
+    file.write_text("kept")
+
+    finished = fedmon_broker(
+        "user", "add", "hospital-a", "--role", "node", "--save", file, "--data-dir", tmp_path / "b"
+    )
+
+    assert (finished.returncode, file.read_text()) == (2, "kept")
+    assert users_in(tmp_path / "b").all() == []
+
+
+def test_a_given_password_is_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.touch(mode=0o600)
+    file.write_text(PASSWORD + "\n")
+
+    from_file = fedmon_broker(
+        "user", "add", "a", "--role", "node", "--password-file", file, "--data-dir", tmp_path / "b"
+    )
+    typed = fedmon_broker(
+        "user", "add", "b", "--role", "node", "--password-file", "-", "--data-dir", tmp_path / "b", typed=PASSWORD
+    )
+
+    assert (from_file.returncode, typed.returncode) == (0, 0)
+    assert PASSWORD not in from_file.stdout + from_file.stderr + typed.stdout + typed.stderr
+
+
+def test_a_password_is_asked_for_on_a_terminal(tmp_path: Path) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(
+            sys.executable, [*FEDMON, "user", "add", "a", "--role", "node", "--ask", "--data-dir", str(tmp_path / "b")]
+        )
+    screen = b""
+    for prompt in (b"Password: ", b"Repeat for confirmation: "):
+        while prompt not in screen:
+            screen += os.read(terminal, 1000)
+        os.write(terminal, PASSWORD.encode() + b"\n")
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert users_in(tmp_path / "b").all() == [User(name="a", role=Role.NODE)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed", "code", "reason"),
+    [
+        (["a", "--role", "node", "--ask"], "", 2, "needs a terminal"),
+        (["a", "--role", "node", "--password-file", "-"], "short\n", 2, "must have 12 to 512"),
+        (["a", "--role", "node", "--password-file", "-"], "", 2, "must have 12 to 512"),
+        (["a", "--role", "node", "--password-file", "missing"], "", 2, "cannot read"),
+        (["a", "--role", "node", "--ask", "--save", "x"], "", 2, "exclude each other"),
+        (["a", "--role", "king"], "", 2, "king"),
+        (["a"], "", 2, "--role"),
+        (["a/b", "--role", "node"], "", 2, "letters, digits"),
+        (["nodes", "--role", "node"], "", 2, "reserved"),
+        (["taken", "--role", "node"], "", 4, "--replace"),
+        (["taken", "--role", "researcher"], "", 4, "another name"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_with_a_reason(
+    arguments: list[str], typed: str, code: int, reason: str, tmp_path: Path
+) -> None:
+    users_in(tmp_path).add("taken", Role.NODE, PASSWORD)
+
+    finished = fedmon_broker("user", "add", *arguments, "--data-dir", tmp_path, typed=typed)
+
+    assert finished.returncode == code
+    assert reason in finished.stderr
+    assert users_in(tmp_path).all() == [User(name="taken", role=Role.NODE)]
+
+
+def test_a_password_file_open_to_others_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    file.chmod(0o644)
+
+    finished = fedmon_broker("user", "add", "a", "--role", "node", "--password-file", file, "--data-dir", tmp_path)
+
+    assert finished.returncode == 2
+    assert "chmod 600" in finished.stderr
+
+
+def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path) -> None:
+    users_in(tmp_path).add("a", Role.MONITOR, PASSWORD)
+
+    assert answer("user", "remove", "a", "--data-dir", tmp_path)["role"] == "monitor"
+    assert fedmon_broker("user", "remove", "a", "--data-dir", tmp_path).returncode == 3
+
+
+def test_listing_nobody_says_how_to_add_somebody(tmp_path: Path) -> None:
+    finished = fedmon_broker("user", "list", "--data-dir", tmp_path / "nothing")
+
+    assert finished.returncode == 0
+    assert "fedmon broker user add" in finished.stdout
+
+
+def test_config_show_prints_one_file_or_all() -> None:
+    one = fedmon_broker("config", "show", "acl/nodes")
+    every = answer("config", "show")
+
+    assert one.stdout == production_files()["acl/nodes"]
+    assert every["files"] == production_files()
+    assert fedmon_broker("config", "show", "nonsense").returncode == 3
+
+
+def test_config_write_makes_a_private_folder_and_keeps_what_is_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "broker"
+    users_in(folder).add("a", Role.NODE, PASSWORD)
+    (folder / "mosquitto.conf").write_text("old")
+
+    written = answer("config", "write", folder)
+
+    assert written["files"] == sorted(production_files())
+    assert {name: (folder / name).read_text() for name in written["files"]} == production_files()
+    assert users_in(folder).all() == [User(name="a", role=Role.NODE)]
+    assert [name for name in PRIVATE_FOLDERS if (folder / name).stat().st_mode & 0o077] == []

@@ -1,0 +1,145 @@
+"""The broker's users: names that cannot be mistaken, passwords that cannot be read back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmon.broker import passwords
+from fedmon.broker.errors import NameTakenError, UnknownUserError
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.roles import Role
+from fedmon.broker.users import User, Users
+from fedmon.common.errors import InvalidIdError, SettingsError, StorageError
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Users:
+    return Users(BrokerFolder(tmp_path / "broker"))
+
+
+def test_users_are_listed_by_role_and_name(users: Users) -> None:
+    users.add("hospital-b", Role.NODE, PASSWORD)
+    users.add("alice", Role.RESEARCHER, PASSWORD)
+    users.add("hospital-a", Role.NODE, PASSWORD)
+
+    assert users.all() == [
+        User(name="hospital-a", role=Role.NODE),
+        User(name="hospital-b", role=Role.NODE),
+        User(name="alice", role=Role.RESEARCHER),
+    ]
+
+
+def test_a_password_is_kept_as_a_salted_hash_that_only_we_can_read(users: Users, tmp_path: Path) -> None:
+    users.add("a", Role.NODE, PASSWORD)
+    users.add("b", Role.NODE, PASSWORD)
+    file = tmp_path / "broker" / "passwords" / "nodes"
+
+    first, second = (line.partition(":")[2] for line in file.read_text().splitlines())
+    assert PASSWORD not in file.read_text()
+    assert first != second
+    assert first.startswith("$7$5000$")
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_name_belongs_to_one_party_whatever_its_role(users: Users, role: Role) -> None:
+    users.add("alice", Role.RESEARCHER, PASSWORD)
+
+    with pytest.raises(NameTakenError, match="'alice' is the name of a researcher already"):
+        users.add("alice", role, PASSWORD)
+
+    assert users.all() == [User(name="alice", role=Role.RESEARCHER)]
+
+
+def test_replace_changes_the_password_of_the_same_role_only(users: Users, tmp_path: Path) -> None:
+    users.add("alice", Role.RESEARCHER, PASSWORD)
+    before = (tmp_path / "broker" / "passwords" / "researchers").read_text()
+
+    users.add("alice", Role.RESEARCHER, PASSWORD, replace=True)
+    with pytest.raises(NameTakenError, match="choose another name"):
+        users.add("alice", Role.NODE, PASSWORD, replace=True)
+
+    assert (tmp_path / "broker" / "passwords" / "researchers").read_text() != before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("alice", Role.RESEARCHER), ("alice-main", Role.NODE)),
+        (("alice-main", Role.NODE), ("alice", Role.RESEARCHER)),
+    ],
+)
+def test_no_node_is_called_like_an_instance_of_a_researcher(
+    users: Users, first: tuple[str, Role], second: tuple[str, Role]
+) -> None:
+    users.add(*first, PASSWORD)
+
+    with pytest.raises(NameTakenError, match="could be taken for an instance"):
+        users.add(*second, PASSWORD)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a:b", "a/b", "+", "#", "../a", "a\nb:c", "é", "nodes", "all", "x" * 65, "%u", "$SYS"]
+)
+def test_a_name_that_cannot_be_an_id_is_refused(users: Users, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidIdError):
+        users.add(name, Role.NODE, PASSWORD)
+
+    assert not (tmp_path / "broker").exists()
+
+
+def test_a_removed_user_is_gone_and_an_unknown_one_is_an_error(users: Users) -> None:
+    users.add("a", Role.NODE, PASSWORD)
+
+    assert users.remove("a") is Role.NODE
+    assert users.all() == []
+    with pytest.raises(UnknownUserError, match="fedmon broker user list"):
+        users.remove("a")
+
+
+def test_a_damaged_password_file_is_named_with_its_line(users: Users, tmp_path: Path) -> None:
+    users.add("a", Role.NODE, PASSWORD)
+    file = tmp_path / "broker" / "passwords" / "nodes"
+    file.write_text(file.read_text() + "nonsense\n")
+
+    with pytest.raises(StorageError, match=f"line 2 of {file}"):
+        users.add("b", Role.NODE, PASSWORD)
+
+
+def test_users_added_by_several_processes_at_once_are_all_there(users: Users, tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys\n"
+        "from fedmon.broker.folder import BrokerFolder\n"
+        "from fedmon.broker.roles import Role\n"
+        "from fedmon.broker.users import Users\n"
+        "users = Users(BrokerFolder(pathlib.Path(sys.argv[1])))\n"
+        "for number in range(10): users.add(f'{sys.argv[2]}{number}', Role.NODE, 'correct horse battery')\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "broker")]
+
+    adding = [subprocess.Popen([*command, letter]) for letter in "abc"]
+    codes = [process.wait(60) for process in adding]
+
+    assert codes == [0, 0, 0]
+    assert len(users.all()) == 30
+
+
+@pytest.mark.parametrize("password", ["", "short", "x" * 11, "x" * 513, "line\nbreak in it", "nul\0nul\0nul\0"])
+def test_a_password_that_will_not_do_is_refused_without_being_shown(password: str) -> None:
+    with pytest.raises(SettingsError, match="the password from a file") as refused:
+        passwords.checked(password, source="a file")
+
+    assert not password or password not in str(refused.value)
+
+
+def test_generated_passwords_are_long_and_differ() -> None:
+    made = {passwords.generate() for _ in range(100)}
+
+    assert len(made) == 100
+    assert {len(password) for password in made} == {32}
