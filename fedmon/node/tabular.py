@@ -33,7 +33,7 @@ _GAPS = frozenset(
     }
 )  # fmt: skip
 _TRUTHS = frozenset({"True", "TRUE", "true", "False", "FALSE", "false"})
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE | re.ASCII)
 _WIDE_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 
@@ -112,21 +112,16 @@ class _Column:
 
     def take(self, values: tuple[str, ...]) -> None:
         """Look at more values; costs nothing once the column is known to hold texts."""
-        if self._has_texts or self._take_integers(values):
+        if self._has_texts or self._take_numbers(values):
             return
         present = [value for value in values if value not in _GAPS]
         if len(present) != len(values):
             self._has_gaps = True
-            if not present or self._take_integers(present):
+            if not present or self._take_numbers(present):
                 return
         truths = sum(map(_TRUTHS.__contains__, present))
-        if truths:
-            self._has_truths = True
-            self._has_texts = self._has_integers or self._has_floats or truths != len(present)
-        elif all(map(_NUMBER.fullmatch, present)):
-            self._has_floats = True
-        else:
-            self._has_texts = True
+        self._has_truths = self._has_truths or truths > 0
+        self._has_texts = truths != len(present) or self._has_integers or self._has_floats
 
     def dtype(self) -> DType:
         """Return the type that all values fit."""
@@ -141,15 +136,25 @@ class _Column:
             return "int64"
         return "uint64" if self._lowest >= 0 and self._highest < 2**64 else "object"
 
-    def _take_integers(self, values: tuple[str, ...] | list[str]) -> bool:
+    def _take_numbers(self, values: tuple[str, ...] | list[str]) -> bool:
+        joined = "".join(values)
+        if "_" in joined or not joined.isascii():  # int() and float() take underscores, and the digits of every script
+            return False
         try:
             numbers = list(map(int, values))
         except ValueError:
-            return False
-        if "_" in "".join(values):  # int() takes the underscores of Python source
-            return False
+            return self._take_floats(values)
         self._has_integers = True
         self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
+        return True
+
+    def _take_floats(self, values: tuple[str, ...] | list[str]) -> bool:
+        try:
+            for _ in map(float, values):
+                pass
+        except ValueError:
+            return False
+        self._has_floats = True
         return True
 
 

@@ -1,0 +1,279 @@
+"""What a node offers is described well, told apart by its tags, and its path never leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.node.database import Database
+from fedmon.node.dataset_records import DATA_TYPES, DatasetRecord
+from fedmon.node.dataset_source import Measured, measure
+from fedmon.node.datasets import DatasetRegister
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database(tmp_path / "state.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def register(database: Database) -> DatasetRegister:
+    return DatasetRegister(database)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "patients.csv"
+    path.write_text("age,weight,sex\n42,71.5,f\n51,,m\n")
+    return path
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for name in ("a/1.PNG", "a/2.jpeg", "b/3.nii.gz", "b/notes.txt", "b/README"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    return folder
+
+
+def _add(register: DatasetRegister, path: Path | str, **fields: Any) -> DatasetRecord:
+    return register.add(path, **{"name": "patients", "data_type": "csv", "tags": ["mri", "brain"], **fields})
+
+
+def test_a_table_is_offered_with_its_shape_and_types(register: DatasetRegister, table: Path) -> None:
+    record = _add(register, table, description="  two patients ", parameters={"target": "sex"})
+
+    assert record.dataset_id.startswith("dataset_")
+    assert (record.name, record.data_type, record.tags) == ("patients", "csv", ("mri", "brain"))
+    assert (record.shape, record.dtypes) == ([2, 3], {"age": "int64", "weight": "float64", "sex": "object"})
+    assert (record.description, record.dataset_parameters) == ("two patients", {"target": "sex"})
+    assert record.path == str(table)
+    assert record.created == record.modified
+    assert register.get("patients") == register.get(record.dataset_id) == record
+    assert register.all() == [record]
+
+
+def test_a_record_survives_the_process(tmp_path: Path, table: Path) -> None:
+    with Database(tmp_path / "again.sqlite") as database:
+        record = _add(DatasetRegister(database), table, parameters={"nested": {"a": [1, 2.5, None, True]}})
+
+    with Database(tmp_path / "again.sqlite") as database:
+        assert DatasetRegister(database).all() == [record]
+
+
+def test_images_are_counted_and_subjects_too(register: DatasetRegister, images: Path) -> None:
+    record = _add(register, images, data_type="images")
+    folder = _add(register, images, name="subjects", data_type="medical-folder", tags=["other"])
+
+    assert (record.shape, record.dtypes) == ([3], None)
+    assert (folder.shape, folder.dtypes) == ([2], None)
+
+
+@pytest.mark.parametrize("data_type", ["default", "mednist", "custom"])
+def test_other_types_need_only_be_there(register: DatasetRegister, images: Path, data_type: str) -> None:
+    assert _add(register, images, data_type=data_type).shape is None
+
+
+def test_a_relative_path_is_kept_as_an_absolute_one(
+    register: DatasetRegister, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(table.parent)
+
+    assert _add(register, "patients.csv").path == str(table)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"data_type": "parquet"}, f"'parquet' is not one of {', '.join(DATA_TYPES)}"),
+        ({"name": " "}, "name is 1 to 256 visible characters"),
+        ({"name": "x" * 257}, "name is 1 to 256 visible characters"),
+        ({"name": "a\nb"}, "name is 1 to 256 visible characters"),
+        ({"name": "evil\u202e"}, r"⟦U\+202E⟧"),
+        ({"name": "dataset_01234567-89ab-cdef-0123-456789abcdef"}, "looks like a dataset id"),
+        ({"tags": []}, "1 to 64 tags, not 0"),
+        ({"tags": [str(number) for number in range(65)]}, "1 to 64 tags, not 65"),
+        ({"tags": ["a", " "]}, "a tag is 1 to 256 visible characters"),
+        ({"tags": ["\x1b[2J"]}, r"⟦U\+001B⟧"),
+        ({"description": "x" * 4097}, "a description is at most 4096"),
+        ({"description": "\x07"}, r"⟦U\+0007⟧"),
+        ({"parameters": {"x": object()}}, "cannot be written as JSON"),
+        ({"parameters": {"x": "y" * 50_000}}, "shorten tags or parameters"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(
+    register: DatasetRegister, table: Path, fields: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=complaint):
+        _add(register, table, **fields)
+
+    assert register.all() == []
+
+
+def test_what_is_not_there_or_of_another_kind_is_refused(register: DatasetRegister, table: Path, images: Path) -> None:
+    refusals = [
+        (table.with_name("nowhere.csv"), "csv", "there is nothing at"),
+        (images, "csv", "is not a file"),
+        (images / "a" / "1.PNG", "csv", "it is empty"),
+        (table, "images", "is not a folder"),
+        (table, "medical-folder", "is not a folder"),
+        (images / "a", "medical-folder", "there is no subject's folder"),
+        (table.with_name("nowhere"), "custom", "there is nothing at"),
+        (Path("a\0b"), "custom", "there is nothing at"),
+        (Path("~no-such-user/x"), "custom", "cannot be used"),
+        (Path("bad\udc80name"), "custom", "cannot be used"),
+    ]
+
+    for path, data_type, complaint in refusals:
+        with pytest.raises(InvalidInputError, match=complaint):
+            _add(register, path, data_type=data_type)
+
+    assert register.all() == []
+
+
+def test_texts_are_trimmed_and_a_tag_counts_once(register: DatasetRegister, table: Path) -> None:
+    record = _add(register, table, name=" patients ", tags=[" mri", "mri ", "brain"])
+
+    assert (record.name, record.tags) == ("patients", ("mri", "brain"))
+
+
+@pytest.mark.parametrize("tags", [["mri", "brain"], ["brain", "mri"], ["mri"], ["mri", "brain", "2024"]])
+def test_tags_that_a_search_could_not_tell_apart_are_refused(
+    register: DatasetRegister, table: Path, tags: list[str]
+) -> None:
+    _add(register, table)
+
+    with pytest.raises(ConflictError, match=r"dataset 'patients' \(brain, mri\)"):
+        _add(register, table, name="second", tags=tags)
+
+    assert len(register.all()) == 1
+
+
+def test_tags_may_overlap_when_each_has_one_that_the_other_lacks(register: DatasetRegister, table: Path) -> None:
+    _add(register, table)
+    _add(register, table, name="second", tags=["mri", "heart"])
+
+    assert [record.name for record in register.search(["mri"])] == ["patients", "second"]
+
+
+def test_a_name_is_given_once(register: DatasetRegister, table: Path) -> None:
+    _add(register, table)
+
+    with pytest.raises(ConflictError, match="is called 'patients' already"):
+        _add(register, table, tags=["other"])
+
+
+def test_a_search_finds_what_carries_every_tag(register: DatasetRegister, table: Path) -> None:
+    for name, tags in (("a", ["mri", "brain"]), ("b", ["mri", "heart"]), ("c", ["ct"])):
+        _add(register, table, name=name, tags=tags)
+
+    def found(*tags: str) -> str:
+        return "".join(record.name for record in register.search(tags))
+
+    assert [found("mri"), found("mri", "heart"), found("ct", "mri"), found("MRI"), found()] == [
+        "ab", "b", "", "", "abc",
+    ]  # fmt: skip
+
+
+def test_neither_path_nor_anything_like_one_is_listed(register: DatasetRegister, table: Path) -> None:
+    secret = {
+        "tabular_file": "participants.csv",
+        "Mask_Path": "x",
+        "output_dir": 1,
+        "source": "/data/hospital/secret",
+        "windows": "C:\\data\\secret",
+        "home": "~/secret",
+        "several": ["ok", "data/secret"],
+        "nested": {"file": "secret", "kept": 1, "deeper": {"x": "/secret", "y": 2}},
+        "objects": [{"file": "secret"}],
+    }
+
+    listed = _add(register, table, parameters={**secret, "target": "sex", "columns": ["age"], "scale": 2.5}).listed()
+
+    encoded = msgspec.json.encode(listed).decode()
+    assert listed.dataset_parameters == {
+        "target": "sex", "columns": ["age"], "scale": 2.5, "nested": {"kept": 1, "deeper": {"y": 2}},
+    }  # fmt: skip
+    assert str(table.parent) not in encoded
+    assert "secret" not in encoded
+    assert '"path"' not in encoded
+
+
+def test_very_many_columns_are_listed_by_their_number_alone(register: DatasetRegister, table: Path) -> None:
+    table.write_text(",".join(f"gene{n}" for n in range(5000)) + "\n" + ",".join("1" for _ in range(5000)) + "\n")
+
+    record = _add(register, table)
+
+    assert record.dtypes is not None
+    assert len(record.dtypes) == 5000
+    assert (record.listed().shape, record.listed().dtypes) == ([1, 5000], None)
+
+
+def test_an_edit_changes_what_is_given_and_nothing_else(register: DatasetRegister, table: Path) -> None:
+    before = _add(register, table, description="old", parameters={"a": 1})
+    table.write_text("x\n1\n")
+
+    after = register.edit("patients", description="new", tags=["mri", "2026"])
+
+    assert (after.description, after.tags) == ("new", ("mri", "2026"))
+    assert (after.shape, after.dataset_parameters, after.created) == (before.shape, {"a": 1}, before.created)
+    assert after.modified > before.modified
+    assert register.all() == [after]
+
+
+def test_an_edited_path_is_read_anew(register: DatasetRegister, table: Path, images: Path) -> None:
+    _add(register, table)
+    table.write_text("x\n1\n")
+
+    tabular = register.edit("patients", path=table)
+    folder = register.edit("patients", path=images, data_type="images")
+
+    assert (tabular.shape, tabular.dtypes) == ([1, 1], {"x": "int64"})
+    assert (folder.shape, folder.dtypes) == ([3], None)
+
+
+def test_an_edit_is_checked_like_an_addition_and_changes_nothing_when_refused(
+    register: DatasetRegister, table: Path
+) -> None:
+    first = _add(register, table)
+    second = _add(register, table, name="second", tags=["heart"])
+
+    for fields, error in (
+        ({"name": "patients"}, ConflictError),
+        ({"tags": ["mri"]}, ConflictError),
+        ({"tags": []}, InvalidInputError),
+        ({"path": table.with_name("nowhere")}, InvalidInputError),
+        ({"data_type": "images"}, InvalidInputError),
+    ):
+        with pytest.raises(error):
+            register.edit("second", **fields)
+
+    assert register.all() == [first, second]
+    assert register.edit("second", tags=["heart"]).tags == ("heart",)
+
+
+def test_a_removed_dataset_is_gone_and_its_file_stays(register: DatasetRegister, table: Path) -> None:
+    record = _add(register, table)
+
+    removed = register.remove(record.dataset_id)
+
+    assert (removed, register.all(), table.exists()) == (record, [], True)
+    for act in (register.get, register.remove, register.edit):
+        with pytest.raises(NotFoundError, match="no dataset 'patients' here; see: fedmon node dataset list"):
+            act("patients")
+
+
+def test_what_was_measured_elsewhere_is_taken_as_it_is(register: DatasetRegister, table: Path) -> None:
+    measured = measure(table, "csv")
+    table.unlink()
+
+    assert measured == Measured(shape=(2, 3), dtypes={"age": "int64", "weight": "float64", "sex": "object"})
+    assert _add(register, table, measured=measured).shape == [2, 3]

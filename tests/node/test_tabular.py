@@ -1,0 +1,189 @@
+"""A table's shape and types are those that pandas would tell, and what is no table is refused with line and cause."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.node.tabular import Table, read_table
+
+TYPES = {
+    "int64": ["1", "-2", "+3", "007", " 4 ", str(2**63 - 1), str(-(2**63))],
+    "uint64": ["1", str(2**64 - 1)],
+    "float64": ["1", "2.5", "-.5", "1.", "1e5", "-1E-5", "inf", "-Infinity", " 2.0 "],
+    "bool": ["True", "false", "TRUE"],
+    "object": ["a", "b"],
+}
+MIXED = {
+    "int64 with gaps": (["1", "", "3"], "float64"),
+    "float64 with every kind of gap": (["1.5", "NA", "NaN", "null", "N/A", "<NA>", "None", ""], "float64"),
+    "nothing but gaps": (["", "NA"], "float64"),
+    "bool with gaps": (["True", "", "False"], "object"),
+    "bool and numbers": (["True", "1"], "object"),
+    "numbers and text": (["1", "2.5", "x"], "object"),
+    "beyond 64 bits": (["1", str(2**64)], "object"),
+    "below and beyond 63 bits": (["-1", str(2**63)], "object"),
+    "integers and floats": (["1", "2.0"], "float64"),
+    "dates": (["2026-01-01", "2026-01-02"], "object"),
+    "decimal commas": (["1,5", "2,5"], "object"),
+    "underscores of Python": (["1_000", "2_000"], "object"),
+    "hexadecimal": (["0x10", "0x11"], "object"),
+    "digits of another script": (["١٢", "٣"], "object"),
+}
+REFUSED = {
+    "nothing": (b"", "it is empty"),
+    "blank lines": (b"\n\n\n", "it is empty"),
+    "only a byte order mark": (b"\xef\xbb\xbf", "it is empty"),
+    "no rows": (b"a,b\n", "it has names of columns but no rows"),
+    "no header": (b"842302,M,17.99,10.38\n842517,M,20.57,17.77\n", r"first row looks like values \(842302, M, 17.99"),
+    "a nameless column": (b"a,,c\n1,2,3\n", "column 2 has no name"),
+    "one name twice": (b"a,b,a\n1,2,3\n", "two columns are called 'a'"),
+    "a short row": (b"a,b\n1,2\n\n3\n", "line 4 has 1 cells and the first line 2"),
+    "a long row": (b"a,b\n1,2\n3,4,5\n", "line 3 has 3 cells and the first line 2"),
+    "an open quote": (b'a,b\n1,"2\n', "line 2: unexpected end of data"),
+    "text after a quote": (b'a,b\n1,"2"x\n', "line 2: ',' expected after '\"'"),
+    "a huge cell": (b"a,b\n1," + b"x" * 200_000 + b"\n", "field larger than field limit"),
+    "binary": (b"PK\x03\x04\x00\x00", "binary file"),
+    "binary further on": (b"a,b\n" + b"1,2\n" * 2000 + b"1,\x00\n", "line 2002 holds a NUL character"),
+    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), "it is UTF-16; convert it to UTF-8"),
+    "Latin-1": ("a,b\nMüller,2\n".encode("latin-1"), r"it is not UTF-8 \(byte 0xfc\)"),
+}
+
+FAR_TOO_LONG_A_LINE = """
+import resource, sys
+from pathlib import Path
+from fedmon.common.errors import InvalidInputError
+from fedmon.node.tabular import read_table
+resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+try:
+    print(read_table(Path(sys.argv[1])))
+except InvalidInputError as error:
+    print(error)
+"""
+
+
+def _read(tmp_path: Path, content: bytes | str) -> Table:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_table(path)
+
+
+def _column(tmp_path: Path, values: list[str]) -> str:
+    rows = "".join(f'{number},"{value}"\n' for number, value in enumerate(values))
+    return _read(tmp_path, "number,value\n" + rows).dtypes["value"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_column_of_one_kind_has_its_type(tmp_path: Path, dtype: str) -> None:
+    assert _column(tmp_path, TYPES[dtype]) == dtype
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_gaps_and_mixtures_widen_the_type(tmp_path: Path, name: str) -> None:
+    values, dtype = MIXED[name]
+
+    assert _column(tmp_path, values) == dtype
+
+
+def test_shape_names_and_types_come_from_the_whole_file(tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number / 2},text\n" for number in range(150_000))
+
+    table = _read(tmp_path, "id, size ,what\n" + rows + "last,1,2\n")
+
+    assert table == Table(
+        rows=150_001, columns=3, dtypes={"id": "object", "size": "float64", "what": "object"}, delimiter=","
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "delimiter", "columns"),
+    [
+        ("a;b\n1,5;2,5\n", ";", ["a", "b"]),
+        ("a\tb\tc\n1\t2\t3\n", "\t", ["a", "b", "c"]),
+        ("a|b\n1|2\n", "|", ["a", "b"]),
+        ("a,b\n1,x;y\n", ",", ["a", "b"]),
+        ('"a,b",c\n"1,2",3\n', ",", ["a,b", "c"]),
+        ("only\n1\n2\n", ",", ["only"]),
+        ("a,b\r\n1,2\r\n", ",", ["a", "b"]),
+        ("\ufeffa,b\n1,2\n", ",", ["a", "b"]),
+        ("\n\na,b\n1,2\n", ",", ["a", "b"]),
+        ('a,b\n"line one\nline two",2\n', ",", ["a", "b"]),
+        (",a\n0,x\n", ",", ["Unnamed: 0", "a"]),
+        ("0,1,2\n5,6,7\n", ",", ["0", "1", "2"]),
+        ("name,2024,2025,2026\nx,1,2,3\n", None, None),
+        ("größe,漢字\n1,2\n", ",", ["größe", "漢字"]),
+        ("a,b\n1,2", ",", ["a", "b"]),
+    ],
+)
+def test_delimiters_quotes_marks_and_names_are_understood(
+    tmp_path: Path, content: str, delimiter: str | None, columns: list[str] | None
+) -> None:
+    if columns is None:
+        with pytest.raises(InvalidInputError, match="first row looks like values"):
+            _read(tmp_path, content)
+        return
+
+    table = _read(tmp_path, content)
+
+    assert (table.delimiter, list(table.dtypes)) == (delimiter, columns)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_table_is_refused_with_its_cause(tmp_path: Path, name: str) -> None:
+    content, cause = REFUSED[name]
+
+    with pytest.raises(InvalidInputError, match=cause) as raised:
+        _read(tmp_path, content)
+
+    assert str(raised.value).startswith(f"the table {tmp_path / 'table.csv'} cannot be used: ")
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="No such file"):
+        read_table(tmp_path / "nowhere.csv")
+    with pytest.raises(InvalidInputError, match="Is a directory"):
+        read_table(tmp_path)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    with path.open("wb") as file:
+        file.write(b"a,b\n1,2\n")
+        file.truncate(1 << 30)
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write(b"x" * (40 << 20))
+
+    child = subprocess.run(
+        [sys.executable, "-c", FAR_TOO_LONG_A_LINE, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert "line 3 has more than 16777216 characters" in child.stdout
+
+
+def test_a_wide_table_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    width = 20_000
+    header = ",".join(f"gene{number}" for number in range(width))
+    row = ",".join("1.5" for _ in range(width))
+
+    table = _read(tmp_path, "\n".join([header, *[row] * 30]))
+
+    assert (table.rows, table.columns, set(table.dtypes.values())) == (30, width, {"float64"})
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300) | st.text(alphabet='ab12.,;\t|"\n\r \ufeff\0', max_size=80).map(str.encode))
+def test_any_bytes_are_a_table_or_one_clear_refusal(tmp_path: Path, content: bytes) -> None:
+    try:
+        table = _read(tmp_path, content)
+    except InvalidInputError:
+        return
+
+    assert table.rows > 0
+    assert table.columns == len(table.dtypes) > 0
