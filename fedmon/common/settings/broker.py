@@ -123,14 +123,15 @@ def broker_from_url(url: str, **options: Unpack[BrokerOptions]) -> BrokerSetting
 
 
 def _host(address: str, scheme: str) -> Host:
+    address = address.strip(" ")
     try:
-        parts = urlsplit(f"//{address.strip()}")
-        host, port = parts.hostname, parts.port
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname or "", parts.port
     except ValueError:
-        host, port = None, None
-        parts = None
-    if parts is None or not host or parts.path or parts.query or parts.fragment or port == 0:
-        raise SettingsError(f"broker address {address!r} is not a host with an optional port: write {_SHAPE}")
-    if not _HOST.fullmatch(host) or parts.netloc.endswith(":"):
+        parts, host, port = urlsplit("//"), "", None
+    # What the library drops in silence (line ends) or reads as another part would change the address, so only an
+    # address that is nothing but host and port counts.
+    only_address = parts.netloc == address and not address.endswith(":") and "@" not in address
+    if not only_address or not _HOST.fullmatch(host) or port == 0:
         raise SettingsError(f"broker address {address!r} is not a host with an optional port: write {_SHAPE}")
     return Host(host=host, port=port if port is not None else _PORTS[scheme])

@@ -140,6 +140,6 @@ def _bare(kind: Any) -> Any:
 
 
 def _range(meta: Meta) -> str:
-    low = f"from {meta.ge:g}" if meta.ge is not None else f"above {meta.gt:g}" if meta.gt is not None else ""
-    high = f"to {meta.le:g}" if meta.le is not None else ""
+    low = f"from {meta.ge}" if meta.ge is not None else f"above {meta.gt}" if meta.gt is not None else ""
+    high = f"to {meta.le}" if meta.le is not None else ""
     return "".join(f" {part}" for part in (low, high) if part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
@@ -40,8 +41,8 @@ def _checked(path: Path) -> str:
 
 def _publish(path: Path, text: str) -> None:
     """Write the file whole or not at all; when two processes try at once, the first one's text stays."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    descriptor, staged = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -49,4 +50,4 @@ def _publish(path: Path, text: str) -> None:
         with contextlib.suppress(FileExistsError):
             os.link(staged, path)
     finally:
-        staged.unlink()
+        Path(staged).unlink()

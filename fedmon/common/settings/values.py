@@ -105,7 +105,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     wire: Annotated[Wire, Meta(description=_WIRE)] = "fedmon"
     monitoring_topic: Annotated[
         Literal["node", "flat"],
-        Meta(description="Publish metrics on general/monitoring/<id> (node) or on general/monitoring itself (flat)."),
+        Meta(
+            description="Publish metrics on general/monitoring/NODE_ID (node) or on general/monitoring itself (flat)."
+        ),
     ] = "node"
     strict_identity: Annotated[bool | None, Meta(description=_STRICT)] = None
     default_plans_dir: Annotated[

@@ -1,0 +1,277 @@
+"""Reading settings: the file, the environment over it, and refusals that say where and what."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import SettingsError, StorageError
+from fedmon.common.settings import Host, NodeSettings, load_node, load_researcher
+
+
+def node(folder: Path, text: str, environ: Mapping[str, str] | None = None) -> NodeSettings:
+    (folder / "node.toml").write_text(text)
+    return load_node(folder, environ or {})
+
+
+FULL = """
+[node]
+id = "hospital-north"
+wire = "fedmon"
+monitoring_topic = "flat"
+strict_identity = false
+default_plans_dir = "plans"
+max_plan_bytes = 2048
+
+[broker]
+url = "mqtts://north@a.org,b.org:1"
+ca_file = "certs/ca.crt"
+password_file = "/etc/fedmon/password"
+keepalive_s = 30
+mqtt_version = "5"
+connect_timeout_s = 2
+
+[policy]
+researchers = ["anna", "*"]
+metrics = ["host_cpu_*"]
+log_level = "NONE"
+[policy.datasets]
+"breast cancer" = ["anna"]
+
+[metrics]
+interval_s = 1
+min_interval_s = 0.5
+enabled = false
+
+[repository]
+url = "http://files.org/upload/"
+allowed_urls = ["https://files.org/"]
+"""
+
+
+def test_every_section_of_a_node_is_read(tmp_path: Path) -> None:
+    settings = node(tmp_path, FULL)
+
+    assert settings.id == "hospital-north"
+    assert (settings.wire, settings.monitoring_topic, settings.identity_is_strict) == ("fedmon", "flat", False)
+    assert settings.default_plans_dir == tmp_path / "plans"
+    assert settings.broker.hosts == (Host(host="a.org", port=8883), Host(host="b.org", port=1))
+    assert (settings.broker.tls, settings.broker.username) == (True, "north")
+    assert settings.broker.ca_file == tmp_path / "certs/ca.crt"
+    assert settings.broker.password_file == Path("/etc/fedmon/password")
+    assert (settings.broker.keepalive_s, settings.broker.mqtt_version) == (30, "5")
+    assert settings.policy.researchers == ("anna", "*")
+    assert settings.policy.datasets == {"breast cancer": ("anna",)}
+    assert (settings.metrics.interval_s, settings.metrics.enabled) == (1.0, False)
+    assert settings.repository.allowed_urls == ("https://files.org/",)
+
+
+def test_a_node_needs_no_more_than_its_name(tmp_path: Path) -> None:
+    settings = node(tmp_path, '[node]\nid = "n"')
+
+    assert settings.broker.hosts == (Host(host="localhost", port=1883),)
+    assert settings.policy.researchers == ()
+    assert (settings.metrics.interval_s, settings.metrics.min_interval_s) == (5.0, 0.2)
+    assert not settings.identity_is_strict
+
+
+def test_samples_are_kept_apart_from_what_fed_biomed_reads(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match='"flat" does not go with'):
+        node(tmp_path, '[node]\nid = "n"\nwire = "fedbiomed4"\nmonitoring_topic = "flat"')
+
+
+def test_identity_is_strict_where_the_broker_is_told_who_we_are(tmp_path: Path) -> None:
+    named = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtt://n@h"')
+    certified = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtts://h"\ncert_file = "n.crt"')
+
+    assert named.identity_is_strict
+    assert certified.identity_is_strict
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", r"\[node\] id is missing"),
+        ('[node]\nid = "n"\nwirre = "fedmon"', r"unknown key 'wirre' in \[node\]; did you mean 'wire'\?"),
+        ('[node]\nid = "n"\nzzz = 1', r"unknown key 'zzz' in \[node\]; allowed are id, wire"),
+        ('[brocker]\nurl = "mqtt://h"', r"unknown section \[brocker\]; did you mean 'broker'\?"),
+        ('id = "n"', r"unknown section \[id\]; allowed are node, broker"),
+        ('node = "n"', "node stands outside a section"),
+        ('[node]\nid = "n"\nwire = "mqtt"', r'\[node\] wire = .mqtt.: allowed is one of "fedmon", "fedbiomed4"'),
+        ('[node]\nid = "n"\nmax_plan_bytes = "1"', r"max_plan_bytes = .1.: allowed is a whole number from 1024"),
+        ('[node]\nid = "n"\n[metrics]\ninterval_s = 0.1', r"interval_s = 0.1: allowed is a number from 0.2 to 3600"),
+        ('[node]\nid = "n"\n[metrics]\ninterval_s = nan', r"interval_s"),
+        ('[node]\nid = "n"\n[metrics]\ninterval_s = true', r"interval_s = True: allowed is a number"),
+        ('[node]\nid = "n"\n[metrics]\ninterval_s = 1\nmin_interval_s = 2', "min_interval_s = 2 is above"),
+        ('[node]\nid = "n"\n[metrics]\nenabled = 1', "enabled = 1: allowed is true or false"),
+        ('[node]\nid = "n"\n[policy]\nresearchers = "anna"', "researchers = 'anna': allowed is a list of texts"),
+        ('[node]\nid = "n"\n[policy]\nresearchers = ["an na"]', "names 'an na', which is no researcher id"),
+        ('[node]\nid = "n"\n[policy]\ndatasets = ["x"]', "allowed is a table of lists of texts"),
+        ('[node]\nid = "n"\n[policy.datasets]\nx = ["a b"]', r"datasets\.x names 'a b'"),
+        ('[node]\nid = "a/b"', "node.id 'a/b' is not usable"),
+        ('[node]\nid = "nodes"', "is reserved"),
+        ('[node]\nid = "n"\ndefault_plans_dir = 5', "default_plans_dir = 5: allowed is a path"),
+        ('[node]\nid = "n"\n[broker]\nkeepalive_s = 1', "keepalive_s = 1: allowed is a whole number from 5 to 3600"),
+        ('[node]\nid = "n"\n[broker]\nca_file = "ca.crt"', "not encrypted; write mqtts://"),
+        ('[node]\nid = "n"\n[broker]\nurl = "mqtt://a:b@h"', "holds a password"),
+        ('[node]\nid = "n"\n[repository]\nurl = "ftp://h"', r"\[repository\] url = 'ftp://h'"),
+        ('[node]\nid = "n"\n[node]\nid = "m"', "is not valid TOML"),
+        ("[node", "is not valid TOML"),
+    ],
+)
+def test_a_mistake_is_refused_with_file_key_and_what_is_allowed(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint) as refusal:
+        node(tmp_path, text)
+
+    assert str(tmp_path / "node.toml") in str(refusal.value)
+
+
+def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"node\.toml does not exist"):
+        load_node(tmp_path, {})
+
+    (tmp_path / "node.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match="is not valid TOML"):
+        load_node(tmp_path, {})
+
+
+def test_variables_go_before_the_file(tmp_path: Path) -> None:
+    environ = {
+        "FEDMON_NODE_ID": "from-variable",
+        "FEDMON_BROKER_URL": "mqtt://variable:5",
+        "FEDMON_BROKER_KEEPALIVE_S": "7",
+        "FEDMON_POLICY_RESEARCHERS": "anna, bert,",
+        "FEDMON_METRICS_ENABLED": "false",
+        "FEDMON_METRICS_INTERVAL_S": "0.5",
+        "FEDMON_NODE_DIR": "/nothing/read",
+        "FEDMON_RESEARCHER_TIMEOUT_S": "3",
+        "PATH": "/bin",
+    }
+
+    settings = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtt://file"', environ)
+
+    assert settings.id == "from-variable"
+    assert settings.broker.hosts == (Host(host="variable", port=5),)
+    assert settings.broker.keepalive_s == 7
+    assert settings.policy.researchers == ("anna", "bert")
+    assert (settings.metrics.enabled, settings.metrics.interval_s) == (False, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("environ", "host", "port"),
+    [
+        ({"MQTT_BROKER": "old"}, "old", 8883),
+        ({"MQTT_BROKER": "old", "MQTT_BROKER_PORT": "7"}, "old", 7),
+        ({"MQTT_BROKER_PORT": "7"}, "file", 7),
+        ({"MQTT_BROKER": "::1", "MQTT_BROKER_PORT": "7"}, "::1", 7),
+        ({"MQTT_BROKER": "old", "FEDMON_BROKER_URL": "mqtts://new:9"}, "new", 9),
+        ({"MQTT_BROKER": "", "MQTT_BROKER_PORT": ""}, "file", 5),
+    ],
+)
+def test_historic_variables_change_host_and_port_and_ours_go_first(
+    tmp_path: Path, environ: dict[str, str], host: str, port: int
+) -> None:
+    settings = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtts://me@file:5"', environ)
+
+    assert settings.broker.hosts == (Host(host=host, port=port),)
+    assert settings.broker.tls
+
+
+def test_historic_variables_name_parties_and_uploads(tmp_path: Path) -> None:
+    environ = {"NODE_ID": "n1", "RESEARCHER_ID": "r1", "UPLOADS_URL": "http://h/upload/"}
+
+    settings = node(tmp_path, "", environ)
+    researcher = load_researcher(None, environ | {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)})
+
+    assert (settings.id, settings.repository.url) == ("n1", "http://h/upload/")
+    assert (researcher.id, researcher.repository.url) == ("r1", "http://h/upload/")
+
+
+@pytest.mark.parametrize(
+    ("environ", "complaint"),
+    [
+        ({"FEDMON_METRICS_INTERVALL_S": "1"}, "did you mean 'FEDMON_METRICS_INTERVAL_S'"),
+        ({"FEDMON_METRICS_INTERVAL_S": "fast"}, "FEDMON_METRICS_INTERVAL_S = 'fast': allowed is a number from 0.2"),
+        ({"FEDMON_NODE_WIRE": "x"}, 'FEDMON_NODE_WIRE = .x.: allowed is one of "fedmon"'),
+        ({"FEDMON_POLICY_DATASETS": "x"}, "FEDMON_POLICY_DATASETS"),
+        ({"MQTT_BROKER_PORT": "many"}, "MQTT_BROKER_PORT"),
+        ({"MQTT_BROKER": "a b"}, "broker address"),
+        ({"NODE_ID": "a b"}, "not usable"),
+    ],
+)
+def test_a_bad_variable_is_refused_by_name(tmp_path: Path, environ: dict[str, str], complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        node(tmp_path, '[node]\nid = "n"', environ)
+
+
+def test_a_researcher_needs_no_file_and_keeps_the_id_made_for_it(tmp_path: Path) -> None:
+    environ = {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "mine")}
+
+    first, second = load_researcher(None, environ), load_researcher(None, environ)
+
+    assert first == second
+    assert first.id.startswith("researcher-")
+    assert first.folder == tmp_path / "mine"
+    assert first.timeout_s == 5.0
+    assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "mine" / "researcher_id").stat().st_mode) == 0o600
+
+
+def test_processes_that_start_at_once_agree_on_one_id(tmp_path: Path) -> None:
+    environ = {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "mine")}
+    ids: list[str] = []
+    gate = threading.Barrier(8)
+
+    def start() -> None:
+        gate.wait()
+        ids.append(load_researcher(None, environ).id)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+
+    assert len(ids) == 8
+    assert len(set(ids)) == 1
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["researcher_id"]
+
+
+def test_a_researcher_reads_the_file_it_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text('[researcher]\nid = "anna"\nfolder = "state"\ntimeout_s = 2\n[broker]\nurl = "mqtt://h:9"')
+
+    by_argument = load_researcher(file, {})
+    by_variable = load_researcher(None, {"FEDMON_RESEARCHER_FILE": str(file)})
+
+    assert by_argument == by_variable
+    assert (by_argument.id, by_argument.folder, by_argument.timeout_s) == ("anna", tmp_path / "state", 2.0)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_researcher_has_no_policy_section(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("[policy]\nresearchers = []")
+
+    with pytest.raises(SettingsError, match=r"unknown section \[policy\]; allowed are researcher, broker, repository"):
+        load_researcher(file, {})
+    with pytest.raises(SettingsError, match=r"gone\.toml does not exist"):
+        load_researcher(tmp_path / "gone.toml", {})
+
+
+def test_an_unreadable_kept_id_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "researcher_id").write_bytes(b"\xff\xff")
+
+    with pytest.raises(StorageError, match="remove that file"):
+        load_researcher(None, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)})
+
+
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StorageError, match=r"cannot keep the researcher id"):
+        load_researcher(None, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "file" / "folder")})

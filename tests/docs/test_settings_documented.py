@@ -1,0 +1,71 @@
+"""Every setting and every variable is documented, and the documented files can be used as they are."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.settings import load_node, load_researcher
+from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of
+from fedmon.common.settings.page import PARTIES, documented_file, page
+
+ROOT = Path(__file__).parents[2]
+SETTINGS_PAGE = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+KEYS = [(party, key) for party in PARTIES for key in keys_of(party)]
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_the_documented_file_is_in_step_with_the_settings(party: Party) -> None:
+    assert documented_file(party) == (ROOT / f"envs/{party}.toml").read_text(encoding="utf-8")
+
+
+def test_the_page_is_in_step_with_the_settings() -> None:
+    assert page() == SETTINGS_PAGE
+
+
+@pytest.mark.parametrize(("party", "key"), KEYS, ids=[f"{party}-{key.section}.{key.name}" for party, key in KEYS])
+def test_each_key_is_explained_in_file_and_page(party: Party, key: Key) -> None:
+    file = (ROOT / f"envs/{party}.toml").read_text(encoding="utf-8")
+    section = re.split(r"^\[", file, flags=re.MULTILINE)
+    place = f"{key.section}.{key.name}]" if key.is_table else f"{key.section}]"
+    found = [text for text in section if text.startswith(place)]
+
+    assert key.description.endswith(".")
+    assert len(found) == 1
+    assert key.is_table or re.search(rf"^(# )?{key.name} = ", found[0], flags=re.MULTILINE)
+    assert f"| `{key.name}` | {key.description}" in SETTINGS_PAGE
+    assert key.variable is None or f"`{key.variable}`" in SETTINGS_PAGE
+
+
+@pytest.mark.parametrize("variable", [*HISTORIC, *OTHER_VARIABLES])
+def test_each_other_variable_is_explained(variable: str) -> None:
+    assert f"`{variable}`" in SETTINGS_PAGE
+
+
+def test_the_documented_files_load_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(documented_file("node"))
+    (tmp_path / "researcher.toml").write_text(documented_file("researcher"))
+
+    node = load_node(tmp_path, {})
+    researcher = load_researcher(tmp_path / "researcher.toml", {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)})
+
+    assert node.id == "hospital-north"
+    assert researcher.id.startswith("researcher-")
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_the_documented_files_load_with_every_key_set(party: Party, tmp_path: Path) -> None:
+    text = re.sub(r'^# (\w+ = |"breast)', r"\1", documented_file(party), flags=re.MULTILINE)
+    text = text.replace('"mqtt://', '"mqtts://')
+    (tmp_path / f"{party}.toml").write_text(text)
+    places = {(section, name) for section, values in tomllib.loads(text).items() for name in values}
+
+    if party == "node":
+        load_node(tmp_path, {})
+    else:
+        load_researcher(tmp_path / "researcher.toml", {})
+
+    assert places == {(key.section, key.name) for key in keys_of(party)}
