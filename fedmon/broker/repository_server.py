@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import signal
 import socket
 import ssl
 from collections.abc import Callable
@@ -56,6 +57,9 @@ def serve(
             raise BrokerStartError(f"cannot use {certificate} and {key}: {error}") from None
         if configuration.ssl is not None:
             configuration.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # uvicorn stops on these, and then raises them again for whoever was listening before.
+            signal.signal(number, lambda _number, _frame: None)
         server = _Server(configuration, lambda: ready(url))
         server.run(sockets=[listener])
 

@@ -1,0 +1,176 @@
+"""Files under their digest: counted, renewed, expired, and never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedmon.broker.errors import BadUploadError, FileTooLargeError, QuotaExceededError
+from fedmon.broker.file_store import FileStore, Limits, StoredFile
+from fedmon.broker.multipart import FileField
+
+DAY_S = 86_400.0
+
+
+def store_in(folder: Path, **limits: float) -> FileStore:
+    return FileStore(folder, Limits(**limits))  # type: ignore[arg-type]  # whole numbers where they belong
+
+
+def stored(store: FileStore, content: bytes) -> StoredFile:
+    with store.receive() as upload:
+        upload.write(content)
+        return upload.finish()
+
+
+def counts(store: FileStore) -> tuple[int, int]:
+    return store.quota.files, store.quota.total_bytes
+
+
+def test_a_file_is_found_under_its_digest(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+
+    file = stored(store, b"plan")
+
+    assert file.sha256 == hashlib.sha256(b"plan").hexdigest()
+    assert store.find(file.sha256) == file
+    assert store.path(file).read_bytes() == b"plan"
+    assert counts(store) == (1, 4)
+
+
+def test_an_unfinished_upload_leaves_nothing_and_gives_its_room_back(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+
+    with store.receive() as upload:
+        upload.write(b"half a plan")
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert counts(store) == (0, 0)
+
+
+def test_the_same_bytes_are_stored_and_counted_once(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+
+    first, second = stored(store, b"plan"), stored(store, b"plan")
+
+    assert first.sha256 == second.sha256
+    assert counts(store) == (1, 4)
+
+
+def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
+    store = store_in(tmp_path, max_file_bytes=10, max_total_bytes=15, max_files=2)
+    stored(store, b"x" * 10)
+
+    with store.receive() as upload:
+        upload.write(b"y" * 4)
+        with pytest.raises(FileTooLargeError):
+            upload.write(b"y" * 7)
+        with pytest.raises(QuotaExceededError):
+            upload.write(b"y" * 2)
+        with pytest.raises(QuotaExceededError):
+            store.receive().__enter__()
+
+    assert counts(store) == (1, 10)
+
+
+def test_what_has_expired_is_not_found_and_then_deleted(tmp_path: Path) -> None:
+    store = store_in(tmp_path, keep_s=DAY_S)
+    old, new = stored(store, b"old"), stored(store, b"new")
+    _age(store, old, 1.01 * DAY_S)
+
+    assert (store.find(old.sha256), store.find(new.sha256)) == (None, new)
+    assert store.sweep() == 1
+    assert counts(store) == (1, 3)
+    assert not store.path(old).exists()
+
+
+def test_an_upload_of_the_same_bytes_renews_their_time(tmp_path: Path) -> None:
+    store = store_in(tmp_path, keep_s=DAY_S)
+    old = stored(store, b"plan")
+    _age(store, old, 1.01 * DAY_S)
+
+    renewed = stored(store, b"plan")
+
+    assert store.find(old.sha256) == renewed
+    assert store.sweep() == 0
+    assert counts(store) == (1, 4)
+
+
+def test_a_new_start_counts_what_is_there_and_deletes_what_was_half_in(tmp_path: Path) -> None:
+    first = store_in(tmp_path, keep_s=DAY_S)
+    kept, old = stored(first, b"kept"), stored(first, b"old")
+    _age(first, old, 2 * DAY_S)
+    (tmp_path / "incoming" / "half").write_bytes(b"half")
+    (tmp_path / "sha256" / "not a digest").write_bytes(b"stranger")
+
+    second = store_in(tmp_path, keep_s=DAY_S)
+
+    assert second.find(kept.sha256) == kept
+    assert counts(second) == (1, 4)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [kept.sha256, "not a digest"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../secrets", "0" * 63, "A" * 64, "0" * 64 + "\n", "\0" * 64, "/" + "0" * 63]
+)
+def test_what_is_no_digest_is_never_found(tmp_path: Path, name: str) -> None:
+    assert store_in(tmp_path).find(name) is None
+
+
+def test_many_uploads_at_once_are_counted_exactly(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+
+    def upload_some(number: int) -> None:
+        for size in range(20):
+            stored(store, bytes([number % 2]) * (size + 1))
+
+    threads = [threading.Thread(target=upload_some, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert counts(store) == (40, 2 * sum(range(1, 21)))
+
+
+@given(content=st.binary(max_size=300), cuts=st.lists(st.integers(0, 400), max_size=8), name=st.text(max_size=20))
+def test_a_form_gives_the_files_exact_bytes_however_it_is_cut(content: bytes, cuts: list[int], name: str) -> None:
+    boundary = b"0123456789abcdef"
+    if b"\r\n--" + boundary in content:
+        return
+    before = b'--%s\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n' % boundary
+    file_name = name.encode(errors="replace").replace(b'"', b"").replace(b"\r", b"").replace(b"\n", b"")
+    head = b'--%s\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n' % (boundary, file_name)
+    body = before + head + content + b"\r\n--%s--\r\n" % boundary
+    taken = bytearray()
+    field = FileField(f"multipart/form-data; boundary={boundary.decode()}", taken.extend)
+
+    position = 0
+    for cut in [*sorted(cuts), len(body)]:
+        field.feed(body[position : max(cut, position)])
+        position = max(cut, position)
+
+    assert bytes(taken) == content
+    assert (field.found, field.complete) == (True, True)
+
+
+@given(noise=st.binary(max_size=500))
+def test_noise_is_refused_or_holds_no_file(noise: bytes) -> None:
+    field = FileField("multipart/form-data; boundary=b", bytearray().extend)
+
+    try:
+        field.feed(noise)
+    except BadUploadError:
+        return
+    assert not (field.found and field.complete) or b"file" in noise
+
+
+def _age(store: FileStore, file: StoredFile, seconds: float) -> None:
+    moment = time.time() - seconds
+    os.utime(store.path(file), (moment, moment))

@@ -1,0 +1,342 @@
+"""The file repository as a real server: what goes in comes out, and nothing else goes in."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from fedmon.common.repository import RepositoryError, download, upload
+from fedmon.common.settings import RepositorySettings
+from tests.broker.certificates import make_broker_certificate
+from tests.broker.shell import Foreground, fedmon_broker, foreground
+
+CONTENT = b"class Plan:\n    pass\n" + bytes(range(256))
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+MIB = 1_048_576
+
+
+class Repository:
+    """A running repository, and its token."""
+
+    def __init__(self, running: Foreground, folder: Path) -> None:
+        self.url: str = running.facts["url"]
+        self.folder = folder
+        self.token_file = Path(running.facts["token_file"])
+        self.headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+        self.settings = RepositorySettings(url=self.url, token_file=self.token_file)
+        self.port = int(self.url.rpartition(":")[2])
+
+    def stored(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "sha256").iterdir())
+
+    def on_disk(self) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    folder = tmp_path_factory.mktemp("repository") / "files"
+    with foreground(
+        "repository", "start", "--port", "0", "--data-dir", folder, "--max-file-mib", "1", "--max-total-mib", "4"
+    ) as running:
+        yield Repository(running, folder)
+
+
+def test_a_file_comes_back_as_it_went_in(repository: Repository) -> None:
+    url = upload(CONTENT, repository.settings)
+    content = download(
+        url, sha256=DIGEST, size_bytes=len(CONTENT), max_bytes=MIB, deadline_s=10.0, allowed_urls=[repository.url]
+    )
+
+    assert url == f"{repository.url}/files/{DIGEST}"
+    assert content == CONTENT
+    assert DIGEST in repository.stored()
+    assert (repository.folder / "sha256" / DIGEST).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_historic_upload_answers_as_it_always_did(repository: Repository) -> None:
+    answer = requests.post(
+        f"{repository.url}/upload/", files={"file": ("my plan.py", CONTENT)}, headers=repository.headers, timeout=10
+    )
+
+    document = answer.json()
+    assert (answer.status_code, set(document)) == (201, {"url", "file", "created_at"})
+    assert document["file"] == document["url"] == f"{repository.url}/files/{DIGEST}"
+    assert requests.get(document["file"], timeout=10).content == CONTENT
+
+
+def test_the_client_speaks_the_historic_form_when_the_url_says_so(repository: Repository) -> None:
+    settings = RepositorySettings(url=f"{repository.url}/upload/", token_file=repository.token_file)
+
+    assert upload(CONTENT, settings) == f"{repository.url}/files/{DIGEST}"
+
+
+@pytest.mark.parametrize("path", ["/files", "/upload/"])
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "Basic {token}", "Bearer {token}x", "{token}"])
+def test_an_upload_without_the_token_is_refused(repository: Repository, path: str, header: str | None) -> None:
+    token = repository.headers["Authorization"].removeprefix("Bearer ")
+    headers = {} if header is None else {"Authorization": header.format(token=token)}
+
+    answer = requests.post(repository.url + path, data=b"stranger's", headers=headers, timeout=10)
+
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert hashlib.sha256(b"stranger's").hexdigest() not in repository.stored()
+
+
+def test_a_file_over_the_cap_is_refused_while_it_streams_and_leaves_nothing(repository: Repository) -> None:
+    before = repository.on_disk()
+    exact = requests.post(f"{repository.url}/files", data=b"x" * MIB, headers=repository.headers, timeout=10)
+    announced = requests.post(f"{repository.url}/files", data=b"x" * (MIB + 1), headers=repository.headers, timeout=10)
+    streamed = _streamed(repository, "/files", {}, size_bytes=MIB + 1)
+    multipart = {"Content-Type": "multipart/form-data; boundary=b"}
+    head = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
+    in_form = _streamed(repository, "/upload/", multipart, size_bytes=MIB + 1, head=head)
+    endless_field = _streamed(repository, "/upload/", multipart, size_bytes=3 * MIB, head=head.replace(b"file", b"no"))
+
+    assert (exact.status_code, announced.status_code) == (201, 413)
+    assert (streamed, in_form, endless_field) == (413, 413, 413)
+    assert set(repository.on_disk()) - set(before) == {f"sha256/{exact.json()['sha256']}"}
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> None:
+    before = repository.on_disk()
+    with socket.create_connection(("127.0.0.1", repository.port), timeout=5) as connection:
+        head = f"POST /files HTTP/1.1\r\nHost: x\r\nAuthorization: {repository.headers['Authorization']}\r\n"
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\nonly this".encode())
+    # The next request is answered after the broken one was noticed, or at the same time; its file is the only new one.
+    upload(b"after the break", repository.settings)
+
+    kept = [name for name in repository.on_disk() if not name.startswith("incoming/")]
+    assert set(kept) - set(before) == {f"sha256/{hashlib.sha256(b'after the break').hexdigest()}"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/files/../repository-token",
+        "/files/..%2f..%2fsecrets%2frepository-token",
+        "/files/%2e%2e/%2e%2e/secrets/repository-token",
+        "/files/" + "0" * 63,
+        "/files/" + "0" * 65,
+        "/files/" + "A" * 64,
+        "/files/" + "0" * 64 + "%00",
+        "/files/" + "0" * 64 + "/..",
+        "/files//etc/passwd",
+        "/files/%00",
+        "/files/" + "x" * 5000,
+        "/sha256/" + DIGEST,
+        "/incoming/",
+        "/",
+        "/files/",
+        "/upload/x",
+        "//etc/passwd",
+        "/files/CON",
+        "/files/" + "0" * 64 + "%e2%80%ae",
+    ],
+)
+def test_no_path_of_a_client_reaches_the_disk(repository: Repository, path: str) -> None:
+    before = repository.on_disk()
+
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
+        connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=10)
+        connection.putrequest(method, path)
+        connection.putheader("Content-Length", "0")
+        connection.putheader("Authorization", repository.headers["Authorization"])
+        connection.endheaders()
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+
+        assert answer.status in (400, 404, 405, 307), (method, answer.status)
+        assert b"root:" not in body
+    assert repository.on_disk() == before
+
+
+@pytest.mark.parametrize("name", ["../../escape", "/tmp/escape", "a\\..\\b", "nul\0byte", "x" * 4000, "", "CON", "."])
+def test_a_file_name_is_never_used(repository: Repository, name: str) -> None:
+    body = (
+        b'--b\r\nContent-Disposition: form-data; name="file"; filename="'
+        + name.encode()
+        + b'"\r\n\r\nnamed\r\n--b--\r\n'
+    )
+    headers = {**repository.headers, "Content-Type": "multipart/form-data; boundary=b"}
+
+    requests.post(f"{repository.url}/upload/", data=body, headers=headers, timeout=10)
+
+    stored = {path for path in repository.on_disk() if not path.startswith("incoming/")}
+    assert all(path.removeprefix("sha256/").isalnum() for path in stored)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b"{}"),
+        ("multipart/form-data", b"--b\r\n\r\n"),
+        ("multipart/form-data; boundary=b", b""),
+        ("multipart/form-data; boundary=b", b"no boundary here"),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="other"\r\n\r\nx\r\n--b--\r\n',
+        ),
+        ("multipart/form-data; boundary=b", b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\ncut off'),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n1\r\n' * 2 + b"--b--\r\n",
+        ),
+        ("multipart/form-data; boundary=" + "b" * 300, b"x"),
+        ("multipart/form-data; boundary=b", b"--b\r\n" + b"X: y\r\n" * 1000 + b"\r\nx\r\n--b--\r\n"),
+    ],
+)
+def test_a_form_that_is_none_is_refused_with_a_reason(repository: Repository, content_type: str, body: bytes) -> None:
+    answer = requests.post(
+        f"{repository.url}/upload/", data=body, headers={**repository.headers, "Content-Type": content_type}, timeout=10
+    )
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_a_compressed_upload_is_refused(repository: Repository) -> None:
+    headers = {**repository.headers, "Content-Encoding": "gzip"}
+
+    assert requests.post(f"{repository.url}/files", data=b"x", headers=headers, timeout=10).status_code == 415
+
+
+def test_a_download_says_what_it_is_and_gives_parts(repository: Repository) -> None:
+    url = upload(CONTENT, repository.settings)
+
+    whole = requests.get(url, timeout=10)
+    head = requests.head(url, timeout=10)
+    part = requests.get(url, headers={"Range": "bytes=6-9"}, timeout=10)
+    known = requests.get(url, headers={"If-None-Match": f'"{DIGEST}"'}, timeout=10)
+
+    assert whole.headers["ETag"] == f'"{DIGEST}"'
+    assert whole.headers["Content-Length"] == head.headers["Content-Length"] == str(len(CONTENT))
+    assert whole.headers["X-Content-Type-Options"] == "nosniff"
+    assert whole.headers["Content-Type"] == "application/octet-stream"
+    assert (part.status_code, part.content) == (206, CONTENT[6:10])
+    assert (known.status_code, known.content) == (304, b"")
+    assert requests.get(f"{repository.url}/files/{'0' * 64}", timeout=10).status_code == 404
+
+
+def test_the_host_header_does_not_shape_the_answer(repository: Repository) -> None:
+    headers = {**repository.headers, "Host": "evil.example"}
+
+    answer = requests.post(f"{repository.url}/files", data=CONTENT, headers=headers, timeout=10)
+
+    assert answer.json()["url"].startswith(repository.url)
+
+
+def test_health_counts_files_and_bytes(tmp_path: Path) -> None:
+    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files") as running:
+        repository = Repository(running, tmp_path / "files")
+        for _twice in range(2):
+            upload(CONTENT, repository.settings)
+        healthy = requests.get(f"{repository.url}/health", timeout=10).json()
+        code = running.stop()
+
+    assert healthy == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
+    assert code == 0
+
+
+def test_the_quota_refuses_and_the_client_says_why(repository: Repository) -> None:
+    def fill() -> None:
+        for number in range(6):
+            upload(bytes([number]) * MIB, repository.settings)
+
+    with pytest.raises(RepositoryError, match=r"507.*full"):
+        fill()
+
+
+def test_over_tls_a_file_is_stored_and_fetched(tmp_path: Path) -> None:
+    make_broker_certificate(tmp_path)
+    certificates = tmp_path / "certificates"
+    tls = ("--certificate", certificates / "broker.crt", "--key", certificates / "broker.key")
+    public = "https://localhost:{port}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    arguments = ("--port", str(port), "--data-dir", tmp_path / "files", "--public-url", public.format(port=port))
+    with foreground("repository", "start", *arguments, *tls) as running:
+        repository = Repository(running, tmp_path / "files")
+        url = upload(CONTENT, repository.settings, ca_file=certificates / "ca.crt")
+        asked: dict[str, Any] = {
+            "sha256": DIGEST,
+            "max_bytes": MIB,
+            "deadline_s": 10.0,
+            "allowed_urls": [repository.url],
+        }
+        content = download(url, sha256=DIGEST, **asked, ca_file=certificates / "ca.crt")
+        with pytest.raises(RepositoryError, match="certificate"):
+            download(url, sha256=DIGEST, **asked)
+        old = ssl.create_default_context(cafile=certificates / "ca.crt")
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", port)) as line, pytest.raises(ssl.SSLError):
+            old.wrap_socket(line, server_hostname="localhost")
+
+    assert url.startswith(f"https://localhost:{port}/files/")
+    assert content == CONTENT
+
+
+def test_the_system_of_a_party_can_be_told_of_an_authority(tmp_path: Path) -> None:
+    make_broker_certificate(tmp_path)
+    certificates = tmp_path / "certificates"
+    tls = ("--certificate", certificates / "broker.crt", "--key", certificates / "broker.key")
+    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files", *tls) as running:
+        repository = Repository(running, tmp_path / "files")
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("SSL_CERT_FILE", str(certificates / "ca.crt"))
+            url = upload(CONTENT, repository.settings)
+
+    assert url == f"{repository.url}/files/{DIGEST}"
+
+
+def test_open_uploads_need_no_token_on_loopback(tmp_path: Path) -> None:
+    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads") as running:
+        url = upload(CONTENT, RepositorySettings(url=f"{running.facts['url']}/upload/"))
+
+    assert url.endswith(DIGEST)
+    assert running.facts["token_file"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["--host", "0.0.0.0"], 4, "--certificate and --key"),
+        (["--host", "0.0.0.0", "--open-uploads", "--certificate", "a", "--key", "b"], 4, "no --open-uploads"),
+        (["--certificate", "a"], 2, "go together"),
+        (["--certificate", "missing.crt", "--key", "missing.key"], 1, "missing.crt"),
+    ],
+)
+def test_what_is_unsafe_or_wrong_is_refused(arguments: list[str], code: int, reason: str, tmp_path: Path) -> None:
+    finished = fedmon_broker("repository", "start", "--port", "0", "--data-dir", tmp_path / "files", *arguments)
+
+    assert (finished.returncode, finished.stdout) == (code, "")
+    assert reason in finished.stderr
+
+
+def _streamed(repository: Repository, path: str, headers: dict[str, str], *, size_bytes: int, head: bytes = b"") -> int:
+    """Send a body of unannounced length until the server answers; returns the status."""
+    connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=10)
+    connection.putrequest("POST", path)
+    for name, value in {**repository.headers, **headers, "Transfer-Encoding": "chunked"}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    try:
+        for chunk in (head, *[b"x" * 65_536] * (size_bytes // 65_536), b"x" * (size_bytes % 65_536)):
+            if chunk:
+                connection.send(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        connection.send(b"0\r\n\r\n")
+    except (BrokenPipeError, ConnectionResetError):
+        assert os.name == "posix"
+    status = connection.getresponse().status
+    connection.close()
+    return status
