@@ -101,7 +101,7 @@ class OutgoingLogHandler(logging.Handler):
                 text = f"{text} ({unreported} records before this one were dropped: too many at once)"
             self._send(_level_name(record.levelno), escape_control(record.name), text, record.created)
         except Exception:  # noqa: BLE001 - a record that cannot be formatted or sent must not stop the work it tells of
-            self.handleError(record)
+            self.dropped += 1
 
 
 class _TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg] # generic only in the stubs

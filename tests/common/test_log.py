@@ -1,0 +1,227 @@
+"""What is logged stays one harmless line, and what leaves the node is ours, limited and never in the way."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fedmon.common.log import MAX_TEXT, OutgoingLogHandler, escape_control
+
+ATTACKS = [
+    "plain\nforged line", "\r\n", "tab\there", "\x1b[31mred", "\x1b]0;title\x07", "\x9b31m", "\x85next", "nul\x00",
+    "\x7f", "\u2028line", "\u2029paragraph", "\u202egnp.exe", "\u2066isolate\u2069", "\u200eleft", "\u061carabic",
+    "zero\u200bwidth", "\ufeffbom", "soft\u00adhyphen", "\U000e0041tag", "\ud800surrogate", "\x1bP+q\x1b\\",
+    "\x08\x08\x08", "\x0b\x0c", "\x1b[2J\x1b[H", "\u2060joiner", "\ufff9note",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ATTACKS, ids=ascii)
+def test_hidden_characters_become_visible_on_one_line(text: str) -> None:
+    shown = escape_control(text)
+
+    assert shown.isprintable()
+    assert len(shown.splitlines()) == 1
+    assert shown.encode()
+    assert escape_control(shown) == shown
+
+
+def test_what_is_visible_stays_as_it_is() -> None:
+    text = "Größe 5 µm, 東京, עברית, 😀 a\\b"
+
+    assert escape_control(text) == text
+    assert escape_control("\x1b\n\u202e\U000e0041") == "\\x1b\\n\\u202e\\U000e0041"
+
+
+def test_a_listing_keeps_its_line_ends_only() -> None:
+    assert escape_control("a\n\tb\x1b\r\n", keep="\n\t") == "a\n\tb\\x1b\\r\n"
+
+
+class Sent:
+    """Receives what a handler hands out, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, str, str, float]] = []
+        self.now_s = 0.0
+
+    def __call__(self, level: str, name: str, text: str, created: float) -> None:
+        self.records.append((level, name, text, created))
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, _, text, _ in self.records]
+
+
+@pytest.fixture
+def sent() -> Sent:
+    return Sent()
+
+
+@pytest.fixture
+def handler(sent: Sent) -> Iterator[OutgoingLogHandler]:
+    handler = OutgoingLogHandler(sent, rate_per_s=2.0, burst=3, monotonic=lambda: sent.now_s)
+    root, previous = logging.getLogger(), logging.getLogger("fedmon").level
+    root.addHandler(handler)
+    logging.getLogger("fedmon").setLevel(logging.DEBUG)
+    yield handler
+    root.removeHandler(handler)
+    logging.getLogger("fedmon").setLevel(previous)
+
+
+@pytest.mark.usefixtures("handler")
+def test_warnings_of_our_own_loggers_leave_with_level_name_and_time(sent: Sent) -> None:
+    logging.getLogger("fedmon.node.router").warning("dropped %d\nfrom %s", 3, "\x1b[31mx")
+    logging.getLogger("fedmon").error("bad")
+    logging.getLogger("fedmon.node.router").info("quiet")
+    logging.getLogger("paho").error("not ours")
+    logging.getLogger("fedmonster").error("not ours either")
+
+    assert [record[:3] for record in sent.records] == [
+        ("WARNING", "fedmon.node.router", "dropped 3\\nfrom \\x1b[31mx"),
+        ("ERROR", "fedmon", "bad"),
+    ]
+    assert all(created > 1_700_000_000 for *_, created in sent.records)
+
+
+@pytest.mark.usefixtures("handler")
+def test_a_record_that_came_from_a_node_does_not_go_round(sent: Sent) -> None:
+    logging.getLogger("fedmon.node.n1").error("from afar", extra={"fedmon_remote": True})
+
+    assert sent.records == []
+
+
+@pytest.mark.usefixtures("handler")
+def test_an_exception_is_told_in_its_line_without_a_traceback(sent: Sent) -> None:
+    try:
+        raise KeyError("secret\nkey")
+    except KeyError:
+        logging.getLogger("fedmon.x").exception("callback failed")
+
+    assert sent.texts == ["callback failed [KeyError: 'secret\\nkey']"]
+
+
+def test_too_many_records_are_dropped_counted_and_reported(sent: Sent, handler: OutgoingLogHandler) -> None:
+    logger = logging.getLogger("fedmon.x")
+
+    for number in range(10):
+        logger.warning("record %d", number)
+    sent.now_s = 1.0
+    logger.warning("later")
+    logger.warning("and last")
+    logger.warning("too many again")
+
+    assert sent.texts == [
+        "record 0",
+        "record 1",
+        "record 2",
+        "later (7 records before this one were dropped: too many at once)",
+        "and last",
+    ]
+    assert handler.dropped == 8
+
+
+@pytest.mark.usefixtures("handler")
+def test_an_over_long_record_is_cut(sent: Sent) -> None:
+    logging.getLogger("fedmon.x").warning("x" * (MAX_TEXT + 10))
+
+    assert sent.texts == ["x" * MAX_TEXT + "... (10 characters more)"]
+
+
+def test_what_sending_itself_logs_is_not_sent() -> None:
+    logger, texts = logging.getLogger("fedmon.loop"), []
+
+    def send(_level: str, _name: str, text: str, _created: float) -> None:
+        texts.append(text)
+        logger.error("sending failed")
+
+    handler = OutgoingLogHandler(send)
+    logger.addHandler(handler)
+    logger.warning("once")
+    logger.removeHandler(handler)
+
+    assert texts == ["once"]
+
+
+def test_a_thread_that_hangs_in_sending_does_not_stop_another() -> None:
+    logger, release, arrived, texts = logging.getLogger("fedmon.hang"), threading.Event(), threading.Event(), []
+
+    def send(_level: str, _name: str, text: str, _created: float) -> None:
+        if text == "hangs":
+            arrived.set()
+            release.wait(10.0)
+        texts.append(text)
+
+    handler = OutgoingLogHandler(send)
+    logger.addHandler(handler)
+    hanging = threading.Thread(target=lambda: logger.warning("hangs"))
+    hanging.start()
+    assert arrived.wait(5.0)
+    logger.warning("goes on")
+    while_hanging = list(texts)
+    release.set()
+    hanging.join(5.0)
+    logger.removeHandler(handler)
+
+    assert while_hanging == ["goes on"]
+
+
+def test_a_record_that_cannot_be_formatted_or_sent_harms_nobody() -> None:
+    logger, texts = logging.getLogger("fedmon.odd"), []
+
+    def send(_level: str, _name: str, text: str, _created: float) -> None:
+        if text == "cannot be sent":
+            raise OSError("no connection")
+        texts.append(text)
+
+    handler = OutgoingLogHandler(send)
+    logger.addHandler(handler)
+    logger.propagate = False
+    logger.warning("%d", "no number")
+    logger.warning("cannot be sent")
+    logger.warning("fine")
+    logger.propagate = True
+    logger.removeHandler(handler)
+
+    assert texts == ["fine"]
+    assert handler.dropped == 2
+
+
+def test_custom_levels_leave_as_the_standard_level_below() -> None:
+    logger, sent = logging.getLogger("fedmon.levels"), Sent()
+    handler = OutgoingLogHandler(sent, level=1)
+    logger.addHandler(handler)
+    logger.setLevel(1)
+
+    for level in (5, 15, 35, 99):
+        logger.log(level, "x")
+    logger.removeHandler(handler)
+
+    assert [level for level, *_ in sent.records] == ["DEBUG", "DEBUG", "WARNING", "CRITICAL"]
+
+
+def test_the_shell_logs_our_records_to_stderr_one_line_each() -> None:
+    code = (
+        "import logging; from fedmon.common.log import configure_cli_logging as c; c('DEBUG'); c('INFO');"
+        "l = logging.getLogger('fedmon.x'); l.debug('hidden'); l.warning('two\\nlines \\x1b[0m');"
+        "logging.getLogger('other').info('not ours')"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.endswith("WARNING fedmon.x: two\\nlines \\x1b[0m\n")
+
+
+def test_importing_the_package_configures_no_logging() -> None:
+    code = (
+        "import logging, fedmon, fedmon.common.log; print(logging.getLogger('fedmon').handlers, logging.root.handlers)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[] []\n"
