@@ -269,7 +269,6 @@ def test_over_tls_a_file_is_stored_and_fetched(tmp_path: Path) -> None:
         repository = Repository(running, tmp_path / "files")
         url = upload(CONTENT, repository.settings, ca_file=certificates / "ca.crt")
         asked: dict[str, Any] = {
-            "sha256": DIGEST,
             "max_bytes": MIB,
             "deadline_s": 10.0,
             "allowed_urls": [repository.url],
