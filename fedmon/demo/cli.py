@@ -23,7 +23,7 @@ from fedmon.researcher.federation import Federation
 
 RESEARCHER = "demo-researcher"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command("demo", epilog="Exit codes: 0 every step worked, 1 a step failed, 2 wrong use.")

@@ -1,0 +1,53 @@
+"""Every shell command with its help; `python -m tests.docs.commands > docs/commands.md` writes the page."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from fedmon.cli import VERBS
+
+HEAD = """# Commands
+
+Every verb works without a terminal, takes `--json`, and ends with one of these exit codes: 0 done, 1 failed,
+2 wrong use or settings, 3 not found, 4 refused or in conflict, 5 no connection, 6 no answer in time. Made from `--help` by
+`python -m tests.docs.commands > docs/commands.md`.
+"""
+
+
+def commands() -> dict[str, Any]:
+    """Map each command line, such as ``fedmon node plan show``, to the command itself."""
+    found: dict[str, Any] = {}
+    for name, verb in VERBS.items():
+        command: Any = get_command(importlib.import_module(verb.module).app)
+        if verb.shares_app:
+            command = command.commands[name]
+        found.update(_walk(f"fedmon {name}", command))
+    return found
+
+
+def _walk(line: str, command: Any) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", {})
+    if not inner or getattr(command, "invoke_without_command", False):
+        yield line, command
+    for name, child in inner.items():
+        yield from _walk(f"{line} {name}", child)
+
+
+def main() -> None:
+    """Print the page."""
+    os.environ.update(COLUMNS="100", TERMINAL_WIDTH="100", NO_COLOR="1")
+    sys.stdout.write(HEAD)
+    for line, command in commands().items():
+        context = command.make_context(line, [], resilient_parsing=True)
+        text = "\n".join(row.rstrip() for row in command.get_help(context).strip().splitlines())
+        sys.stdout.write(f"\n## `{line}`\n\n```text\n{text}\n```\n")
+
+
+if __name__ == "__main__":
+    main()

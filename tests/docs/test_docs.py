@@ -1,0 +1,124 @@
+"""The documentation promises nothing that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.node_process import plain_environment
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "broker/README.md", ROOT / "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"`((?:fedmon|broker|envs|docs|tests|bench)/[\w./-]+)`", page.read_text())
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_architecture_page_names_the_files_that_matter() -> None:
+    named = set(re.findall(r"`(fedmon/[\w/]+\.py)`", (ROOT / "docs/architecture.md").read_text()))
+
+    assert len(named) >= 30
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[str]:
+    """The URL of a demo that was left running."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmon", "demo", "--keep", "--json"],
+        env=plain_environment(PYTHONUNBUFFERED="1"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line == "}\n":
+            break
+    yield json.loads("".join(lines))["broker"]["url"]
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+
+
+def researcher_environment(url: str, folder: Path) -> dict[str, str]:
+    return plain_environment(FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder))
+
+
+@pytest.mark.slow_docs
+@pytest.mark.xdist_group("docs_demo")
+def test_the_readmes_python_runs_as_it_stands(demo: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        assert len(block.strip().splitlines()) <= 10
+        done = subprocess.run(
+            [sys.executable, "-c", block.replace("mqtt://localhost:1883", demo)],
+            env=researcher_environment(demo, tmp_path), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "hospital-north" in done.stdout
+
+
+@pytest.mark.slow_docs
+@pytest.mark.xdist_group("docs_demo")
+@pytest.mark.parametrize("script", sorted((ROOT / "docs/examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_runs(script: Path, demo: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(script), "2"],
+        env=researcher_environment(demo, tmp_path), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "hospital-" in done.stdout
+
+
+@pytest.mark.slow_docs
+@pytest.mark.xdist_group("docs_demo")
+@pytest.mark.parametrize("notebook", sorted((ROOT / "docs/examples").glob("*.ipynb")), ids=lambda path: path.name)
+def test_a_notebook_runs_from_top_to_bottom(
+    notebook: Path, demo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setattr(os, "environ", os.environ | researcher_environment(demo, tmp_path))
+    document = nbformat.read(notebook, as_version=4)
+    NotebookClient(document, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
+
+    outputs = json.dumps([cell.get("outputs", []) for cell in document.cells])
+    assert "hospital-east" in outputs
+    assert "<table" in outputs
+
+
+def test_every_command_is_documented() -> None:
+    from tests.docs.commands import commands
+
+    page = (ROOT / "docs/commands.md").read_text()
+
+    assert [command for command in commands() if f"## `{command}`" not in page] == []
+
+
+def test_no_command_is_documented_that_is_not_there() -> None:
+    from tests.docs.commands import commands
+
+    page = (ROOT / "docs/commands.md").read_text()
+
+    assert set(re.findall(r"^## `(.+)`$", page, re.MULTILINE)) == set(commands())

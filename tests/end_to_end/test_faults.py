@@ -1,0 +1,212 @@
+"""Processes that are killed, ids that are used twice, lines that go dead: what was promised still holds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import random
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import NodeState
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.ports import free_port
+from tests.support.raw_researcher import RawResearcher
+from tests.support.waiting import wait_until
+
+
+def test_of_two_nodes_with_one_id_one_ends_with_a_reason_and_the_other_serves(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folders = [write_node_folder(tmp_path / name, node_id="twin", url=mosquitto.url) for name in ("one", "two")]
+    with NodeProcess(folders[0]) as first, NodeProcess(folders[1]) as second:
+        wait_until(lambda: not (first.alive() and second.alive()), 30, what="one of them to end")
+        ended, living = (second, first) if first.alive() else (first, second)
+        code = ended.wait(5)
+
+        assert code == 5
+        assert "another process uses the id 'twin'" in ended.log()
+        settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+        with Federation(settings=settings) as fed:
+            wait_until(lambda: "twin" in fed.ping(timeout_s=0.5).ok, what="the other one to answer")
+        assert living.alive()
+
+
+@contextmanager
+def proxy(port: int) -> Iterator[tuple[int, threading.Event]]:  # noqa: C901  # two pumps and a door
+    """Pass bytes to a port until the event is set; then hold every byte back without closing anything."""
+    blocked = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    sockets: list[socket.socket] = [listener]
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not blocked.is_set():
+                    target.sendall(data)
+        if not blocked.is_set():
+            for end in (source, target):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                return
+            sockets.extend((client, server))
+            for ends in ((client, server), (server, client)):
+                threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listener.getsockname()[1], blocked
+    finally:
+        for end in sockets:
+            end.close()
+
+
+def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+    with proxy(mosquitto.port) as (port, blocked), Federation(settings=settings) as fed:
+        url = f"mqtt://127.0.0.1:{port}"
+        folder = write_node_folder(
+            tmp_path / "far", node_id="far", url=url, broker={"url": url, "keepalive_s": 5, "connect_timeout_s": 1.0}
+        )
+        with NodeProcess(folder):
+            wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, what="the node to answer")
+
+            blocked.set()
+            wait_until(lambda: fed.nodes()["far"].state is NodeState.OFFLINE, 15, what="far offline")
+            blocked.clear()
+
+            wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, 15, what="the node to answer again")
+
+
+def test_a_second_sigterm_ends_a_node_at_once(mosquitto: Broker, tmp_path: Path) -> None:
+    with NodeProcess(write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)) as node:
+        wait_until((node.folder / "control.sock").exists, what="the node to run")
+        assert node.stop(timeout_s=5.0) == 0
+
+
+def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosquitto: Broker, tmp_path: Path) -> None:
+    source = "x = '" + "y" * 60_000 + "'\n"
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)); "
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "from fedmon.node.daemon import main; main(sys.argv[1:])"
+    )
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    assert fedmon("node", "status", "--dir", str(folder), "--json").returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-c", limited, "--dir", str(folder)],
+        env=plain_environment(), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with RawResearcher(mosquitto) as raw:
+            wait_until(lambda: raw.send(raw.message("ping")) or raw.replies, what="the node to answer")
+            digest = hashlib.sha256(source.encode()).hexdigest()
+            reply = raw.ask("approval", name="p", sha256=digest, size_bytes=len(source), source=source)
+
+            assert (reply["command"], reply["code"]) == ("error", "failed")
+            assert str(folder) in reply["reason"]
+            assert process.poll() is None
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def approved_without_audit(folder: Path) -> list[str]:
+    """Return the plans that the register calls approved and that no line of the audit says so of."""
+    listed = json.loads(fedmon("node", "plan", "list", "--dir", str(folder), "--json").stdout)["plans"]
+    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines() if line]
+    said = {line.get("sha256") for line in lines if "approved" in json.dumps(line)}
+    return [plan["sha256"] for plan in listed if plan["status"] == "approved" and plan["sha256"] not in said]
+
+
+def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int) -> None:
+    """Ask for approvals, approve them, and kill the node at random points; the ledger lies outside of it."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    acknowledged: dict[str, str] = {}
+    with RawResearcher(broker) as raw:
+        for round_number in range(kills):
+            source = f"number = {round_number}\n"
+            digest = hashlib.sha256(source.encode()).hexdigest()
+            message = raw.message(
+                "approval", name="p", sha256=digest, size_bytes=len(source), source=source, id=uuid.uuid4().hex
+            )
+            with NodeProcess(folder) as node:
+                wait_until(lambda: raw.send(raw.message("ping")) or _pongs(raw), 15, what="the node to answer")
+                raw.send(message)
+                threading.Event().wait(chance.uniform(0, 0.02))
+                if chance.random() < 0.5:
+                    words = ["node", "plan", "approve", digest, "--dir", str(folder), "--json"]
+                    decide = subprocess.Popen(
+                        [sys.executable, "-m", "fedmon", *words],
+                        env=plain_environment(), stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    )  # fmt: skip
+                    threading.Event().wait(chance.uniform(0, 0.6))
+                    node.kill()
+                    decide.wait(20)
+                else:
+                    threading.Event().wait(chance.uniform(0, 0.02))
+                    node.kill()
+            for reply in list(raw.replies):
+                if reply["command"] == "approval":
+                    acknowledged[reply["id"]] = reply["sha256"]
+            raw.replies.clear()
+    listed = json.loads(fedmon("node", "plan", "list", "--dir", str(folder), "--json").stdout)["plans"]
+    kept = [plan["sha256"] for plan in listed]
+    assert set(acknowledged.values()) <= set(kept), "an acknowledged effect was lost"
+    assert len(kept) == len(set(kept)), "an effect was doubled"
+    assert approved_without_audit(folder) == []
+    verified = fedmon("node", "audit", "verify", "--dir", str(folder), "--json")
+    assert verified.returncode == 0, verified.stdout
+
+
+def _pongs(raw: RawResearcher) -> list[dict[str, Any]]:
+    return [reply for reply in list(raw.replies) if reply["command"] == "pong"]
+
+
+def test_a_node_killed_during_approvals_loses_nothing_it_acknowledged(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+
+    killed_during_approvals(mosquitto, folder, kills=8, seed=random.randrange(2**32))
+
+
+@pytest.mark.soak
+def test_a_node_killed_at_200_points_during_approvals_loses_nothing(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+
+    killed_during_approvals(mosquitto, folder, kills=200, seed=random.randrange(2**32))
+
+
+def test_a_refused_connection_names_host_port_and_cause_in_time(tmp_path: Path) -> None:
+    port = free_port()
+    broker = BrokerSettings(hosts=(Host(host="127.0.0.1", port=port),))
+    done = fedmon("ping", "--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "1", "--json")
+
+    assert broker.hosts[0].port == port
+    assert done.returncode == 5
+    error = json.loads(done.stdout)["error"]
+    assert f"127.0.0.1:{port}" in error["message"]
+    assert "refused" in error["message"]
