@@ -33,6 +33,7 @@ from fedmon.node.worker import Worker
 logger = logging.getLogger(__name__)
 
 STOP_WITHIN_S = 4.5
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 OWNER_TIMEOUT_S = 10.0
 
 
@@ -75,6 +76,9 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, self._on_hangup)
+        # Threads inherit the mask: the kernel may hand a signal to any thread that takes it, and only this one, which
+        # sleeps until its end, would be woken by it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         logging.getLogger("fedmon").addHandler(self._logs)
         self.worker.every(REFRESH_S, self.presence.refresh)
         self.worker.every(1.0, self._tick)
@@ -82,6 +86,7 @@ class Daemon:
         self.worker.start()
         self.parts.start(self)
         self.transport.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if self.parts.services.policy.obeys_nobody:
             logger.warning(
                 "node %s obeys nobody yet: every request is refused; allow a researcher with: "

@@ -1,0 +1,281 @@
+"""`fedmon node start`, `status` and `stop`, and every verb while the node runs."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.ids import new_id
+from fedmon.common.wire import codec, topics
+from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong, Request
+from fedmon.common.wire.transport import Transport
+from fedmon.node.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.folder import NodeFolder
+from tests.node.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
+from tests.node.owner_shell import node, refused, told
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess
+from tests.support.waiting import wait_until
+
+DIGEST = hashlib.sha256(PLAN).hexdigest()
+
+
+class Asker:
+    """A researcher as the wire knows one: asks a node and waits for what it sends."""
+
+    def __init__(self, broker: Broker, researcher_id: str, node_id: str) -> None:
+        self._researcher_id, self._node_id = researcher_id, node_id
+        self._heard: queue.Queue[Any] = queue.Queue()
+        self.transport = Transport(
+            broker.settings,
+            client_id=f"{researcher_id}-main",
+            subscriptions=[(f"general/researcher/{researcher_id}/#", 1)],
+            on_message=lambda _topic, payload, _retained: self._heard.put(codec.decode_reply(payload)),
+            on_link=lambda _link: None,
+            will=lambda: None,
+        )
+
+    def ask(self, kind: type[Request], **values: Any) -> None:
+        request = kind(
+            researcher_id=self._researcher_id,
+            id=new_id(),
+            session="s",
+            sequence=1,
+            expires=seconds_from_now(30),
+            **values,
+        )
+        topic = topics.command(self._researcher_id, self._node_id)
+        assert self.transport.publish(topic, codec.encode(request), qos=1)
+
+    def hear(self, kind: type[Any]) -> Any:
+        """Return the next message of a kind."""
+        while True:
+            message = self._heard.get(timeout=10.0)
+            if isinstance(message, kind):
+                return message
+
+
+@contextmanager
+def asking(broker: Broker, researcher_id: str = "alice", node_id: str = "hospital-a") -> Iterator[Asker]:
+    asker = Asker(broker, researcher_id, node_id)
+    asker.transport.start()
+    asker.transport.wait_connected(5.0)
+    try:
+        yield asker
+    finally:
+        asker.transport.stop()
+
+
+def online(folder: Path) -> dict[str, Any]:
+    """Wait until the node of a folder is connected, and return its status."""
+
+    def connected() -> dict[str, Any] | None:
+        try:
+            with ControlClient(folder) as client:
+                status = client.call("status")
+        except DaemonNotRunningError:
+            return None
+        return status if status["live"]["connected"] else None
+
+    wait_until(connected, 15.0, what="the connection")
+    return told(folder, "status")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, mosquitto: Broker) -> Path:
+    return made_folder(tmp_path / "n", url=mosquitto.url)
+
+
+def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker) -> None:
+    with NodeProcess(folder) as running:
+        status = online(folder)
+        screen = node(folder, "status").stdout
+        second = refused(folder, "start", code=4)
+        stopped = told(folder, "stop")
+        exit_code = running.wait(5.0)
+
+    assert (status["running"], status["live"]["pid"], status["broker"]) == (True, running.pid, mosquitto.url)
+    assert f"running, pid {running.pid}" in screen
+    assert "OBEYS NOBODY" in screen
+    assert f"already running, pid {running.pid}" in second
+    assert (stopped["pid"], stopped["was_running"], exit_code) == (running.pid, True, 0)
+    assert told(folder, "stop")["was_running"] is False
+    assert "not running" in node(folder, "status").stdout
+    assert not (folder / "control.sock").exists()
+
+
+def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path) -> None:
+    with NodeProcess(folder) as running:
+        online(folder)
+        command = Path(f"/proc/{running.pid}/cmdline").read_bytes().split(b"\0")
+        libraries = Path(f"/proc/{running.pid}/maps").read_text()
+
+    assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
+    assert "pydantic" not in libraries
+
+
+def test_two_nodes_live_on_one_machine_from_separate_folders(folder: Path, tmp_path: Path, mosquitto: Broker) -> None:
+    other = made_folder(tmp_path / "m", node_id="hospital-b", url=mosquitto.url)
+    with NodeProcess(folder) as one, NodeProcess(other) as two:
+        found = [online(folder), online(other)]
+        told(folder, "stop")
+        still = told(other, "status")
+
+    assert [status["node_id"] for status in found] == ["hospital-a", "hospital-b"]
+    assert [status["live"]["pid"] for status in found] == [one.pid, two.pid]
+    assert still["running"] is True
+
+
+def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1")
+    with NodeProcess(folder):
+        status = wait_until(
+            lambda: (document := told(folder, "status"))["live"] and document["live"]["last_error"] and document
+        )
+        screen = node(folder, "status").stdout
+
+    assert "127.0.0.1:1" in status["live"]["last_error"]
+    assert "NOT CONNECTED" in screen
+
+
+def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(folder: Path) -> None:
+    with NodeProcess(folder) as running:
+        online(folder)
+        running.signal(signal.SIGSTOP)
+        message = refused(folder, "stop", "--timeout", "0.3", code=6)
+        forced = refused(folder, "stop", "--timeout", "0.3", "--force", code=6)
+        running.signal(signal.SIGCONT)
+        running.wait(10.0)
+
+    assert f"(pid {running.pid}) still runs after 0.3 s" in message
+    assert "--force" in message
+    assert f"kill -9 {running.pid}" in forced
+
+
+def test_a_node_in_a_folder_of_a_long_path_is_reached(tmp_path: Path, mosquitto: Broker) -> None:
+    folder = made_folder(tmp_path.joinpath(*["d" * 50] * 4), url=mosquitto.url)
+    with NodeProcess(folder):
+        assert online(folder)["folder"] == str(folder)
+        assert told(folder, "policy", "allow", "alice")["policy"]["researchers"] == ["alice"]
+
+
+def test_a_rule_holds_at_once_in_a_running_node(folder: Path, mosquitto: Broker) -> None:
+    with NodeProcess(folder), asking(mosquitto) as alice:
+        online(folder)
+        alice.ask(Ping)
+        before = alice.hear(Error)
+        told(folder, "policy", "allow", "alice")
+        alice.ask(Ping)
+        answered = alice.hear(Pong)
+        told(folder, "policy", "deny", "alice")
+        alice.ask(Ping)
+        after = alice.hear(Error)
+
+    assert (before.code.value, answered.node_id, after.code.value) == ("refused", "hospital-a", "refused")
+    assert "fedmon node policy allow alice" in before.reason
+
+
+def test_a_decision_reaches_the_researcher_without_being_asked_for(folder: Path, mosquitto: Broker) -> None:
+    told(folder, "policy", "allow", "alice")
+    with NodeProcess(folder), asking(mosquitto) as alice:
+        online(folder)
+        alice.ask(Approval, name="logistic", sha256=DIGEST, size_bytes=len(PLAN), source=PLAN.decode())
+        asked = alice.hear(ApprovalReply)
+        shown = told(folder, "plan", "show", asked.plan_id)
+        result = told(folder, "plan", "approve", asked.plan_id, "--note", "go on")
+        decision = alice.hear(PlanDecision)
+        alice.ask(Ack, ids=[decision.id])
+        wait_until(lambda: told(folder, "status")["undelivered"] == {})
+
+    assert (shown["source"], shown["plan"]["requested_by"]) == (PLAN.decode(), ["alice"])
+    assert (result["tells"], result["plan"]["sha256"]) == (["alice"], DIGEST)
+    assert (decision.status.value, decision.note, decision.sha256) == ("approved", "go on", DIGEST)
+    assert events(folder).count("plan-decision") == 1
+
+
+def test_a_decision_made_while_the_node_is_stopped_is_sent_at_its_start(folder: Path, mosquitto: Broker) -> None:
+    told(folder, "policy", "allow", "alice")
+    with desk_of(folder) as desk:
+        plan_id = ask_approval(desk)
+    told(folder, "plan", "reject", plan_id, "--note", "no")
+    assert told(folder, "status")["undelivered"] == {"alice": 1}
+
+    with asking(mosquitto) as alice, NodeProcess(folder):
+        decision = alice.hear(PlanDecision)
+
+    assert (decision.plan_id, decision.status.value, decision.note) == (plan_id, "rejected", "no")
+
+
+def test_datasets_and_plans_are_kept_through_the_running_node_as_through_the_stopped_one(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "p.py").write_bytes(PLAN)
+    with NodeProcess(folder):
+        online(folder)
+        added = told(folder, "dataset", "add", str(tmp_path / "a.csv"), "--name", "A", "--tags", "t")
+        plan = told(folder, "plan", "register", str(tmp_path / "p.py"))["plan"]
+        checked = wait_until(lambda: (shown := told(folder, "plan", "show", "p")["plan"])["checked"] and shown)
+        errors = [told(folder, "dataset", "show", "B", code=3), told(folder, "plan", "show", "B", code=3)]
+        told(folder, "stop")
+
+    assert told(folder, "dataset", "list")["datasets"] == [added["dataset"]]
+    assert (plan["status"], checked["problem"], len(checked["minified_sha256"])) == ("approved", "", 64)
+    assert [error["error"]["type"] for error in errors] == ["NotFoundError", "NotFoundError"]
+    assert told(folder, "dataset", "show", "B", code=3) == errors[0]
+    assert told(folder, "audit", "verify")["ok"] is True
+
+
+def test_shells_at_the_same_time_on_a_stopped_node_all_succeed(folder: Path, tmp_path: Path) -> None:
+    for n in range(4):
+        (tmp_path / f"{n}.csv").write_text("x\n1\n")
+
+    def add(n: int) -> int:
+        words = ("dataset", "add", str(tmp_path / f"{n}.csv"), "--name", str(n), "--tags", f"t{n}")
+        return node(folder, *words).returncode
+
+    with ThreadPoolExecutor(4) as shells:
+        codes = list(shells.map(add, range(4)))
+
+    assert codes == [0, 0, 0, 0]
+    assert [dataset["name"] for dataset in told(folder, "dataset", "list")["datasets"]] == ["0", "1", "2", "3"]
+
+
+def test_a_folder_that_somebody_keeps_is_said_to_be_his(folder: Path) -> None:
+    with NodeFolder.open(folder).hold("a long backup"):
+        message = refused(folder, "plan", "list", code=4)
+
+    assert "in use by a long backup (pid " in message
+
+
+def test_a_folder_open_to_others_is_refused_by_every_verb(folder: Path) -> None:
+    folder.chmod(0o755)
+
+    for words in (("start",), ("status",), ("stop",), ("plan", "list"), ("policy", "show"), ("audit", "verify")):
+        assert f"chmod 700 {folder}" in refused(folder, *words, code=1)
+
+
+def test_a_listing_loads_nothing_that_it_does_not_use(folder: Path) -> None:
+    import subprocess
+    import sys
+
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "fedmon", "node", "dataset", "list", "--dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines()}
+
+    assert loaded & {"paho", "psutil", "pynvml", "requests", "tomlkit", "python_minifier", "rich", "asyncio"} == set()
+    assert "fedmon.researcher" not in ran.stderr
