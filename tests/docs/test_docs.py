@@ -100,7 +100,7 @@ def test_a_notebook_runs_from_top_to_bottom(
     from nbclient import NotebookClient
 
     monkeypatch.setattr(os, "environ", os.environ | researcher_environment(demo, tmp_path))
-    document = nbformat.read(notebook, as_version=4)
+    document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]  # as nbformat wrote it
     NotebookClient(document, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
 
     outputs = json.dumps([cell.get("outputs", []) for cell in document.cells])

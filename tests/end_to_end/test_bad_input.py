@@ -123,15 +123,11 @@ def test_a_retained_command_has_no_effect_after_a_reconnect(mosquitto: Broker, t
         message = raw.message("approval", name="p", sha256="0" * 64, size_bytes=1, source="x")
         raw.send(message, topic="general/nodes/raw/late", retain=True)
         with NodeProcess(write_node_folder(tmp_path / "late", node_id="late", url=mosquitto.url)):
-            pong = wait_until(lambda: _pong(raw), what="the node to answer")
+            pong = wait_until(lambda: raw.answered("pong"), what="the node to answer")
 
+    assert pong is not None
     assert pong["node_id"] == "late"
     assert not [reply for reply in raw.replies if reply["id"] == message["id"]]
-
-
-def _pong(raw: RawResearcher) -> dict[str, object] | None:
-    raw.send(raw.message("ping"))
-    return next((reply for reply in list(raw.replies) if reply["command"] == "pong"), None)
 
 
 def test_a_flood_of_junk_costs_no_memory_and_few_replies(raw: RawResearcher, node: NodeProcess) -> None:
@@ -186,7 +182,7 @@ def test_a_researcher_that_nobody_allowed_is_refused_with_what_the_owner_would_t
 ) -> None:
     folder = write_node_folder(tmp_path / "shy", node_id="shy", url=mosquitto.url, researchers=["alice"])
     with NodeProcess(folder), RawResearcher(mosquitto, "mallory") as raw:
-        wait_until(lambda: raw.send(raw.message("ping")) or raw.replies, what="an answer")
+        wait_until(raw.answered, what="an answer")
 
     assert {reply["code"] for reply in raw.replies} == {"refused"}
     assert "fedmon node policy allow mallory" in raw.replies[0]["reason"]

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -121,7 +120,7 @@ def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosqui
     )  # fmt: skip
     try:
         with RawResearcher(mosquitto) as raw:
-            wait_until(lambda: raw.send(raw.message("ping")) or raw.replies, what="the node to answer")
+            wait_until(raw.answered, what="the node to answer")
             digest = hashlib.sha256(source.encode()).hexdigest()
             reply = raw.ask("approval", name="p", sha256=digest, size_bytes=len(source), source=source)
 
@@ -154,7 +153,7 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
                 "approval", name="p", sha256=digest, size_bytes=len(source), source=source, id=uuid.uuid4().hex
             )
             with NodeProcess(folder) as node:
-                wait_until(lambda: raw.send(raw.message("ping")) or _pongs(raw), 15, what="the node to answer")
+                wait_until(lambda: raw.answered("pong"), 15, what="the node to answer")
                 raw.send(message)
                 threading.Event().wait(chance.uniform(0, 0.02))
                 if chance.random() < 0.5:
@@ -181,10 +180,6 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
     assert approved_without_audit(folder) == []
     verified = fedmon("node", "audit", "verify", "--dir", str(folder), "--json")
     assert verified.returncode == 0, verified.stdout
-
-
-def _pongs(raw: RawResearcher) -> list[dict[str, Any]]:
-    return [reply for reply in list(raw.replies) if reply["command"] == "pong"]
 
 
 def test_a_node_killed_during_approvals_loses_nothing_it_acknowledged(mosquitto: Broker, tmp_path: Path) -> None:

@@ -73,6 +73,11 @@ class RawResearcher:
         self.send(message)
         return self.reply_to(message)
 
+    def answered(self, command: str | None = None) -> dict[str, Any] | None:
+        """Send another ping, and return the first reply (of a command) so far; for `wait_until`."""
+        self.send(self.message("ping"))
+        return next((reply for reply in list(self.replies) if command in (None, reply["command"])), None)
+
     def errors(self, code: str) -> list[dict[str, Any]]:
         """Return the error replies of one code so far."""
         return [reply for reply in list(self.replies) if reply["command"] == "error" and reply["code"] == code]
