@@ -55,7 +55,7 @@ setup(
     description="See, ask and steer machines you cannot log in to.",
     long_description=README.read_text() if README.exists() else "",
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["fedmon", "fedmon.*"]),

@@ -1,0 +1,77 @@
+"""What no line of fedmon does: run text as code, unpickle, start a shell, sleep."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "fedmon"
+BANNED_CALLS = {
+    "eval": "runs text as code", "exec": "runs text as code", "__import__": "use importlib",
+    "input": "use typer.prompt", "compile": "runs text as code",
+    "time.sleep": "wait for a condition with a deadline", "sleep": "wait for a condition with a deadline",
+    "os.system": "starts a shell", "os.popen": "starts a shell", "subprocess.getoutput": "starts a shell",
+    "subprocess.getstatusoutput": "starts a shell", "yaml.load": "makes any object",
+    "yaml.unsafe_load": "makes any object",
+    "tempfile.mktemp": "can be raced",
+}  # fmt: skip
+BANNED_MODULES = {
+    "pickle": "runs code", "cPickle": "runs code", "dill": "runs code", "cloudpickle": "runs code",
+    "shelve": "unpickles", "marshal": "crashes on bad input", "xml": "expands entities", "telnetlib": "clear text",
+}  # fmt: skip
+
+
+def violations(tree: ast.AST) -> list[str]:
+    """Return what a syntax tree does that is banned, with its line."""
+    found = []
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in BANNED_CALLS:
+                found.append(f"{line}: {name}() - {BANNED_CALLS[name]}")
+            found += [
+                f"{line}: shell=... - starts a shell"
+                for keyword in node.keywords
+                if keyword.arg == "shell"
+                and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+            ]
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if name.partition(".")[0] in BANNED_MODULES or name in BANNED_CALLS:
+                found.append(f"{line}: import {name}")
+    return found
+
+
+def test_no_file_does_what_is_banned() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): violations(ast.parse(path.read_text(encoding="utf-8")))
+        for path in PACKAGE.rglob("*.py")
+    }
+
+    assert len(found) > 50
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval(text)", "exec(text)", "import pickle", "from pickle import loads", "import time; time.sleep(1)",
+        "from time import sleep", "subprocess.run(text, shell=True)", "subprocess.Popen(text, shell=flag)",
+        "os.system(text)", "yaml.load(text)", "from xml.dom import minidom", "compile(text, '', 'exec')",
+    ],
+)  # fmt: skip
+def test_the_ban_sees_what_it_bans(line: str) -> None:
+    assert len(violations(ast.parse(line))) >= 1
+
+
+def test_the_ban_lets_the_rest_pass() -> None:
+    harmless = "import re, subprocess\nre.compile('x')\nsubprocess.run(['ls'], shell=False)\nmodel.eval()\n"
+
+    assert violations(ast.parse(harmless)) == []

@@ -1,0 +1,58 @@
+"""Files stay small and are named after what they hold; what is shipped is what belongs there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "fedmon").rglob("*.py"))
+MAX_LINES = 300
+LONGER = {
+    "fedmon/common/wire/transport.py": 430,  # the only file that may know the MQTT library
+    "fedmon/common/wire/messages.py": 340,  # one table: every message of the wire
+}
+MEANINGLESS = {"utils", "util", "helpers", "helper", "misc", "common_functions", "tools", "manager", "data", "info"}
+
+
+def test_each_file_holds_one_concept() -> None:
+    lengths = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in FILES}
+
+    assert {name: lines for name, lines in lengths.items() if lines > LONGER.get(name, MAX_LINES)} == {}
+
+
+def test_no_file_or_package_has_a_name_that_says_nothing() -> None:
+    names = {str(path.relative_to(ROOT)) for path in FILES if "/demo/data/" not in str(path)}
+
+    assert {name for name in names if MEANINGLESS & set(name.removesuffix(".py").split("/"))} == set()
+
+
+def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "fedmon", source / "fedmon", ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+    kept = {str(path.relative_to(source)) for path in (source / "fedmon").rglob("*") if path.is_file()}
+
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*pip, str(source)], check=True, stdin=subprocess.DEVNULL)
+    wheel = next(tmp_path.glob("fedmon-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+        license_names = [name for name in archive.namelist() if name.endswith("LICENSE")]
+        metadata = next(name for name in archive.namelist() if name.endswith("METADATA"))
+        text = archive.read(metadata).decode()
+        entry = archive.read(next(name for name in archive.namelist() if name.endswith("entry_points.txt"))).decode()
+
+    assert shipped == kept
+    assert {"fedmon/py.typed", "fedmon/demo/data/SOURCE.md"} <= shipped
+    assert any(name.startswith("fedmon/broker/templates/") for name in shipped)
+    assert len(license_names) == 1
+    assert "License-Expression: Apache-2.0" in text
+    assert "Requires-Python: >=3.11" in text
+    assert "fedmon = fedmon.cli:main" in entry
