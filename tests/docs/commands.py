@@ -14,8 +14,8 @@ from fedmon.cli import VERBS
 
 HEAD = """# Commands
 
-Every verb works without a terminal, takes `--json`, and ends with one of these exit codes: 0 done,
-1 failed, 2 wrong use or settings, 3 not found, 4 refused or in conflict, 5 no connection, 6 no answer in time. Made from `--help` by
+Every verb works without a terminal, takes `--json`, and ends with one of these exit codes: 0 done, 1 failed, 2 wrong
+use or settings, 3 not found, 4 refused or in conflict, 5 no connection, 6 no answer in time. Made from `--help` by
 `python -m tests.docs.commands > docs/commands.md`.
 """
 

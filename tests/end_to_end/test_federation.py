@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fedmon.common.settings import ResearcherSettings
-from fedmon.common.wire.messages import PlanDecision
+from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
 from tests.support.brokers import Broker
@@ -90,7 +90,7 @@ def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
     assert (shown.returncode, approved.returncode) == (0, 0), approved.stderr
     assert sha256 in shown.stdout
     assert [(d.node_id, d.status.value, d.note, d.sha256) for d in decisions] == [("north", "approved", "fine", sha256)]
-    assert federation.plan_status(plan, nodes=["north"]).ok["north"].status.value == "approved"
+    assert federation.plan_status(plan, nodes=["north"]).ok["north"].status is PlanStatus.APPROVED
     assert federation.plan_status(plan, nodes=["south"]).ok["south"].status is None
 
 

@@ -61,11 +61,12 @@ class RawResearcher:
 
     def reply_to(self, message: dict[str, Any], timeout_s: float = 10.0) -> dict[str, Any]:
         """Wait for the reply that echoes a message's id."""
-        return wait_until(
-            lambda: next((reply for reply in list(self.replies) if reply.get("id") == message["id"]), None),
+        found = wait_until(
+            lambda: [reply for reply in list(self.replies) if reply.get("id") == message["id"]],
             timeout_s,
             what=f"a reply to {message['command']}",
         )
+        return found[0]
 
     def ask(self, command: str, **fields: Any) -> dict[str, Any]:
         """Send a valid message and return its reply."""

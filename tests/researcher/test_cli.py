@@ -1,0 +1,203 @@
+"""The researcher's verbs, as processes against real nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.settings import ResearcherSettings
+from fedmon.researcher.federation import Federation
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+    folder = tmp_path_factory.mktemp("nodes")
+    open_node = write_node_folder(folder / "open", node_id="open", url=broker.url)
+    shy_node = write_node_folder(folder / "shy", node_id="shy", url=broker.url, researchers=["bob"])
+    with NodeProcess(open_node), NodeProcess(shy_node):
+        settings = ResearcherSettings(id="waiter", broker=broker.settings, folder=folder / "waiter")
+        with Federation(settings=settings) as fed:
+            wait_until(lambda: {"open", "shy"} <= set(fed.nodes()), what="two nodes")
+        yield broker.url
+    broker.stop()
+
+
+@pytest.fixture
+def environ(url: str, tmp_path: Path) -> dict[str, str]:
+    return plain_environment(
+        FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"), FEDMON_RESEARCHER_ID="alice"
+    )
+
+
+def test_nodes_shows_state_and_since(environ: dict[str, str]) -> None:
+    done = fedmon("nodes", "--json", environ=environ)
+    document = json.loads(done.stdout)
+
+    assert done.returncode == 0
+    assert {(node["node_id"], node["state"]) for node in document["nodes"]} == {("open", "online"), ("shy", "online")}
+    assert all(node["since"] for node in document["nodes"])
+
+
+def test_ping_says_who_refuses_and_ends_with_four(environ: dict[str, str]) -> None:
+    done = fedmon("ping", "--json", environ=environ)
+    outcomes = {one["node_id"]: one for one in json.loads(done.stdout)["outcomes"]}
+
+    assert done.returncode == 4
+    assert outcomes["open"]["status"] == "ok"
+    assert outcomes["shy"]["status"] == "refused"
+    assert "fedmon node policy allow alice" in outcomes["shy"]["reason"]
+
+
+def test_a_node_that_is_named_and_unknown_ends_with_six(environ: dict[str, str]) -> None:
+    done = fedmon("ping", "--node", "nobody", "--timeout", "1", "--json", environ=environ)
+
+    assert done.returncode == 6
+    assert "never heard of" in json.loads(done.stdout)["outcomes"][0]["reason"]
+
+
+@pytest.mark.parametrize("words", [("list",), ("search", "mri")])
+def test_list_and_search_answer_with_zero_datasets(words: tuple[str, ...], environ: dict[str, str]) -> None:
+    done = fedmon(*words, "--node", "open", "--json", environ=environ)
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["outcomes"][0]["reply"]["datasets"] == []
+
+
+def test_approve_asks_and_status_tells(environ: dict[str, str], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text("class P:\n    pass\n")
+
+    asked = fedmon("approve", str(plan), "--node", "open", "--json", environ=environ)
+    told = fedmon("approve", str(plan), "--status", "--node", "open", "--json", environ=environ)
+
+    replies = [json.loads(done.stdout)["outcomes"][0]["reply"] for done in (asked, told)]
+    assert [reply["status"] for reply in replies] == ["pending", "pending"]
+    assert replies[0]["sha256"] == replies[1]["sha256"]
+
+
+def test_a_plan_that_is_no_python_is_refused_before_anything_is_sent(environ: dict[str, str], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text("class P(:\n")
+
+    done = fedmon("approve", str(plan), "--json", environ=environ)
+
+    assert done.returncode != 0
+    assert "plan.py" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
+    done = fedmon(
+        "watch", "--node", "open", "--interval", "0.2", "--count", "3", "--metric", "host_load1", "--json",
+        environ=environ,
+    )  # fmt: skip
+    samples = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert done.returncode == 0, done.stderr
+    assert len(samples) == 3
+    assert all(list(sample["values"]) == ["host_load1"] for sample in samples)
+
+
+def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> None:
+    done = fedmon("watch", "--node", "shy", "--timeout", "1", "--json", environ=environ)
+
+    # A sample in the node's own slow pace may fall into the second.
+    assert (done.returncode == 6) == ("no sample came" in done.stdout)
+    assert done.returncode in (0, 6)
+
+
+def test_logs_end_in_time(environ: dict[str, str]) -> None:
+    assert fedmon("logs", "--timeout", "0.5", "--json", environ=environ).returncode == 0
+
+
+def test_no_broker_is_said_in_one_line(tmp_path: Path) -> None:
+    done = fedmon("nodes", "--broker", f"mqtt://127.0.0.1:{free_port()}", "--timeout", "0.5")
+
+    assert done.returncode == 5
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_verb_runs_beside_an_open_notebook_of_the_same_researcher(
+    environ: dict[str, str], url: str, tmp_path: Path
+) -> None:
+    from fedmon.common.settings import broker_from_url
+
+    settings = ResearcherSettings(id="alice", broker=broker_from_url(url), folder=tmp_path / "r")
+    with Federation(settings=settings) as notebook:
+        done = fedmon("ping", "--node", "open", "--json", environ=environ)
+
+        assert done.returncode == 0, done.stdout
+        assert notebook.instance == "main"
+        assert "open" in notebook.ping(nodes=["open"]).ok
+
+
+def test_forget_clears_a_ghost(tmp_path: Path, mosquitto: Broker) -> None:
+    environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+    with NodeProcess(write_node_folder(tmp_path / "ghost", node_id="ghost", url=mosquitto.url)) as node:
+        wait_until(lambda: "ghost" in fedmon("nodes", "--json", environ=environ).stdout, 15, what="the node online")
+        node.kill()
+
+    forgotten = fedmon("nodes", "forget", "ghost", "--json", environ=environ)
+    after = json.loads(fedmon("nodes", "--json", environ=environ).stdout)
+
+    assert forgotten.returncode == 0, forgotten.stdout
+    assert after["nodes"] == []
+
+
+def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str, str]) -> None:
+    done = fedmon("doctor", "--timeout", "3", "--json", environ=environ)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+    assert done.returncode == 0, done.stdout
+    well = (
+        "settings",
+        "name resolution",
+        "network",
+        "credentials",
+        "QoS 0",
+        "QoS 1",
+        "payload",
+        "retained",
+        "last will",
+    )
+    assert {name: checks[name]["verdict"] for name in well} == dict.fromkeys(well, "ok")
+    assert checks["nodes"]["verdict"] == "warning"
+    assert "fedmon node policy allow alice" in checks["nodes"]["advice"]
+    assert checks["clock offset"]["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("broker", "name"),
+    [("mqtt://no-such-host.invalid", "name resolution"), ("mqtt://127.0.0.1:{port}", "network")],
+)
+def test_the_doctor_says_what_to_do_about_a_broker_out_of_reach(broker: str, name: str, tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+    done = fedmon("doctor", "--broker", broker.format(port=free_port()), "--json", environ=environ)
+    bad = [check for check in json.loads(done.stdout)["checks"] if check["verdict"] == "failed"]
+
+    assert done.returncode == 1
+    assert [check["name"] for check in bad] == [name]
+    assert bad[0]["advice"]
+
+
+def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="patient", url=url)
+    with NodeProcess(folder) as node:
+        wait_until(
+            lambda: '"connected":true' in fedmon("node", "status", "--dir", str(folder), "--json").stdout,
+            what="the node to be connected",
+        )
+        done = fedmon("doctor", "--dir", str(folder), "--json")
+        checks = {check["name"]: check["verdict"] for check in json.loads(done.stdout)["checks"]}
+
+        assert done.returncode == 0, done.stdout
+        assert checks["connection"] == "ok"
+        assert node.alive()
