@@ -34,7 +34,7 @@ format: venv
 
 venv: $(STAMP)
 
-$(STAMP): setup.py pyproject.toml envs/constraints.txt
+$(STAMP): setup.py envs/constraints.txt
 	@test -n "$(PYTHON)" || { echo "fedmon needs Python 3.11 or newer; install it, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing fedmon and its pinned packages into $(VENV) ..."
