@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class Party:
         self._port = port
         self._changed = threading.Condition()
         self._answer: Any = None
+        self._answer_topic = ""
         self._done: set[int] = set()
         self.connections_lost = 0
         self._client = mqtt.Client(
@@ -51,6 +53,7 @@ class Party:
             self._client.tls_set_context(context)
         if will:
             self._client.will_set(will[0], will[1], qos=1)
+        self._client.on_socket_open = _without_delay
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
@@ -88,6 +91,10 @@ class Party:
         """Publish at QoS 0 and wait for nothing."""
         self._client.publish(topic, payload)
 
+    def answer_on(self, topic: str) -> None:
+        """From now on publish every payload that is heard on a topic, at QoS 1."""
+        self._answer_topic = topic
+
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """Subscribe and wait for the broker's answer."""
         mid = self._client.subscribe([(name, qos) for name in filters])[1]
@@ -119,6 +126,8 @@ class Party:
             self._changed.notify_all()
 
     def _on_message(self, _client: object, _userdata: object, message: mqtt.MQTTMessage) -> None:
+        if self._answer_topic:
+            self._client.publish(self._answer_topic, message.payload, qos=1)
         with self._changed:
             self.heard.append((message.topic, bytes(message.payload)))
             self._changed.notify_all()
@@ -127,3 +136,7 @@ class Party:
         with self._changed:
             self._done.add(mid)
             self._changed.notify_all()
+
+
+def _without_delay(_client: object, _userdata: object, line: Any) -> None:
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -6,8 +6,10 @@ import os
 import pathlib
 import signal
 import socket
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -16,13 +18,20 @@ import pytest
 from fedmon.broker import probe
 from fedmon.broker.engine import EmbeddedEngine, Engine, MosquittoEngine, choose_engine
 from fedmon.broker.errors import BrokerStartError, EngineMissingError, PortInUseError, UnsafeListenerError
+from tests.broker.party import Party
+from tests.support.requirements import require
 
-needs_mosquitto = pytest.mark.skipif(not MosquittoEngine.available(), reason="mosquitto is not on PATH")
-ENGINES = [pytest.param(MosquittoEngine, marks=needs_mosquitto), EmbeddedEngine]
+ENGINES = [MosquittoEngine, EmbeddedEngine]
+
+
+@pytest.fixture
+def installed_mosquitto() -> None:
+    require(MosquittoEngine.available(), "mosquitto is not on PATH")
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Engine]:
+    require(request.param.available(), f"the {request.param.name} broker is not installed")
     broker: Engine = request.param(folder=tmp_path / "broker")
     yield broker
     broker.stop()
@@ -93,6 +102,7 @@ def test_a_foreign_listener_on_the_port_is_not_adopted(tmp_path: pathlib.Path) -
 @pytest.mark.parametrize("victim", ["the process that started it", "its keeper"])
 @pytest.mark.parametrize("engine_class", ENGINES)
 def test_the_broker_dies_with_its_parent(engine_class: type[Engine], victim: str, tmp_path: pathlib.Path) -> None:
+    require(engine_class.available(), f"the {engine_class.name} broker is not installed")
     program = (
         f"from fedmon.broker.engine import {engine_class.__name__} as Broker\n"
         "import pathlib, sys, threading\n"
@@ -122,7 +132,7 @@ def test_a_broker_without_users_refuses_to_listen_to_the_network(host: str) -> N
         choose_engine()(host=host)
 
 
-@needs_mosquitto
+@pytest.mark.usefixtures("installed_mosquitto")
 def test_a_broker_that_cannot_start_says_why(tmp_path: pathlib.Path) -> None:
     broker = MosquittoEngine(folder=tmp_path)
     broker.start()
@@ -141,6 +151,27 @@ def test_an_address_of_another_machine_is_refused_with_advice(tmp_path: pathlib.
 
     with pytest.raises(BrokerStartError, match=r"cannot listen on port 1 of 192\.0\.2\.77.*use an address of this"):
         broker.start()
+
+
+@pytest.mark.usefixtures("installed_mosquitto")
+@pytest.mark.skipif(sys.platform != "linux", reason="the delay is one of Linux")
+def test_a_round_trip_at_qos_1_does_not_wait_for_delayed_acknowledgements() -> None:
+    durations = []
+    with (
+        MosquittoEngine() as broker,
+        Party(broker.port, client_id="a") as asker,
+        Party(broker.port, client_id="b") as other,
+    ):
+        other.subscribe("question")
+        other.answer_on("answer")
+        asker.subscribe("answer")
+        for number in range(41):
+            begun = time.perf_counter()
+            asker.publish("question", b"%d" % number)
+            asker.wait_for("answer", b"%d" % number)
+            durations.append(time.perf_counter() - begun)
+
+    assert statistics.median(durations) < 0.005
 
 
 def test_a_broker_without_a_folder_removes_its_traces() -> None:

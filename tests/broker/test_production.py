@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ import pytest
 import yaml
 
 from fedmon.broker.configuration import MAX_PACKET_BYTES
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.ports import free_ports
 from fedmon.broker.production import FIRST_PORT, REPOSITORY_PORT, production_files
 from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
 from tests.broker.certificates import make_client_certificate
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client
+from tests.broker.shell import foreground
 from tests.support.requirements import require
 
 SCHEMA = Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
@@ -138,6 +142,33 @@ def test_the_health_check_sees_a_broker_that_lives_and_one_that_does_not(
     ]
 
     assert codes == [0, 1]
+
+
+def test_the_repository_of_the_compose_file_starts_and_its_health_check_sees_it(
+    production: Production, compose: dict[str, Any]
+) -> None:
+    folder = production.folder.path
+    BrokerFolder(folder / "secrets").replace("repository-token", "a token of the test\n")
+    service = compose["services"]["repository"]
+    port = str(free_ports("127.0.0.1", 1)[0])
+    substitutes = {
+        str(REPOSITORY_PORT): port,
+        "/run/secrets": str(folder / "secrets"),
+        "/fedmon/": f"{folder}/",
+        "${FEDMON_REPOSITORY_URL:?set it in .env, see README.md}": f"https://localhost:{port}",
+    }
+    for placeholder, value in substitutes.items():
+        service = json.loads(json.dumps(service).replace(placeholder, value))
+    program, health = service["command"][1:], service["healthcheck"]["test"]
+
+    with foreground(*program) as running:
+        alive = subprocess.run([sys.executable, *health[2:]], cwd=folder, capture_output=True, text=True, timeout=20)
+    gone = subprocess.run([sys.executable, *health[2:]], cwd=folder, capture_output=True, text=True, timeout=20)
+
+    assert (health[:2], service["command"][0]) == (["CMD", "python"], "broker")
+    assert running.facts["url"] == f"https://localhost:{port}"
+    assert (alive.returncode, alive.stderr) == (0, "")
+    assert gone.returncode == 1
 
 
 @pytest.mark.parametrize("role", Role)
