@@ -45,7 +45,7 @@ class FedBioMedDialect:
 
     commands: AbstractSet[str] = fedbiomed4.REQUEST_COMMANDS
     page_bytes = fedbiomed4.MAX_MESSAGE_BYTES - ENVELOPE_BYTES
-    marks: tuple[str, ...] = (SESSION,)
+    marks: tuple[str, ...] = (messages.OTHER_WIRE,)
 
     def __init__(self, node_id: str) -> None:
         self._topics = (fedbiomed4.NODES, fedbiomed4.node_topic(node_id))

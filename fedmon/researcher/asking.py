@@ -11,9 +11,8 @@ import msgspec
 from fedmon.common.clock import Deadline, seconds_from_now
 from fedmon.common.errors import ConnectionFailedError, NotConnectedError
 from fedmon.common.ids import NodeId, new_id
-from fedmon.common.wire import topics
-from fedmon.common.wire.codec import encode
 from fedmon.common.wire.messages import Reply, Request
+from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.pending import Answer, Pending, Waiting
 from fedmon.researcher.roster import Instant, Roster
 
@@ -52,6 +51,7 @@ class Asker:
         self,
         line: Line,
         *,
+        dialect: Dialect,
         researcher_id: str,
         instance: str,
         pending: Pending,
@@ -59,7 +59,8 @@ class Asker:
         is_settled: Callable[[], bool],
         on_ended: Callable[[Waiting, list[Reply]], None],
     ) -> None:
-        self.line, self.roster, self.is_settled = line, roster, is_settled
+        self.line, self.dialect, self.roster, self.is_settled = line, dialect, roster, is_settled
+        self._sending = threading.Lock()
         self._pending, self._on_ended = pending, on_ended
         self._researcher_id, self._instance = researcher_id, instance
 
@@ -75,11 +76,17 @@ class Asker:
             **fields,
         )
 
-    def send(self, payload: bytes, nodes: Sequence[NodeId] | None) -> bool:
-        """Send a request to the nodes named, each on its own topic, or to all on one; False when nothing went out."""
-        if nodes is None:
-            return self.line.publish(topics.broadcast(self._researcher_id), payload, qos=0)
-        sent = [self.line.publish(topics.command(self._researcher_id, node), payload, qos=1) for node in nodes]
+    def send(self, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None) -> bool:
+        """Send a request to the nodes named, each on its own topic, or to all on one; False when nothing went out.
+
+        What belongs together follows each other without a request of another thread in between.
+        """
+        with self._sending:
+            sent = [
+                self.line.publish(topic, payload, qos=qos)
+                for topic, qos in self.dialect.places(nodes)
+                for payload in payloads
+            ]
         return any(sent)
 
     def tell(
@@ -93,10 +100,10 @@ class Asker:
 
         The caller closes what this returns, by `Pending.close`, when the replies are of no interest any more.
         """
-        payload = encode(request)
+        payloads = self.dialect.encode(request)
         waiting = Waiting(request, kept=False, on_answer=on_answer)
         self._pending.open(waiting)
-        self.send(payload, nodes)
+        self.send(payloads, nodes)
         return waiting
 
     def ask(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
@@ -104,12 +111,13 @@ class Asker:
 
         Raises the connection's error when nothing could be sent at all.
         """
-        payload = encode(request)
+        payloads = self.dialect.encode(request)
+        lookout = nodes is None and self.dialect.finds_nodes_by(request)
         waiting = Waiting(request, kept=True)
         self._pending.open(waiting)
         taken = False
         try:
-            asked = _Round(self, waiting, payload, nodes, timeout_s).run()
+            asked = _Round(self, waiting, payloads, nodes, timeout_s, lookout=lookout).run()
             taken = True
         finally:
             answers = self._pending.close(waiting, taken=taken)
@@ -121,10 +129,17 @@ class _Round:
     """One call of `Asker.ask`: its deadline, whom it expects, and when it asks again."""
 
     def __init__(
-        self, asker: Asker, waiting: Waiting, payload: bytes, nodes: Sequence[NodeId] | None, timeout_s: float
+        self,
+        asker: Asker,
+        waiting: Waiting,
+        payloads: Sequence[bytes],
+        nodes: Sequence[NodeId] | None,
+        timeout_s: float,
+        *,
+        lookout: bool,
     ) -> None:
-        self._asker, self._waiting, self._payload, self._nodes = asker, waiting, payload, nodes
-        self._timeout_s = timeout_s
+        self._asker, self._waiting, self._payloads, self._nodes = asker, waiting, payloads, nodes
+        self._timeout_s, self._lookout = timeout_s, lookout
         self._deadline = Deadline(timeout_s)
         self._discovery = Deadline(min(DISCOVERY_S, timeout_s))
         self._expected: set[NodeId] = set()
@@ -168,7 +183,7 @@ class _Round:
             return False
         if self._nodes is not None:
             return any(node not in self._expected and not self._waiting.has_answered(node) for node in self._nodes)
-        return not self._expected or not self._asker.is_settled()
+        return self._lookout or not self._expected or not self._asker.is_settled()
 
     def _expect_more(self) -> None:
         there = self._asker.roster.expected(Instant.now())
@@ -178,7 +193,7 @@ class _Round:
         return self._expected if self._nodes is None or not discovering else self._expected | set(self._nodes)
 
     def _send(self, nodes: Sequence[NodeId] | None) -> None:
-        sent = self._asker.send(self._payload, nodes)
+        sent = self._asker.send(self._payloads, nodes)
         self._sent = self._sent or sent
         self._times += sent
 

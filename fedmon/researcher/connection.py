@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from fedmon.common.errors import ConnectionFailedError, NotConnectedError
 from fedmon.common.settings import BrokerSettings
-from fedmon.common.wire import topics
 from fedmon.common.wire.transport import Link, Transport
 
 CONNECT_SHARE = 0.9
@@ -17,14 +16,14 @@ CONNECT_SHARE = 0.9
 
 
 class Connection:
-    """Keeps one client `<researcher_id>-<instance>` connected. Safe from any thread."""
+    """Keeps one client connected. Safe from any thread."""
 
     def __init__(
         self,
         broker: BrokerSettings,
         *,
-        researcher_id: str,
-        instance: str,
+        client_id: str,
+        subscriptions: Sequence[tuple[str, int]],
         timeout_s: float,
         on_message: Callable[[str, bytes, bool], None],
         on_link: Callable[[Link], None],
@@ -34,11 +33,8 @@ class Connection:
         self._timeout_s = timeout_s
         self._transport = Transport(
             self._broker,
-            client_id=f"{researcher_id}-{instance}",
-            subscriptions=[
-                *((name, 1) for name in topics.reply_filters(researcher_id, instance)),
-                (topics.ALL_STATUS, 0),
-            ],
+            client_id=client_id,
+            subscriptions=subscriptions,
             on_message=on_message,
             on_link=on_link,
         )

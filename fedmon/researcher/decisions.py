@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.codec import encode
 from fedmon.common.wire.messages import Ack, PlanDecision
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
@@ -47,7 +46,8 @@ class Decisions:
 
     def _is_safe(self, decision: PlanDecision, key: int, *, first: bool) -> None:
         if self._replies.durable:
-            self._asker.send(encode(self._asker.request(Ack, ids=[decision.id])), [NodeId(decision.node_id)])
+            ack = self._asker.dialect.encode(self._asker.request(Ack, ids=[decision.id]))
+            self._asker.send(ack, [NodeId(decision.node_id)])
         if not first:
             return
         with self._lock:

@@ -21,7 +21,6 @@ from fedmon.common.wire.messages import (
     Pong,
     SearchDatasets,
     SearchReply,
-    TrainingPlanStatus,
     TrainingPlanStatusReply,
 )
 from fedmon.researcher import rows
@@ -37,7 +36,7 @@ from fedmon.researcher.opening import BrokerArguments, opened_with
 from fedmon.researcher.outcomes import Outcomes
 from fedmon.researcher.parts import FederationStatus, Parts
 from fedmon.researcher.roster import Instant
-from fedmon.researcher.submitting import submission
+from fedmon.researcher.submitting import question, submission
 
 if TYPE_CHECKING:
     from fedmon.common.training_plan import TrainingPlan
@@ -185,7 +184,12 @@ class Federation:
         anything is sent. A plan larger than a message goes through the repository of the settings.
         """
         parts = self.parts
-        fields = submission(plan, description=description, repository=self.settings.repository)
+        fields = submission(
+            plan,
+            description=description,
+            repository=self.settings.repository,
+            inline=parts.dialect.plans_inline,
+        )
         request = parts.asker.request(Approval, **fields)
         return ask(parts, request, ApprovalReply, rows.approval, nodes=node_ids(nodes), timeout_s=timeout_s)
 
@@ -193,10 +197,9 @@ class Federation:
         self, plan: Plan, *, nodes: Nodelist = None, timeout_s: float | None = None
     ) -> Outcomes[TrainingPlanStatusReply]:
         """Ask nodes where a training plan stands with their owners."""
-        from fedmon.common.training_plan import load_source
-
         parts = self.parts
-        request = parts.asker.request(TrainingPlanStatus, sha256=load_source(plan).sha256)
+        kind, fields = question(plan, repository=self.settings.repository, inline=parts.dialect.plans_inline)
+        request = parts.asker.request(kind, **fields)
         return ask(
             parts, request, TrainingPlanStatusReply, rows.plan_status, nodes=node_ids(nodes), timeout_s=timeout_s
         )

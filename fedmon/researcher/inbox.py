@@ -15,6 +15,7 @@ from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, 
 from fedmon.common.wire.messages import AddScalar, LogRecord, PlanDecision, Presence, Reply, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.common.wire.transport import Link
+from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.lanes import Lanes
 from fedmon.researcher.tally import Tally
 
@@ -63,9 +64,16 @@ class Inbox:
     """Bounded, in two lanes, so that no flood of samples displaces a reply. `put` is safe from any thread."""
 
     def __init__(
-        self, arrivals: Arrivals, tally: Tally, *, researcher_id: str, instance: str, strict_identity: bool
+        self,
+        arrivals: Arrivals,
+        tally: Tally,
+        *,
+        dialect: Dialect,
+        researcher_id: str,
+        instance: str,
+        strict_identity: bool,
     ) -> None:
-        self._arrivals, self._tally = arrivals, tally
+        self._arrivals, self._tally, self._dialect = arrivals, tally, dialect
         self._researcher_id, self._instance, self._strict = researcher_id, instance, strict_identity
         self._lanes: Lanes[tuple[str, bytes, bool] | Link] = Lanes()
         self._stopping = False
@@ -84,7 +92,7 @@ class Inbox:
 
     def put(self, topic: str, payload: bytes, *, retained: bool) -> None:
         """Take a message from the network thread."""
-        urgent = topic.startswith(("general/researcher/", "general/status/"))
+        urgent = topic.startswith(("general/researcher", "general/status/"))
         self._lanes.put((topic, payload, retained), urgent=urgent, size_bytes=len(payload))
 
     def put_link(self, link: Link) -> None:
@@ -132,6 +140,9 @@ class Inbox:
             logger.exception("handling a message on %s failed", topic)
 
     def _read(self, topic: str, address: Address, payload: bytes, *, retained: bool) -> None:
+        if self._dialect.hears(topic):
+            self._read_foreign(topic, payload, retained=retained)
+            return
         match address.channel:
             case Channel.STATUS:
                 self._status(address, payload, retained=retained)
@@ -150,6 +161,18 @@ class Inbox:
                     self._arrivals.on_log(record)
             case _:
                 self._tally.count("messages on a foreign topic", topic)
+
+    def _read_foreign(self, topic: str, payload: bytes, *, retained: bool) -> None:
+        if retained:
+            self._tally.count("retained messages refused", topic)
+            return
+        for told in self._dialect.read(topic, payload):
+            if isinstance(told, AddScalar):
+                self._arrivals.on_telemetry(told, size_bytes=len(payload))
+            elif isinstance(told, LogRecord):
+                self._arrivals.on_log(told)
+            else:
+                self._arrivals.on_reply(told)
 
     def _tell_who_waits(self, address: Address, payload: bytes, error: InvalidMessageError) -> None:
         if address.channel is Channel.REPLY and address.node_id is not None:

@@ -26,6 +26,7 @@ from fedmon.common.wire.transport import Link
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection
 from fedmon.researcher.decisions import Decisions
+from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
 from fedmon.researcher.leases import Leases
 from fedmon.researcher.logs import Logs, LogStream
@@ -52,6 +53,7 @@ class Machinery:
         instance: str,
         connection: Connection,
         asker: Asker,
+        dialect: Dialect,
         pending: Pending,
         roster: Roster,
         replies: Replies,
@@ -63,7 +65,7 @@ class Machinery:
         self._marker_topic = topics.reply(researcher_id, instance, researcher_id)
         self._connection, self._asker, self._pending, self._roster = connection, asker, pending, roster
         self._replies, self._decisions, self._dispatcher = replies, decisions, dispatcher
-        self._tally, self._wake = tally, wake
+        self._tally, self._wake, self._dialect = tally, wake, dialect
         self._settling = Settling()
         self.settled = threading.Event()
         self._marker = b""
@@ -142,10 +144,11 @@ class Machinery:
 
     def _want(self) -> None:
         with self._lock:
-            filters = _filters([watch.wish.nodes for watch in self._watches], topics.ALL_MONITORING, topics.monitoring)
+            dialect = self._dialect
+            filters = _filters([watch.wish.nodes for watch in self._watches], dialect.metrics_filter)
             if self._subscriptions["telemetry"]:
-                filters = {topics.ALL_MONITORING}
-            filters |= _filters([stream.nodes for stream in self._logs.streams], topics.ALL_LOGS, topics.log)
+                filters = {dialect.metrics_filter(None)}
+            filters |= _filters([stream.nodes for stream in self._logs.streams], dialect.logs_filter)
             self._connection.want(filters)
 
     # --- what arrives ------------------------------------------------------------------------------------------------
@@ -222,9 +225,10 @@ class Machinery:
     def on_telemetry(self, telemetry: SampleBatch | AddScalar, *, size_bytes: int) -> None:
         """Hand samples to who watches."""
         self._heard(NodeId(telemetry.node_id), revives=False)
-        if isinstance(telemetry, SampleBatch):
+        batch = telemetry if isinstance(telemetry, SampleBatch) else self._dialect.samples_of(telemetry)
+        if batch is not None:
             for watch in self._watches:
-                watch.take(telemetry, size_bytes)
+                watch.take(batch, size_bytes)
         for subscription in self._subscriptions["telemetry"]:
             self._dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=size_bytes)
 
@@ -280,8 +284,8 @@ class Machinery:
             watch.answered(reply)
 
 
-def _filters(choices: list[frozenset[NodeId] | None], everybody: str, of_one: Callable[[str], str]) -> set[str]:
+def _filters(choices: list[frozenset[NodeId] | None], of: Callable[[NodeId | None], str]) -> set[str]:
     """Return the filters that bring what each choice of nodes wants, null being all, without asking twice for one."""
     if any(nodes is None for nodes in choices):
-        return {everybody}
-    return {of_one(node) for nodes in choices for node in nodes or ()}
+        return {of(None)}
+    return {of(node) for nodes in choices for node in nodes or ()}

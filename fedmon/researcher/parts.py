@@ -6,10 +6,12 @@ import msgspec
 
 from fedmon.common.ids import new_id
 from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import Wire
 from fedmon.common.wire.transport import Link
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection
 from fedmon.researcher.decisions import Decisions
+from fedmon.researcher.dialect import Dialect, FedmonDialect
 from fedmon.researcher.dispatcher import Dispatcher
 from fedmon.researcher.inbox import Inbox
 from fedmon.researcher.instances import claim_instance
@@ -44,20 +46,22 @@ class Parts:
         self.researcher_id, self.timeout_s = settings.id, timeout_s
         self.instance, queue = claim_instance(settings.folder, settings.id, wanted=instance)
         self.tally = Tally()
-        self.roster = Roster()
         self.pending = Pending(new_id())
+        self.dialect = self._spoken(settings.wire)
+        self.roster = Roster(announced=self.dialect.announced)
         self.dispatcher = Dispatcher(self.tally)
         self.replies = Replies(queue, tally=self.tally)
         self.connection = Connection(
             settings.broker,
-            researcher_id=self.researcher_id,
-            instance=self.instance,
+            client_id=f"{self.researcher_id}-{self.instance}",
+            subscriptions=self.dialect.subscriptions(),
             timeout_s=timeout_s,
             on_message=self._on_message,
             on_link=self._on_link,
         )
         self.asker = Asker(
             self.connection,
+            dialect=self.dialect,
             researcher_id=self.researcher_id,
             instance=self.instance,
             pending=self.pending,
@@ -71,6 +75,7 @@ class Parts:
             instance=self.instance,
             connection=self.connection,
             asker=self.asker,
+            dialect=self.dialect,
             pending=self.pending,
             roster=self.roster,
             replies=self.replies,
@@ -82,6 +87,7 @@ class Parts:
         self.inbox = Inbox(
             self.machinery,
             self.tally,
+            dialect=self.dialect,
             researcher_id=self.researcher_id,
             instance=self.instance,
             strict_identity=settings.identity_is_strict,
@@ -113,6 +119,15 @@ class Parts:
             self.machinery.settled.wait(CAP_S)
         if (error := self.connection.final_error()) is not None:
             raise error
+
+    def _spoken(self, wire: Wire) -> Dialect:
+        if wire == "fedbiomed4":
+            from fedmon.researcher.dialect_fedbiomed4 import FedBioMedDialect
+
+            return FedBioMedDialect(
+                researcher_id=self.researcher_id, instance=self.instance, pending=self.pending, tally=self.tally
+            )
+        return FedmonDialect(researcher_id=self.researcher_id, instance=self.instance)
 
     # What the parts need of those that are made after them.
 

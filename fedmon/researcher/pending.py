@@ -74,7 +74,7 @@ class Waiting:
         self._answered: set[NodeId] = set()
         self.closed = self.taken = False
         self._on_answer = on_answer
-        self._kind = REPLY_KINDS.get(type(request), Reply)
+        self._kind = next((REPLY_KINDS[kind] for kind in type(request).__mro__ if kind in REPLY_KINDS), Reply)
         self._started = time.monotonic()
         self._missing: set[NodeId] = set()
         self._may_end = False

@@ -12,12 +12,14 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Presence
+from fedmon.common.wire.messages import OTHER_WIRE, Presence
 
 PRESENCE_EVERY_S = 30.0
 STALE_AFTER_S = 3 * PRESENCE_EVERY_S
 CONFIRMED_WITHIN_S = 5.0
 """Time for a node to come back with the broker; one that neither came nor is remembered is not waited for."""
+OFFLINE_HOLDS_S = 1.0
+"""A reply may be overtaken by the word that its sender is gone; one that comes later than this was sent after it."""
 MAX_NODES = 10_000
 DOUBLES_BEFORE_ID_IN_USE = 2
 
@@ -71,12 +73,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Entry:
-    def __init__(self, node_id: NodeId, now: Instant) -> None:
+    def __init__(self, node_id: NodeId, now: Instant, *, stale_after_s: float) -> None:
+        self._stale_after_s = stale_after_s
         self.node_id = node_id
         self.state = NodeState.ONLINE
         self.since: datetime | None = None
         self.known_at = now.mono
         self.unconfirmed_since: float | None = None
+        self.offline_at = float("-inf")
         self.last_seen: Instant | None = None
         self.reason = self.agent_version = ""
         self.boot = -1
@@ -91,7 +95,7 @@ class _Entry:
 
     def is_stale(self, now: Instant) -> bool:
         return self.state is not NodeState.OFFLINE and (
-            self.silent or self.unheard_s(now) > STALE_AFTER_S or self.is_unconfirmed(now)
+            self.silent or self.unheard_s(now) > self._stale_after_s or self.is_unconfirmed(now)
         )
 
     def is_unconfirmed(self, now: Instant) -> bool:
@@ -129,10 +133,13 @@ class Roster:
     """The nodes of a federation as this process believes them. Safe from any thread.
 
     A retained presence is a belief, a live message is a sign of life. A presence of an older boot never overrides a
-    newer one, unless the newer was not heard for three intervals (a node whose folder was set back).
+    newer one, unless the newer was not heard for three intervals (a node whose folder was set back). Where nodes are
+    not ``announced`` by their presence, silence means nothing until one leaves a request unanswered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, announced: bool = True) -> None:
+        self._announced = announced
+        self._stale_after_s = STALE_AFTER_S if announced else float("inf")
         self._lock = threading.Lock()
         self._entries: dict[NodeId, _Entry] = {}
         self._hidden: dict[NodeId, int] = {}
@@ -148,7 +155,7 @@ class Roster:
             if entry is None:
                 if len(self._entries) >= MAX_NODES:
                     return None
-                entry = self._entries[node_id] = _Entry(node_id, now)
+                entry = self._entries[node_id] = _Entry(node_id, now, stale_after_s=self._stale_after_s)
             if presence.boot < entry.boot and not self._boot_was_set_back(entry, presence, now, retained=retained):
                 return None
             before = entry.view(now)
@@ -179,6 +186,8 @@ class Roster:
             entry.since = now.utc if died else presence.since
         entry.state, entry.boot, entry.reason = state, presence.boot, presence.reason
         entry.unconfirmed_since = None
+        if state is NodeState.OFFLINE:
+            entry.offline_at = now.mono
         entry.agent_version = presence.agent_version
         entry.capabilities, entry.streams = tuple(presence.capabilities), tuple(presence.streams)
         if not retained and state is not NodeState.OFFLINE:
@@ -195,13 +204,13 @@ class Roster:
             if entry is None:
                 if not revives or len(self._entries) >= MAX_NODES:
                     return None
-                entry = self._entries[node_id] = _Entry(node_id, now)
+                entry = self._entries[node_id] = _Entry(node_id, now, stale_after_s=self._stale_after_s)
                 entry.since = entry.since or now.utc
                 entry.last_seen = now
                 self._hidden.pop(node_id, None)
                 return Change(node=entry.view(now), first_heard=True)
             if entry.state is NodeState.OFFLINE:
-                if not revives:
+                if not revives or now.mono - entry.offline_at < OFFLINE_HOLDS_S:
                     return None
                 entry.state, entry.reason, entry.since = NodeState.ONLINE, "", now.utc
                 entry.alive(now)
@@ -211,10 +220,10 @@ class Roster:
             return Change(node=entry.view(now)) if was_stale else None
 
     def silent(self, node_id: NodeId) -> None:
-        """Note that a node said to be online, and never heard live, let a whole request pass unanswered."""
+        """Note that a node let a request pass unanswered; one that was heard live has its three intervals."""
         with self._lock:
             entry = self._entries.get(node_id)
-            if entry is not None and entry.last_seen is None:
+            if entry is not None and (entry.last_seen is None or not self._announced):
                 entry.silent = True
 
     def newly_stale(self, now: Instant) -> list[Node]:
@@ -237,7 +246,9 @@ class Roster:
             return {
                 node_id
                 for node_id, entry in self._entries.items()
-                if entry.state is not NodeState.OFFLINE and not entry.is_stale(now)
+                if entry.state is not NodeState.OFFLINE
+                and not entry.is_stale(now)
+                and OTHER_WIRE not in entry.capabilities
             }
 
     def get(self, node_id: str, now: Instant) -> Node | None:

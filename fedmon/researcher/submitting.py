@@ -10,20 +10,31 @@ import msgspec
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
+from fedmon.common.wire.messages import TrainingPlanStatus
 
 if TYPE_CHECKING:
-    from fedmon.common.training_plan import TrainingPlan
+    from fedmon.common.training_plan import PlanSource, TrainingPlan
 
 ENVELOPE_BYTES = 2_048
 MAX_DESCRIPTION = 16_384
 
 
-def submission(
-    plan: str | Path | type[TrainingPlan] | TrainingPlan, *, description: str, repository: RepositorySettings
-) -> dict[str, Any]:
-    """Return the fields of an approval request; uploads a plan that does not fit into a message.
+class StatusByUrl(TrainingPlanStatus, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Ask where the plan stands that lies at a URL, for a wire that knows plans by nothing else."""
 
-    Raises InvalidInputError for a plan that is not readable Python, or too large where no repository is set.
+    url: str
+
+
+def submission(
+    plan: str | Path | type[TrainingPlan] | TrainingPlan,
+    *,
+    description: str,
+    repository: RepositorySettings,
+    inline: bool = True,
+) -> dict[str, Any]:
+    """Return the fields of an approval request; uploads a plan that does not fit into a message, or may not.
+
+    Raises InvalidInputError for a plan that is not readable Python, or must be uploaded where no repository is set.
     """
     from fedmon.common.training_plan import load_source
 
@@ -37,6 +48,8 @@ def submission(
         "size_bytes": len(source.source),
     }
     text = source.source.decode()
+    if not inline:
+        return fields | {"url": _named_by_url(source, repository)}
     if len(msgspec.json.encode(text)) + len(msgspec.json.encode(description)) + ENVELOPE_BYTES <= MAX_PAYLOAD_BYTES:
         return fields | {"source": text}
     if repository.url is None:
@@ -46,6 +59,30 @@ def submission(
             "FEDMON_REPOSITORY_URL"
         )
     return fields | {"url": _uploaded(source.source, repository)}
+
+
+def question(
+    plan: str | Path | type[TrainingPlan] | TrainingPlan, *, repository: RepositorySettings, inline: bool = True
+) -> tuple[type[TrainingPlanStatus], dict[str, Any]]:
+    """Return the request for a plan's status, and its fields; uploads the plan where only a URL can name it.
+
+    It is uploaded each time, as repositories forget files. Raises InvalidInputError as `submission` does.
+    """
+    from fedmon.common.training_plan import load_source
+
+    source = load_source(plan)
+    if inline:
+        return TrainingPlanStatus, {"sha256": source.sha256}
+    return StatusByUrl, {"sha256": source.sha256, "url": _named_by_url(source, repository)}
+
+
+def _named_by_url(source: PlanSource, repository: RepositorySettings) -> str:
+    if repository.url is None:
+        raise InvalidInputError(
+            f"nodes of Fed-BioMed know plan {source.name!r} by a URL only: set the file repository, `url` in "
+            "[repository] of researcher.toml or FEDMON_REPOSITORY_URL"
+        )
+    return _uploaded(source.source, repository)
 
 
 def _uploaded(source: bytes, repository: RepositorySettings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Error, ErrorCode, Reply
+from fedmon.common.wire.messages import OTHER_WIRE, Error, ErrorCode, Reply
 from fedmon.researcher.asking import Asked
 from fedmon.researcher.outcomes import Outcome, OutcomeStatus
 from fedmon.researcher.roster import Instant, Node, NodeState, Roster
@@ -58,4 +58,7 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
         status, reason = OutcomeStatus.OFFLINE, f"offline{since}" + (f": {node.reason}" if node.reason else "")
     elif node.state is NodeState.STALE:
         status, reason = OutcomeStatus.STALE, node.reason
+    elif OTHER_WIRE in node.capabilities:
+        status = OutcomeStatus.TOO_OLD
+        reason = f"it speaks the wire {OTHER_WIRE!r} and we do not; set `wire` alike on both sides"
     return Outcome(node_id=node_id, status=status, reason=reason)

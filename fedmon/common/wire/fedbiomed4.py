@@ -124,6 +124,17 @@ def sender(payload: bytes) -> str | None:
     return researcher_id if isinstance(researcher_id, str) and 0 < len(researcher_id) <= _MAX_ID else None
 
 
+def answering_node(payload: bytes, *, researcher_id: str) -> str | None:
+    """Return which node sent this researcher a reply that cannot be read, as far as it says so."""
+    try:
+        document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
+        if document.get("researcher_id") != researcher_id:
+            return None
+        return checked_party(str(document.get("node_id")), what="node id")
+    except InvalidMessageError:
+        return None
+
+
 def checked_party(party_id: str, *, what: str) -> str:
     """Return an id that can be a topic level. Raises InvalidMessageError."""
     try:

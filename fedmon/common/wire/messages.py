@@ -312,6 +312,9 @@ class Presence(Message, frozen=True, kw_only=True, tag="status"):
     streams: list[str] = []
 
 
+OTHER_WIRE = "fedbiomed4"
+"""Among the capabilities of a node's presence: it answers on the wire of Fed-BioMed 4.4 and not on this one."""
+
 AnyReply = (
     Pong | ListReply | SearchReply | ApprovalReply | TrainingPlanStatusReply | MonitorReply | Error | PlanDecision
 )
