@@ -72,4 +72,7 @@ def opened_with(
             environ["FEDMON_RESEARCHER_FOLDER"] = str(Path(folder).expanduser())
         read = load_researcher(Path(settings) if settings is not None else None, environ)
         chosen = broker.over(read.broker)
-    return msgspec.structs.replace(read, broker=chosen or read.broker)
+    opened = msgspec.structs.replace(read, broker=chosen or read.broker)
+    # A password that cannot be read is said here, where the caller is, and not on the thread that connects.
+    opened.broker.password()
+    return opened

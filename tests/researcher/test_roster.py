@@ -130,16 +130,17 @@ def test_a_refreshed_presence_changes_nothing_but_last_seen() -> None:
     assert known(roster, 31).last_seen == at(30).utc
 
 
-def test_a_sample_read_after_the_last_will_does_not_revive_a_node_but_a_reply_does() -> None:
+def test_what_the_last_will_overtook_does_not_revive_a_node_but_a_later_reply_does() -> None:
     roster = Roster()
     roster.presence(presence(), retained=False, now=at(0))
     roster.presence(presence("offline"), retained=False, now=at(1))
 
     by_sample = roster.heard(NODE, now=at(2), revives=False)
     after_sample = known(roster, 2).state
+    overtaken = roster.heard(NODE, now=at(1.5), revives=True)
     by_reply = roster.heard(NODE, now=at(3), revives=True)
 
-    assert (by_sample, after_sample) == (None, NodeState.OFFLINE)
+    assert (by_sample, after_sample, overtaken) == (None, NodeState.OFFLINE, None)
     assert by_reply is not None
     assert known(roster, 3).state is NodeState.ONLINE
 

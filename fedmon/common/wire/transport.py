@@ -22,7 +22,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import ConnectionFailedError, IdInUseError, InvalidMessageError, StorageError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, IdInUseError, InvalidMessageError
 from fedmon.common.settings import BrokerSettings, Host
 from fedmon.common.wire import topics
 
@@ -207,7 +207,7 @@ class Transport:
         connected_at: float | None = None
         try:
             connection = _Connection(self._broker, self._client_id, self._will(), self._on_message)
-        except (OSError, StorageError, ssl.SSLError) as error:
+        except (OSError, FedmonError, ssl.SSLError) as error:
             return None, str(error)
         self._connection = connection
         try:
