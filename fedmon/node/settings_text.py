@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,41 +9,22 @@ from typing import Any
 import msgspec
 
 from fedmon.common.settings import PolicySettings
-from fedmon.common.settings.keys import Key, keys_of
-
-_WIDTH = 110
-_HEAD = """\
-# Settings of this node. Environment variables named FEDMON_<SECTION>_<KEY> go before what is written here.
-# After a change: `fedmon node policy` verbs take effect at once, everything else at the next `fedmon node start`.
-"""
-_ALWAYS_SET = "policy"
-"""The section that the verbs change: each value stands below its comment from the start, and is replaced there."""
-_PLAIN = ("a text", "a path", "a list of texts", "a table of lists of texts")
-_SECTIONS = {
-    "node": "Who this node is.",
-    "broker": "Where the broker is, and how this node proves who it is.",
-    "policy": "Whom this node obeys, what it lists to whom, and what leaves it; `fedmon node policy` changes it.",
-    "metrics": "What this node measures.",
-    "repository": "Where training plans come from that are too large for a message.",
-}
 
 
 def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
-    """Return the text of a settings file with every key explained; those of ``values`` are set, the others comments.
+    """Return the text of a new node's settings file; ``values`` maps section and key to what is set.
 
-    ``values`` maps section and key to a text, number or list of texts.
+    The rules are set from the start too, each below its comment, so that a change finds its place.
     """
-    keys = keys_of("node")
-    lines = [_HEAD]
-    for section in dict.fromkeys(key.section for key in keys):
-        lines.append(f"\n[{section}]\n# {_SECTIONS[section]}\n\n")
-        lines += [_described(key, values) for key in keys if key.section == section and not key.is_table]
-        lines += [
-            f'\n[{section}.{key.name}]\n{_comment(key)}\n# "a dataset" = ["researcher-1"]\n'
-            for key in keys
-            if key.section == section and key.is_table
-        ]
-    return "".join(lines)
+    from fedmon.common.settings.page import documented_file
+
+    rules = {
+        ("policy", name): value
+        for name, value in msgspec.to_builtins(PolicySettings()).items()
+        if not isinstance(value, dict)
+    }
+    given = {place: str(value) if isinstance(value, Path) else value for place, value in values.items()}
+    return documented_file("node", rules | given)
 
 
 def with_policy(text: str, policy: PolicySettings) -> str:
@@ -91,24 +71,3 @@ def _put_list(table: Any, name: str, value: Sequence[str]) -> None:
     for wanted in value:
         if wanted not in present:
             present.append(wanted)
-
-
-def _described(key: Key, values: Mapping[tuple[str, str], Any]) -> str:
-    place = (key.section, key.name)
-    if place in values or key.section == _ALWAYS_SET:
-        return f"{_comment(key)}\n{key.name} = {_toml(values.get(place, key.default))}\n"
-    shown = _toml(key.default) if key.default is not None else ""
-    return f"{_comment(key)}\n# {key.name} = {shown}".rstrip() + "\n"
-
-
-def _comment(key: Key) -> str:
-    allowed = key.allowed()
-    text = key.description if allowed in _PLAIN else f"{key.description} Allowed: {allowed}."
-    return textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Path):
-        value = str(value)
-    # A JSON text, number, truth value or list of texts is TOML too.
-    return msgspec.json.encode(value).decode()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError, SettingsError
-from fedmon.common.settings import NodeSettings, PolicySettings, load_node
+from fedmon.common.settings import NodeSettings, PolicySettings, broker_from_url, load_node
+from fedmon.common.settings.broker import DEFAULT_URL
 from fedmon.common.settings.keys import keys_of
 from fedmon.node.policy_changes import Wish, allow, deny
 from fedmon.node.settings_text import new_settings, with_policy
@@ -108,18 +109,19 @@ def test_a_new_settings_file_explains_every_key_and_loads(tmp_path: Path) -> Non
         assert key.description.split()[-1] in text
 
 
-def test_every_line_of_a_new_settings_file_can_be_set_free_of_its_comment(tmp_path: Path) -> None:
-    text = new_settings({("node", "id"): "a"})
-    defaults = [
-        line for line in text.splitlines() if line.startswith("# ") and " = " in line and not line.endswith("=")
-    ]
-    freed = [line for line in defaults if line.removeprefix("# ").split(" = ")[0].isidentifier()]
-    for line in freed:
-        text = text.replace(f"\n{line}\n", f"\n{line.removeprefix('# ')}\n")
+def test_every_default_in_a_new_settings_file_is_the_one_that_holds(tmp_path: Path) -> None:
+    text = new_settings({("node", "id"): "a", ("broker", "url"): DEFAULT_URL})
+    freed = 0
+    for key in keys_of("node"):
+        if key.default is not None and not key.is_table and f"\n{key.name} = " not in text:
+            text = text.replace(f"\n# {key.name} = ", f"\n{key.name} = ")
+            freed += 1
     (tmp_path / "node.toml").write_text(text)
 
-    assert NodeSettings(id="a", broker=load_node(tmp_path, {}).broker) == load_node(tmp_path, {})
-    assert len(freed) > 5
+    settings = load_node(tmp_path, {})
+
+    assert freed > 5
+    assert settings == NodeSettings(id="a", broker=broker_from_url(DEFAULT_URL))
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ _SECTIONS = {
     "repository": "Files too large for a message.",
 }
 _HEADS = {
-    "node": "Every setting of a node, with its default. `fedmon node init` writes such a file as node.toml into the "
-    "node's folder; a line that starts with '# ' and a name is at its default.",
-    "researcher": "Every setting of a researcher, with its default. The file is researcher.toml in the user's "
-    "configuration folder (on Linux ~/.config/fedmon), or the one that FEDMON_RESEARCHER_FILE names; none is needed.",
+    "node": "Every setting of a node, with its default or an example. `fedmon node init` writes such a file as node.toml "
+    "into the node's folder; take the '# ' away to set a line.",
+    "researcher": "Every setting of a researcher, with its default or an example. The file is researcher.toml in the "
+    "user's configuration folder (on Linux ~/.config/fedmon), or the one that FEDMON_RESEARCHER_FILE names; none is needed.",
 }
 _BEFORE = """\
 # Settings
@@ -69,14 +69,17 @@ Linux `~/.config/fedmon`) or the file that `FEDMON_RESEARCHER_FILE` names, and n
 """
 
 
-def documented_file(party: Party) -> str:
-    """Return the text of a settings file that explains every key."""
+def documented_file(party: Party, values: Mapping[tuple[str, str], Any] = _SET) -> str:
+    """Return the text of a settings file that explains every key; ``values`` are set, the others are comments.
+
+    ``values`` maps section and key to a text, number, truth value or list of texts.
+    """
     keys = keys_of(party)
     parts = [_comment(_HEADS[party])]
     for section in dict.fromkeys(key.section for key in keys):
         parts.append(f"\n[{section}]\n{_comment(_SECTIONS[section])}")
         own = [key for key in keys if key.section == section]
-        parts += [_entry(key) for key in own if not key.is_table]
+        parts += [_entry(key, values) for key in own if not key.is_table]
         parts += [
             f'\n[{section}.{key.name}]\n{_comment(key.description)}\n# "breast cancer" = ["researcher-anna"]'
             for key in own
@@ -119,11 +122,11 @@ def _by_section(keys: list[Key]) -> dict[str, list[Key]]:
     return sections
 
 
-def _entry(key: Key) -> str:
+def _entry(key: Key, values: Mapping[tuple[str, str], Any]) -> str:
     place = (key.section, key.name)
     text = key.description if key.allowed() in _PLAIN else f"{key.description} Allowed: {key.allowed()}."
-    assignment = f"{key.name} = {_literal(_SET.get(place, _EXAMPLES.get(place, key.default)))}"
-    return f"\n{_comment(text)}\n{assignment if place in _SET else f'# {assignment}'}"
+    assignment = f"{key.name} = {_literal(values.get(place, _EXAMPLES.get(place, key.default)))}"
+    return f"\n{_comment(text)}\n{assignment if place in values else f'# {assignment}'}"
 
 
 def _row(key: Key) -> str:

@@ -36,7 +36,7 @@ Parameters = Annotated[
 
 @app.command("add", epilog=EXIT_CODES)
 def add(
-    path: Annotated[Path | None, typer.Argument(help="A file (csv, tabular) or folder.")] = None,
+    path: Annotated[Path | None, typer.Argument(metavar="PATH", help="A file (csv, tabular) or folder.")] = None,
     name: Name = None,
     tags: Tags = None,
     data_type: DataType = None,

@@ -132,7 +132,7 @@ def reset(plan: Which = None, directory: Dir = None, as_json: Json = False) -> N
 
 @app.command("register", epilog=EXIT_CODES)
 def register(
-    file: Annotated[Path | None, typer.Argument(help="A Python file.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A Python file.")] = None,
     name: Annotated[str | None, typer.Option(help="Its name; without it the file's.")] = None,
     description: Annotated[str, typer.Option(help="What it does.")] = "",
     directory: Dir = None,
