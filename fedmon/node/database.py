@@ -58,6 +58,12 @@ class Database:
         self._check_owner()
         self._connection.close()
 
+    @property
+    def changes(self) -> int | None:
+        """Return a number that grows with every change, undone ones too; None while changes may still be undone."""
+        self._check_owner()
+        return None if self._level else self._connection.total_changes
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Make all changes of the block one commit; an exception undoes them all.

@@ -31,6 +31,7 @@ class DatasetRegister:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._read: tuple[int, list[DatasetRecord]] | None = None
 
     def add(
         self,
@@ -123,9 +124,14 @@ class DatasetRegister:
         return record
 
     def all(self) -> list[DatasetRecord]:
-        """Return every dataset, in the order of their names."""
+        """Return every dataset, in the order of their names; reads them only after something has changed."""
+        changes = self._database.changes
+        if self._read is not None and changes == self._read[0]:
+            return list(self._read[1])
         rows = self._database.rows("SELECT * FROM datasets ORDER BY name, dataset_id")
-        return [record for record in map(_readable, rows) if record is not None]
+        records = [record for record in map(_readable, rows) if record is not None]
+        self._read = None if changes is None else (changes, records)
+        return list(records)
 
     def get(self, name_or_id: str) -> DatasetRecord:
         """Return one dataset. Raises NotFoundError."""

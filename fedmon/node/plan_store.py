@@ -30,24 +30,27 @@ class PlanStore:
         except OSError as error:
             raise StorageError(f"cannot make the plan folder {self.folder}: {error.strerror}") from error
 
-    def write(self, source: bytes) -> str:
-        """Put bytes on the disk for good and return their SHA-256.
+    def write(self, source: bytes, *, durably: bool = True) -> str:
+        """Write bytes whole or not at all, and return their SHA-256.
 
-        A crash leaves all of them under their name or nothing. Raises StorageError.
+        ``durably`` has them on the disk, safe from a power cut, before this returns. Raises StorageError.
         """
         sha256 = hashlib.sha256(source).hexdigest()
         path = self.folder / sha256
         staged = self.folder / f".{sha256}.{secrets.token_hex(8)}"
         try:
-            if self._holds(path, source):
-                return sha256
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(staged, flags, 0o600), "wb") as file:
-                file.write(source)
-                file.flush()
-                os.fsync(file.fileno())
-            staged.replace(path)
-            self._sync_folder()
+            if not _holds(path, source):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(staged, flags, 0o600), "wb") as file:
+                    file.write(source)
+                    file.flush()
+                    if durably:
+                        os.fsync(file.fileno())
+                staged.replace(path)
+            elif durably:
+                _sync(path, os.O_RDONLY)
+            if durably:
+                _sync(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             with contextlib.suppress(OSError):
                 staged.unlink()
@@ -94,18 +97,20 @@ class PlanStore:
             raise ValueError(f"{sha256!r} is not a SHA-256")
         return self.folder / sha256
 
-    def _holds(self, path: Path, source: bytes) -> bool:
-        try:
-            return _content(path) == source
-        except FileNotFoundError:
-            return False
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _holds(path: Path, source: bytes) -> bool:
+    try:
+        return _content(path) == source
+    except FileNotFoundError:
+        return False
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _content(path: Path) -> bytes:

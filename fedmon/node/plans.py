@@ -14,15 +14,13 @@ from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.database import Database, timestamp
 from fedmon.node.plan_catalogue import PlanCatalogue
 from fedmon.node.plan_records import Decision, PlanRecord, PlanType, Verdict
+from fedmon.node.plan_source import MAX_TEXT_LENGTH, checked_name, read_plan_file
 from fedmon.node.plan_store import PlanStore
-from fedmon.node.plan_view import visible_text
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
 MAX_PENDING_PER_RESEARCHER = 200
-MAX_NAME_LENGTH = 256
-MAX_TEXT_LENGTH = 16_384
 
 
 class AuditTrail(Protocol):
@@ -38,6 +36,9 @@ class PlanRegister(PlanCatalogue):
     Every change of a status is written to the audit, on the disk, before it is committed here: a decision without its
     line cannot happen, while a crash between the two leaves a line about a decision that did not take hold. Methods
     may run inside ``database.transaction()``, to commit together with effects and outbox.
+
+    New bytes are committed with their record, in one write to the disk, and kept there until their own file is safe on
+    the disk too: see `settle`.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class PlanRegister(PlanCatalogue):
         audit: AuditTrail,
         max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES,
     ) -> None:
-        """Use ``folder`` for the bytes of plans. Raises StorageError."""
+        """Use ``folder`` for the bytes of plans, and settle what an earlier process left. Raises StorageError."""
         super().__init__(database)
         self._audit, self._max_plan_bytes = audit, max_plan_bytes
         self.store = PlanStore(folder)
+        self.settle()
 
     def request(self, approval: Approval, source: bytes) -> PlanRecord:
         """Take in the bytes that a researcher wants to have approved; returns what is known of them.
@@ -65,7 +67,7 @@ class PlanRegister(PlanCatalogue):
             raise InvalidInputError(f"the plan's bytes have SHA-256 {digest} and not {approval.sha256}: send it again")
         if len(source) != approval.size_bytes:
             raise InvalidInputError(f"the plan has {len(source)} bytes and not {approval.size_bytes}: send it again")
-        name = self._checked(source, approval.name, approval.description)
+        name = checked_name(source, approval.name, approval.description, max_bytes=self._max_plan_bytes)
         with self._database.transaction():
             plan = self.find(digest)
             if plan is None:
@@ -74,7 +76,7 @@ class PlanRegister(PlanCatalogue):
                     source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
                 )
             else:
-                self.store.write(source)  # mends a file that was lost or altered
+                self.store.write(source, durably=False)  # mends a file that was lost or altered
             self._database.execute(
                 "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) VALUES (?, ?, ?)",
                 (plan.plan_id, approval.researcher_id, timestamp(utc_now())),
@@ -86,7 +88,7 @@ class PlanRegister(PlanCatalogue):
 
         Raises ConflictError when a plan with these bytes is here already: approve that one.
         """
-        name = self._checked(source, name, description)
+        name = checked_name(source, name, description, max_bytes=self._max_plan_bytes)
         with self._database.transaction():
             known = self.find(hashlib.sha256(source).hexdigest())
             if known is not None:
@@ -113,7 +115,7 @@ class PlanRegister(PlanCatalogue):
             for path in sorted(folder.glob("*.py")):
                 try:
                     source = read_plan_file(path, self._max_plan_bytes)
-                    name = self._checked(source, path.stem, "")
+                    name = checked_name(source, path.stem, "", max_bytes=self._max_plan_bytes)
                 except InvalidInputError as error:
                     logger.warning("default plan %s was left out: %s", path, error)
                     continue
@@ -150,6 +152,7 @@ class PlanRegister(PlanCatalogue):
             if (plan.status, plan.note) == (status, note):
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
+                self.settle()
                 self.store.read(plan.sha256)
             moment = utc_now()
             self._write_down(plan, status, note=note, by=by)
@@ -195,6 +198,7 @@ class PlanRegister(PlanCatalogue):
             plan = self.find(sha256)
             if plan is None:
                 return None
+            self.settle()
             moment = utc_now()
             self._database.execute(
                 "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
@@ -203,6 +207,15 @@ class PlanRegister(PlanCatalogue):
             if verdict.parses or verdict.problem == plan.problem:
                 return None
             return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
+
+    def settle(self) -> None:
+        """Have every plan's file safe on the disk, and drop the copy that was committed with its record.
+
+        Runs by itself at the start, when a plan is approved, and when its code has been checked. Raises StorageError.
+        """
+        for row in self._database.rows("SELECT sha256, source FROM unsettled"):
+            self.store.write(row["source"])
+            self._database.execute("DELETE FROM unsettled WHERE sha256 = ?", (row["sha256"],))
 
     def sweep(self) -> int:
         """Remove plan files that no record names, such as a crash leaves; returns how many."""
@@ -221,7 +234,7 @@ class PlanRegister(PlanCatalogue):
     ) -> PlanRecord:
         now = timestamp(utc_now())
         approved = status is PlanStatus.APPROVED
-        digest = self.store.write(source)
+        digest = hashlib.sha256(source).hexdigest()
         plan_id = f"training_plan_{uuid.uuid4()}"
         self._database.execute(
             "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, "
@@ -231,6 +244,8 @@ class PlanRegister(PlanCatalogue):
                 now, now, None if type_ is PlanType.REQUESTED else now, now, now if approved else None,
             ),
         )  # fmt: skip
+        self._database.execute("INSERT INTO unsettled (sha256, source) VALUES (?, ?)", (digest, source))
+        self._database.after_commit(lambda: self._write_file(source))
         plan = self.get(plan_id)
         if approved:
             self._write_down(plan, status, note="", by=by)
@@ -249,21 +264,6 @@ class PlanRegister(PlanCatalogue):
             by=by,
         )
 
-    def _checked(self, source: bytes, name: str, description: str) -> str:
-        if len(source) > self._max_plan_bytes:
-            raise InvalidInputError(f"the plan has {len(source)} bytes and this node takes {self._max_plan_bytes}")
-        if not source.strip():
-            raise InvalidInputError("the plan is empty")
-        name = name.strip()
-        if not name or len(name) > MAX_NAME_LENGTH or visible_text(name) != name or "\n" in name or "\t" in name:
-            raise InvalidInputError(
-                f"a plan's name is 1 to {MAX_NAME_LENGTH} visible characters on one line, "
-                f"not {visible_text(name[:80])!r}"
-            )
-        if len(description) > MAX_TEXT_LENGTH:
-            raise InvalidInputError(f"the description has {len(description)} characters, more than {MAX_TEXT_LENGTH}")
-        return name
-
     def _refuse_flood(self, researcher_id: str) -> None:
         counted = self._database.rows(
             "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'", (researcher_id,)
@@ -274,21 +274,15 @@ class PlanRegister(PlanCatalogue):
                 "the most that this node keeps: wait for its owner to decide"
             )
 
+    def _write_file(self, source: bytes) -> None:
+        try:
+            self.store.write(source, durably=False)
+        except StorageError as error:
+            logger.warning("the file of a plan will be written when that is possible: %s", error)
+
     def _forget_bytes(self, sha256: str) -> None:
         try:
             if self.find(sha256) is None:
                 self.store.remove(sha256)
         except StorageError as error:
             logger.warning("the bytes of a deleted plan stay until the next sweep: %s", error)
-
-
-def read_plan_file(path: Path, max_bytes: int) -> bytes:
-    """Return the bytes of an owner's plan file. Raises InvalidInputError when it cannot be read or is too large."""
-    try:
-        with path.open("rb") as file:
-            source = file.read(max_bytes + 1)
-    except OSError as error:
-        raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from error
-    if len(source) > max_bytes:
-        raise InvalidInputError(f"the training plan {path} has more than the {max_bytes} bytes that this node takes")
-    return source

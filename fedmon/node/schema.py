@@ -48,6 +48,11 @@ _VERSION_1 = (
     )""",
     "CREATE INDEX plans_minified ON plans (minified_sha256)",
     "CREATE INDEX plans_name ON plans (name)",
+    "CREATE INDEX plans_researcher ON plans (researcher_id, status)",
+    """CREATE TABLE unsettled (
+        sha256 TEXT PRIMARY KEY NOT NULL REFERENCES plans (sha256) ON DELETE CASCADE,
+        source BLOB NOT NULL
+    )""",
     """CREATE TABLE requesters (
         plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
         researcher_id TEXT NOT NULL,

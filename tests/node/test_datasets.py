@@ -271,6 +271,27 @@ def test_a_removed_dataset_is_gone_and_its_file_stays(register: DatasetRegister,
             act("patients")
 
 
+def test_what_an_undone_transaction_added_is_not_remembered(
+    database: Database, register: DatasetRegister, table: Path
+) -> None:
+    first = _add(register, table)
+    inside: list[int] = []
+
+    def fail() -> None:
+        with database.transaction():
+            _add(register, table, name="second", tags=["heart"])
+            inside.append(len(register.all()))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert inside == [2]
+    assert register.all() == [first]
+    register.all().clear()
+    assert register.all() == [first]
+
+
 def test_what_was_measured_elsewhere_is_taken_as_it_is(register: DatasetRegister, table: Path) -> None:
     measured = measure(table, "csv")
     table.unlink()

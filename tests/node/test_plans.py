@@ -209,6 +209,7 @@ def test_a_decision_is_about_the_bytes_that_were_shown(plans: PlanRegister) -> N
 
 def test_bytes_that_were_altered_on_the_disk_cannot_be_approved(plans: PlanRegister, tmp_path: Path) -> None:
     plan = plans.request(_approval(), SOURCE)
+    plans.settle()
     (tmp_path / "plans" / plan.sha256).write_bytes(b"something else")
 
     with pytest.raises(StorageError, match="no longer holds the bytes"):
@@ -420,10 +421,11 @@ def test_only_code_that_does_not_parse_is_told_and_told_once(plans: PlanRegister
     assert plans.get(big.plan_id).problem == "takes too long"
 
 
-def test_a_researcher_cannot_fill_the_disk_with_undecided_plans(plans: PlanRegister) -> None:
-    for number in range(MAX_PENDING_PER_RESEARCHER):
-        source = b"x = %d" % number
-        plans.request(_approval(source), source)
+def test_a_researcher_cannot_fill_the_disk_with_undecided_plans(database: Database, plans: PlanRegister) -> None:
+    with database.transaction():
+        for number in range(MAX_PENDING_PER_RESEARCHER):
+            source = b"x = %d" % number
+            plans.request(_approval(source), source)
 
     with pytest.raises(ConflictError, match="200 undecided plans"):
         plans.request(_approval(), SOURCE)
@@ -432,6 +434,53 @@ def test_a_researcher_cannot_fill_the_disk_with_undecided_plans(plans: PlanRegis
     assert plans.request(_approval(researcher_id="s"), SOURCE).status is PENDING
     plans.decide(plans.all()[0].plan_id, REJECTED)
     assert plans.request(_approval(OTHER_LAYOUT), OTHER_LAYOUT).status is PENDING
+
+
+def test_bytes_whose_file_a_power_cut_took_are_written_again(
+    plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path
+) -> None:
+    requested, registered = plans.request(_approval(), SOURCE), plans.register(OTHER_LAYOUT, name="own")
+    for path in (tmp_path / "plans").iterdir():
+        path.write_bytes(b"")
+
+    again = PlanRegister(database, tmp_path / "plans", audit=audit)
+
+    assert [again.source(plan.sha256) for plan in (requested, registered)] == [SOURCE, OTHER_LAYOUT]
+    assert database.rows("SELECT * FROM unsettled") == []
+
+
+@pytest.mark.parametrize("step", ["approve", "check", "start"])
+def test_bytes_are_kept_twice_only_until_their_file_is_safe(
+    plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path, step: str
+) -> None:
+    plan = plans.request(_approval(), SOURCE)
+    before = len(database.rows("SELECT * FROM unsettled"))
+
+    if step == "approve":
+        plans.decide("plan", APPROVED)
+    elif step == "check":
+        plans.record_verdict(plan.sha256, Verdict())
+    else:
+        PlanRegister(database, tmp_path / "plans", audit=audit)
+
+    assert (before, len(database.rows("SELECT * FROM unsettled"))) == (1, 0)
+    assert plans.source(plan.sha256) == SOURCE
+
+
+def test_a_plan_folder_that_cannot_be_written_delays_only_the_file(
+    plans: PlanRegister, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plans").rmdir()
+    plan = plans.request(_approval(), SOURCE)
+    with pytest.raises(StorageError, match="cannot write the plan file"):
+        plans.decide("plan", APPROVED)
+    (tmp_path / "plans").mkdir()
+
+    approved = plans.decide("plan", APPROVED)
+
+    assert "will be written when that is possible" in caplog.text
+    assert approved.plan.status is APPROVED
+    assert plans.source(plan.sha256) == SOURCE
 
 
 def test_a_sweep_removes_only_files_without_a_record(plans: PlanRegister) -> None:
