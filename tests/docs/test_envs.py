@@ -1,0 +1,96 @@
+"""The files under envs/ fit the program: the service, the conda environment, the pins."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, SettingsError
+from tests.support.node_process import fedmon
+
+ENVS = Path(__file__).parents[2] / "envs"
+UNIT = ENVS / "fedmon-node.service"
+
+
+@pytest.fixture
+def service() -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # keys of a unit are case-sensitive
+    parser.read(UNIT)
+    return parser["Service"]
+
+
+def test_the_service_runs_a_verb_that_exists(service: configparser.SectionProxy) -> None:
+    _, *words = service["ExecStart"].split()
+    verb, options = words[:2], [word for word in words if word.startswith("--")]
+
+    shown = fedmon(*verb, "--help")
+
+    assert shown.returncode == 0
+    assert all(option in shown.stdout for option in options)
+
+
+def test_the_service_is_not_started_again_for_what_stays_wrong(service: configparser.SectionProxy) -> None:
+    kept_down = {int(code) for code in service["RestartPreventExitStatus"].split()}
+
+    assert kept_down == {error.exit_code for error in (SettingsError, NotFoundError, ConflictError, FolderInUseError)}
+    assert service["Restart"] == "on-failure"
+    assert float(service["TimeoutStopSec"]) > 5
+
+
+def test_the_service_writes_into_its_own_folder_alone(service: configparser.SectionProxy) -> None:
+    assert service["ProtectSystem"] == "strict"
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["CapabilityBoundingSet"] == ""
+    assert f"/var/lib/{service['StateDirectory']}/" in service["ExecStart"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_finds_nothing_wrong_with_the_service(tmp_path: Path) -> None:
+    copy = tmp_path / UNIT.name
+    copy.write_text(
+        re.sub(r"/opt/fedmon/bin/fedmon", sys.executable, UNIT.read_text()).replace(
+            "fedmon\nGroup=fedmon", "root\nGroup=root"
+        )
+    )
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
+    )
+
+    assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
+
+
+def test_the_conda_environment_installs_this_project_with_its_pins() -> None:
+    document = yaml.safe_load((ENVS / "environment.yaml").read_text())
+    python, _, pip = document["dependencies"]
+    options = [line.split() for line in pip["pip"]]
+
+    assert python == "python>=3.11"
+    assert {name: (ENVS / value.partition("[")[0]).exists() for name, value in options} == {
+        "--constraint": True,
+        "--editable": True,
+    }
+
+
+def test_each_package_that_we_need_is_pinned_to_a_version_that_fits() -> None:
+    lines = (ENVS / "constraints.txt").read_text().splitlines()
+    pins = {
+        re.sub(r"[-_.]+", "-", name).lower(): version
+        for name, _, version in (line.partition("==") for line in lines if not line.startswith("#"))
+    }
+    needed = [Requirement(text) for text in importlib.metadata.requires("fedmon") or []]
+
+    assert len(needed) > 20
+    for requirement in needed:
+        assert requirement.specifier.contains(pins[re.sub(r"[-_.]+", "-", requirement.name).lower()]), requirement
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines if not line.startswith("#"))
