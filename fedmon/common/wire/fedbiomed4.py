@@ -74,7 +74,7 @@ def decode_request(payload: bytes) -> AnyRequest:
     """Decode what a researcher sends. Raises InvalidMessageError, with the code of what is wrong."""
     document = _document(payload)
     command = document.get("command")
-    if command in NOT_RUN_HERE:
+    if isinstance(command, str) and command in NOT_RUN_HERE:
         raise InvalidMessageError(
             f"command {command!r} is not run by this node on this wire", code=ErrorCode.UNSUPPORTED.value
         )
