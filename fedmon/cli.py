@@ -8,11 +8,12 @@ import json
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from fedmon import __version__
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.log import configure_cli_logging, escape_control
 
 _USAGE_ERROR = 2
@@ -98,10 +99,33 @@ def _run(words: Sequence[str]) -> int:
         return _USAGE_ERROR
     app = importlib.import_module(verb.module).app
     if verb.shares_app:
-        app(args=words, prog_name="fedmon")
-    else:
-        app(args=rest, prog_name=f"fedmon {name}")
-    return 0
+        return _call(app, words, "fedmon")
+    return _call(app, rest, f"fedmon {name}")
+
+
+def _call(app: Any, words: Sequence[str], name: str) -> int:
+    """Run an app and return its exit code. Raises InvalidInputError for wrong use, such as an unknown option."""
+    import typer
+
+    # Typer brings a click of its own in some versions and the library in others; this finds the one in use.
+    wrong_use: type[Exception] = typer.BadParameter.__mro__[2]
+    try:
+        code = app(args=list(words), prog_name=name, standalone_mode=False)
+    except typer.Abort:
+        _complain("aborted")
+        return 1
+    except wrong_use as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stdout.write(f"{error}\n")
+            return _USAGE_ERROR
+        raise InvalidInputError(_described(error)) from None
+    return code if isinstance(code, int) else 0
+
+
+def _described(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    where = f"; see: {context.command_path} --help" if context is not None else ""
+    return f"{' '.join(str(error.format_message()).split()).rstrip('.')}{where}"
 
 
 def _report(error: FedmonError, *, as_json: bool) -> None:

@@ -16,6 +16,7 @@ app = typer.Typer(
     help="Run a broker, keep its users, and run the file repository.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command()(start)

@@ -16,6 +16,7 @@ config_app = typer.Typer(
     name="config",
     help="The files that run a broker in production: compose, mosquitto and access lists.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 ClientCertificates = Annotated[
     bool,
@@ -26,7 +27,7 @@ ClientCertificates = Annotated[
 @config_app.command("show")
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="One file, such as mosquitto.conf or acl/nodes; default: all.")
+        str | None, typer.Argument(metavar="FILE", help="One file, such as mosquitto.conf or acl/nodes; default: all.")
     ] = None,
     client_certificates: ClientCertificates = False,
     as_json: Json = False,
@@ -46,7 +47,7 @@ def show(
 
 @config_app.command("write")
 def write(
-    folder: Annotated[pathlib.Path, typer.Argument(help="Folder to write them to, such as broker/.")],
+    folder: Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="Folder to write them to, such as broker/.")],
     client_certificates: ClientCertificates = False,
     as_json: Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from fedmon.common.errors import SettingsError
 from fedmon.common.settings import read_secret
 
 repository_app = typer.Typer(
-    name="repository", help="Keep files that are too large for a message.", no_args_is_help=True
+    name="repository", help="Keep files that are too large for a message.", no_args_is_help=True, rich_markup_mode=None
 )
 
 

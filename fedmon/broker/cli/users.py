@@ -16,7 +16,9 @@ from fedmon.broker.users import Users
 from fedmon.common.errors import SettingsError
 from fedmon.common.settings import read_secret
 
-user_app = typer.Typer(name="user", help="Add, list and remove the users of a broker.", no_args_is_help=True)
+user_app = typer.Typer(
+    name="user", help="Add, list and remove the users of a broker.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _TOLD = {
     Reload.DONE: "the running broker read its users again",
@@ -28,7 +30,9 @@ _TOLD = {
 
 @user_app.command("add")
 def add_user(
-    name: Annotated[str, typer.Argument(help="User name; it is the party's id: node id or researcher id.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="User name; it is the party's id: node id or researcher id.")
+    ],
     role: Annotated[Role, typer.Option(help="What the user is, and so what it may write and hear.")],
     password_file: Annotated[
         pathlib.Path | None,
@@ -94,7 +98,7 @@ def list_users(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @user_app.command("remove")
 def remove_user(
-    name: Annotated[str, typer.Argument(help="Name of the user.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
