@@ -9,7 +9,7 @@ import msgspec
 
 from fedmon.common.errors import ConnectionFailedError, NotConnectedError
 from fedmon.common.settings import BrokerSettings
-from fedmon.common.wire.transport import Link, Transport
+from fedmon.common.wire.transport import Link, Transport, Will
 
 CONNECT_SHARE = 0.9
 """Part of the caller's timeout after which the transport gives up, so that it can say why before the caller must."""
@@ -66,9 +66,9 @@ class Connection:
             self.close()
             raise
 
-    def close(self) -> None:
-        """Disconnect in order."""
-        self._transport.stop()
+    def close(self, farewell: Will | None = None) -> None:
+        """Send a last message where there is one, and disconnect in order."""
+        self._transport.stop(farewell=farewell)
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
         """Send a message, or return False when there is no connection."""

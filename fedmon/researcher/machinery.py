@@ -22,7 +22,7 @@ from fedmon.common.wire.messages import (
     Reply,
     SampleBatch,
 )
-from fedmon.common.wire.transport import Link
+from fedmon.common.wire.transport import Link, Will
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection
 from fedmon.researcher.decisions import Decisions
@@ -137,10 +137,16 @@ class Machinery:
         for stream in self._logs.streams:
             stream.remove()
 
-    def farewell(self) -> None:
-        """Give the leases back; after the thread of the inbox has ended."""
-        if self._connection.is_connected:
-            self._leases.change((), time.monotonic())
+    def farewell(self) -> Will | None:
+        """Give the leases back, after the thread of the inbox has ended; return the last message to send.
+
+        It goes to ourselves, and the broker's word that it has it means that it has everything before it too: a socket
+        that is closed with something unread in it makes the broker forget what it has not read yet.
+        """
+        if not self._connection.is_connected:
+            return None
+        self._leases.change((), time.monotonic())
+        return Will(topic=self._marker_topic, payload=b"end", qos=1, retain=False)
 
     def _want(self) -> None:
         with self._lock:

@@ -108,8 +108,7 @@ class Parts:
         """End in order: who listens, what arrives, the connection, what is to be written."""
         self.machinery.close_all()
         self.inbox.stop()
-        self.machinery.farewell()
-        self.connection.close()
+        self.connection.close(self.machinery.farewell())
         self.dispatcher.stop()
         self.replies.stop()
 
