@@ -19,6 +19,7 @@ from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
+from tests.broker.certificates import make_broker_certificate, make_client_authority, make_client_certificate
 from tests.broker.party import Party, RefusedError
 from tests.broker.shell import FEDMON, answer, fedmon_broker, foreground
 from tests.support.requirements import require
@@ -171,6 +172,53 @@ def test_users_on_every_address_without_tls_are_warned_of(tmp_path: Path) -> Non
 
     with foreground("start", "--host", "0.0.0.0", "--port", "0", "--data-dir", tmp_path) as running:
         assert "no TLS" in running.facts["warnings"][0]
+
+
+def test_with_a_certificate_in_its_folder_it_speaks_tls(tmp_path: Path) -> None:
+    require_engine("mosquitto")
+    with_one_user(tmp_path)
+    make_broker_certificate(tmp_path)
+    certificates = tmp_path / "certificates"
+
+    with foreground("start", "--port", "0", "--data-dir", tmp_path) as running:
+        facts = running.facts
+        with Party(
+            port_of(facts["url"]),
+            client_id="x",
+            credentials=("hospital-a", PASSWORD),
+            ca_file=certificates / "ca.crt",
+        ):
+            pass
+        plain = Party(port_of(facts["url"]), client_id="x", credentials=("hospital-a", PASSWORD))
+        with pytest.raises(RefusedError), plain:
+            pass
+
+    assert facts["url"].startswith("mqtts://127.0.0.1:")
+    assert (facts["tls"], facts["warnings"]) == (True, [])
+
+
+def test_with_client_certificates_it_needs_the_authorities_and_no_password(tmp_path: Path) -> None:
+    require_engine("mosquitto")
+    make_broker_certificate(tmp_path)
+    certificates = tmp_path / "certificates"
+    start = ("start", "--port", "0", "--data-dir", tmp_path, "--client-certificates")
+
+    refused = fedmon_broker(*start)
+    for name in ("nodes", "researchers"):
+        make_client_authority(certificates, name)
+    certificate = make_client_certificate(certificates, "nodes", "hospital-a")
+    with (
+        foreground(*start) as running,
+        Party(
+            port_of(running.facts["url"]), client_id="x", certificate=certificate, ca_file=certificates / "ca.crt"
+        ) as node,
+    ):
+        node.subscribe("general/status/hospital-a")
+        node.publish("general/status/hospital-a", b"online")
+        node.wait_for("general/status/hospital-a")
+
+    assert refused.returncode == 1
+    assert "nodes-ca.crt is missing" in refused.stderr
 
 
 def test_presence_survives_a_restart_of_mosquitto(tmp_path: Path) -> None:
