@@ -17,6 +17,8 @@ from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.fedbiomed4_messages import PROTOCOL_VERSION, LogText
 from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage
 from fedmon.common.wire.messages import (
+    AddScalar,
+    Approval,
     ApprovalReply,
     Error,
     ErrorCode,
@@ -33,6 +35,7 @@ from fedmon.common.wire.messages import (
     SearchReply,
     TrainingPlanStatusReply,
 )
+from fedmon.researcher.submitting import StatusByUrl
 
 DOWNLOADED = 200
 NOT_DOWNLOADED = 0
@@ -45,6 +48,7 @@ _PLAN_STATUS = {
     PlanStatus.PENDING: "Pending",
     None: PLAN_STATUS_UNKNOWN,
 }
+_OURS = ("protocol_version", "t")
 _ERROR_NUMBERS = {
     ErrorCode.UNKNOWN_COMMAND: ErrorNumbers.FB319,
     ErrorCode.UNSUPPORTED: ErrorNumbers.FB319,
@@ -88,6 +92,8 @@ def _told(message: Message) -> dict[str, Any] | None:
         case Error():
             number = _ERROR_NUMBERS.get(message.code, ErrorNumbers.FB301)
             return {"errnum": number.value, "extra_msg": message.reason}
+        case AddScalar():
+            return {name: value for name, value in msgspec.to_builtins(message).items() if name not in _OURS}
         case LogRecord():
             return {
                 "researcher_id": UNKNOWN_RESEARCHER,
@@ -106,10 +112,10 @@ def _told(message: Message) -> dict[str, Any] | None:
     return None
 
 
-def request_of(message: HistoricMessage) -> tuple[type[Request], dict[str, Any]]:
+def request_of(message: HistoricMessage, *, by_url: bool) -> tuple[type[Request], dict[str, Any]]:
     """Return which request of ours a message of version 4.4 is, and its fields beside the envelope.
 
-    Raises InvalidMessageError for what no node of ours serves.
+    ``by_url`` tells that the nodes know plans by a URL. Raises InvalidMessageError for what they do not serve.
     """
     command = message.get_param("command")
     match command:
@@ -119,6 +125,11 @@ def request_of(message: HistoricMessage) -> tuple[type[Request], dict[str, Any]]
             return ListDatasets, {}
         case "search":
             return SearchDatasets, {"tags": message.get_param("tags")}
+        case "approval" if by_url:
+            url, description = message.get_param("training_plan_url"), message.get_param("description")
+            return Approval, {"name": "", "description": description, "sha256": "", "size_bytes": 0, "url": url}
+        case "training-plan-status" if by_url:
+            return StatusByUrl, {"sha256": "", "url": message.get_param("training_plan_url")}
         case "approval" | "training-plan-status":
             raise InvalidMessageError(
                 f"{command} by URL says nothing of the plan's bytes, which an approval is about: hand the plan itself "

@@ -7,8 +7,12 @@ from typing import Any, Self
 
 import msgspec
 
-from fedmon.common.wire.codec import decode_document, decode_reply
-from fedmon.common.wire.messages import PlanDecision, Reply
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.wire.messages import AnyReply, PlanDecision, Reply
+
+# What is kept was checked when it came, and may be longer than a message of our own wire.
+_decode_reply = msgspec.json.Decoder(AnyReply).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +38,7 @@ class KeptReply(msgspec.Struct, frozen=True, kw_only=True):
     """A reply that nobody had taken; ``redelivered`` when a crash left open whether somebody had."""
 
     key: int
+    command: str
     message: Keepable
     redelivered: bool = False
 
@@ -60,9 +65,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def recovered(cls, stored: Mapping[str, Any], *, handed: bool) -> Self:
         """Read an entry from disk. Raises InvalidMessageError for what is none."""
         payload = stored.get("payload")
-        content = payload.encode() if isinstance(payload, str) else b""
-        message = Document(fields=decode_document(content)) if stored.get("foreign") else decode_reply(content)
-        return cls.of(message, redelivered=handed)
+        try:
+            content = payload.encode() if isinstance(payload, str) else b""
+            return cls.of(_message(content, foreign=bool(stored.get("foreign"))), redelivered=handed)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidMessageError(f"it is no message: {error}") from None
 
     def stored(self) -> dict[str, Any]:
         """Return what is written to the disk."""
@@ -71,5 +78,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def kept(self, key: int) -> KeptReply:
         """Return the message again."""
-        message = Document(fields=msgspec.json.decode(self.payload)) if self.foreign else decode_reply(self.payload)
-        return KeptReply(key=key, message=message, redelivered=self.redelivered)
+        message = _message(self.payload, foreign=self.foreign)
+        return KeptReply(key=key, command=self.command, message=message, redelivered=self.redelivered)
+
+
+def _message(payload: bytes, *, foreign: bool) -> Keepable:
+    return Document(fields=_decode_fields(payload)) if foreign else _decode_reply(payload)

@@ -131,15 +131,15 @@ class Replies:
         self,
         commands: Collection[str] | None = None,
         *,
-        wanted: Callable[[str], bool] | None = None,
+        wanted: Callable[[Entry], bool] | None = None,
         limit: int | None = None,
-        timeout_s: float = 0.0,
+        timeout_s: float | None = 0.0,
     ) -> list[KeptReply]:
         """Take what is kept of these commands, or of all, oldest first; what is not asked for stays.
 
-        ``wanted`` chooses by the id of the request that was answered. Waits up to ``timeout_s`` for the first. What a
-        thread took leaves the disk when it takes again, at `confirm`, or at `stop`: after a crash in between, it comes
-        again marked ``redelivered``.
+        ``wanted`` chooses further. Waits up to ``timeout_s``, null for ever, for the first. What a thread took leaves
+        the disk when it takes again, at `confirm`, or at `stop`: after a crash in between, it comes again marked
+        ``redelivered``.
         """
         with self._changed:
             self._gone.extend(self._handed.pop(threading.get_ident(), ()))
@@ -190,9 +190,9 @@ class Replies:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _matching(self, commands: Collection[str] | None, wanted: Callable[[str], bool] | None) -> Iterator[int]:
+    def _matching(self, commands: Collection[str] | None, wanted: Callable[[Entry], bool] | None) -> Iterator[int]:
         for key, entry in self._kept.items():
-            if (commands is None or entry.command in commands) and (wanted is None or wanted(entry.id)):
+            if (commands is None or entry.command in commands) and (wanted is None or wanted(entry)):
                 yield key
 
     # --- the thread that writes --------------------------------------------------------------------------------------

@@ -1,0 +1,196 @@
+"""`Messaging`: one connection, as scripts of Fed-BioMed 4.4 use it; messages are dictionaries in its words."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fedmon.common.errors import ConnectionFailedError, InvalidInputError
+from fedmon.common.ids import NodeId, checked_id
+from fedmon.common.settings import Host
+from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
+from fedmon.common.wire.historic_messages import HistoricMessage, ResearcherMessages
+from fedmon.common.wire.messages import Message, Reply, Request
+from fedmon.researcher.dispatcher import Subscription
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.historic_forms import REPLY_COMMANDS, historic, request_of
+from fedmon.researcher.parts import Parts
+from fedmon.researcher.pending import Waiting
+from fedmon.researcher.posts import Posts
+
+logger = logging.getLogger(__name__)
+
+MAX_TOLD = 1_000
+ECHOED = ("sequence", "job_id", "training_plan_url")
+"""Fields that a reply of version 4.4 repeats from its request."""
+
+MessageHandler = Callable[..., object]
+"""Called as ``handler(msg=..., topic=...)``, on the thread of the callbacks."""
+
+
+class ComponentType(enum.Enum):
+    """Which side a `Messaging` is on."""
+
+    RESEARCHER = 1
+    NODE = 2
+
+
+class Messaging:
+    """A researcher's connection to its nodes. Every method is safe from any thread.
+
+    It heals itself: a lost connection is not failed but comes back. With a handler, replies to `send_message`, logs
+    and metrics go to it; without one, replies wait in the queue of `Requests`. With a ``federation`` it uses that
+    one's connection, started or not.
+    """
+
+    def __init__(
+        self,
+        on_message: MessageHandler | None,
+        messaging_type: ComponentType = ComponentType.RESEARCHER,
+        messaging_id: int | str = "",
+        mqtt_broker: str = "localhost",
+        mqtt_broker_port: int = 1883,
+        *,
+        federation: Federation | None = None,
+    ) -> None:
+        if messaging_type is not ComponentType.RESEARCHER:
+            raise InvalidInputError(
+                f"messaging_type is {messaging_type!r}: this is a researcher's connection, ComponentType.RESEARCHER; "
+                "a node is started by `fedmon node start`"
+            )
+        if federation is None:
+            place = Host(host=mqtt_broker, port=int(mqtt_broker_port))
+            researcher_id = checked_id(str(messaging_id), what="messaging_id") if messaging_id != "" else None
+            federation = Federation(f"mqtt://{place}", researcher_id=researcher_id)
+        self.federation = federation
+        self._handler = on_message
+        self._lock = threading.Lock()
+        self._posts: Posts | None = None
+        self._told: list[Waiting] = []
+        self._deliveries: list[Subscription] = []
+        self._failed: ConnectionFailedError | None = None
+        self._stopped = threading.Event()
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the historic signature
+        """Connect; with ``block`` return only after `stop`.
+
+        Raises ConnectionFailedError or IdInUseError within the timeout of the settings, naming host, port and cause.
+        """
+        try:
+            self.federation.start()
+        except ConnectionFailedError as error:
+            self._failed = error
+            raise
+        self._failed = None
+        self._stopped.clear()
+        if self._handler is not None and not self._deliveries:
+            self._deliveries = [
+                self.federation.on("telemetry", lambda message: self._hand_over(message, MONITORING)),
+                self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
+            ]
+        if block:
+            self._stopped.wait()
+
+    def stop(self) -> None:
+        """Disconnect; may be called twice, and be followed by `start`."""
+        deliveries, self._deliveries = self._deliveries, []
+        for delivery in deliveries:
+            delivery.remove()
+        self.federation.close()
+        with self._lock:
+            self._posts, self._told = None, []
+        self._stopped.set()
+
+    def is_connected(self) -> bool:
+        """Tell whether messages can be sent at this moment."""
+        parts = self._parts()
+        return parts is not None and parts.connection.is_connected
+
+    def is_failed(self) -> bool:
+        """Tell whether there is no connection and none is tried any more."""
+        parts = self._parts()
+        return self._failed is not None if parts is None else parts.connection.final_error() is not None
+
+    def default_send_topic(self) -> str:
+        """Return the topic of what goes to every node, in the words of version 4.4."""
+        return NODES
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def send_message(self, msg: dict[str, Any], client: str | None = None) -> None:
+        """Send a request to one node, or to all when no ``client`` is named.
+
+        Without a connection it is logged and nothing is sent. Raises InvalidMessageError for what is no request of a
+        researcher, or one that no node here serves.
+        """
+        message = ResearcherMessages.format_outgoing_message(msg)
+        nodes = None if client is None else [NodeId(checked_id(str(client), what="client"))]
+        parts = self._parts()
+        if parts is None or not parts.connection.is_connected:
+            logger.error("%s was not sent: %s", message.kind, self._lost())
+            return
+        kind, fields = request_of(message, by_url=not parts.dialect.plans_inline)
+        request = parts.asker.request(kind, **fields)
+        if self._handler is None:
+            self._post(request, message, nodes)
+        else:
+            self._tell(request, nodes)
+
+    def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:
+        """Log that only nodes send errors; nothing is sent."""
+        logger.warning(
+            "a researcher sends no errors; not sent to %s: %s %s",
+            researcher_id,
+            getattr(errnum, "value", errnum),
+            extra_msg,
+        )
+
+    @property
+    def posts(self) -> Posts:
+        """What was sent without waiting. Raises InvalidInputError while not started."""
+        with self._lock:
+            if self._posts is None:
+                self._posts = Posts(self.federation.parts)
+            return self._posts
+
+    def _post(self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None) -> None:
+        fields = message.get_dict()
+        command = REPLY_COMMANDS.get(fields["command"], fields["command"])
+        echoed = {name: fields[name] for name in ECHOED if name in fields}
+        if not self.posts.send(request, nodes, command=command, echoed=echoed):
+            logger.error("%s was not sent: %s", message.kind, self._lost())
+
+    def _tell(self, request: Request, nodes: list[NodeId] | None) -> None:
+        parts = self.federation.parts
+        delivery = Subscription(lambda reply: self._hand_over(reply, REPLIES), lambda _: None)
+
+        def answered(reply: Reply) -> None:
+            parts.dispatcher.call(delivery, (reply,), urgent=True)
+
+        waiting = parts.asker.tell(request, nodes, on_answer=answered)
+        with self._lock:
+            self._told.append(waiting)
+            forgotten, self._told = self._told[:-MAX_TOLD], self._told[-MAX_TOLD:]
+        for one in forgotten:
+            parts.pending.close(one, taken=True)
+
+    def _hand_over(self, message: Message, topic: str) -> None:
+        if self._handler is not None:
+            self._handler(msg=historic(message), topic=topic)
+
+    def _parts(self) -> Parts | None:
+        try:
+            return self.federation.parts
+        except InvalidInputError:
+            return None
+
+    def _lost(self) -> str:
+        parts = self._parts()
+        if parts is None:
+            return str(self._failed or "the connection is not started: call start()")
+        return str(parts.connection.final_error() or parts.connection.lost_error())

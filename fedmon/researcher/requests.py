@@ -1,0 +1,279 @@
+"""`Requests`: the names, arguments, defaults and results that scripts of Fed-BioMed 4.4 know, over our machinery.
+
+Timeouts are caps: each call ends as soon as everybody expected has answered. What cannot be done is logged, and the
+result is then as empty as it was there; `Federation` raises and explains instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedmon.common.errors import FedmonError, InvalidMessageError
+from fedmon.common.log import escape_control
+from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
+from fedmon.common.wire.messages import AddScalar, SampleBatch
+from fedmon.researcher import handing_in
+from fedmon.researcher.asking import checked_timeout
+from fedmon.researcher.dispatcher import Subscription
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.historic_asking import asked, asked_for_datasets, explain, has_answered
+from fedmon.researcher.historic_forms import historic
+from fedmon.researcher.kept import Document, KeptReply
+from fedmon.researcher.messaging import Messaging
+from fedmon.researcher.node_log import log_as_node
+from fedmon.researcher.one_per_process import OnePerProcess
+from fedmon.researcher.reply_queue import ReplyQueue
+from fedmon.researcher.responses import Responses
+from fedmon.researcher.tables import text_table
+
+if TYPE_CHECKING:
+    from fedmon.common.training_plan import TrainingPlan
+
+    Plan = str | Path | type[TrainingPlan] | TrainingPlan
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+Names = list[str]
+Datasets = dict[str, list[Message]]
+
+Telemetry = SampleBatch | AddScalar
+
+
+class Requests(metaclass=OnePerProcess):
+    """The requests of one researcher's process; there is one object of it, however often it is made.
+
+    Connects at once, as the settings file and the environment say, or over ``mess``: a `Messaging` or a `Federation`.
+    Every method is safe from any thread. A context manager; `close` lets the next construction connect anew.
+    """
+
+    def __init__(self, mess: Any = None) -> None:
+        if mess is not None and not isinstance(mess, Messaging | Federation):
+            logger.warning("mess is ignored: a %s is neither a Messaging nor a Federation", type(mess).__name__)
+            mess = None
+        self._owned = mess is None
+        if not isinstance(mess, Messaging):
+            mess = Messaging(None, federation=mess or Federation())
+        self.messaging: Messaging = mess
+        self.messaging.start(block=False)
+        self._federation = self.messaging.federation
+        self.queue = ReplyQueue(self._federation.parts.replies, self._told)
+        self._logs = self._federation.logs(level="DEBUG")
+        self._monitor: Subscription | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """End what this began; the connection too, unless it was handed in. May be called twice."""
+        type(self).forget(self)
+        self.remove_monitor_callback()
+        self._logs.remove()
+        if self._owned:
+            self.messaging.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get_messaging(self) -> Messaging:
+        """Return the connection."""
+        return self.messaging
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def on_message(self, msg: Message, topic: str) -> None:
+        """Take a message as if it had arrived on a topic of version 4.4, or one below; what is wrong is logged."""
+        parts = self._federation.parts
+        try:
+            parent = handing_in.parent_of(topic)
+            if handing_in.is_ours(msg):
+                own_topic, payload = handing_in.own_payload(
+                    msg, topic, researcher_id=parts.researcher_id, instance=parts.instance
+                )
+                parts.inbox.put(own_topic, payload, retained=False)
+                return
+            message = handing_in.checked(msg, topic, researcher_id=parts.researcher_id).get_dict()
+        except InvalidMessageError as error:
+            logger.error("message on topic %r ignored: %s", topic, error)  # noqa: TRY400 - the message says it all
+            return
+        if parent == LOGGER:
+            self.print_node_log_message(message)
+        elif parent == MONITORING:
+            self._hand_to_monitor(message)
+        else:
+            self.queue.add(message)
+
+    def send_message(self, msg: Message, client: str | None = None, add_sequence: bool = False) -> int | None:  # noqa: FBT001, FBT002 - historic
+        """Send a request to one node, or to all; its replies wait in the queue.
+
+        Returns the sequence number that ``add_sequence`` gave it, else null. Raises InvalidMessageError for what is no
+        request; nothing is sent then.
+        """
+        sequence = self._federation.parts.pending.next_sequence() if add_sequence else None
+        self.messaging.send_message(msg if sequence is None else {**msg, "sequence": sequence}, client=client)
+        return sequence
+
+    def get_messages(self, commands: Collection[str] = [], time: float = 0.0) -> Responses:
+        """Take messages of these commands, or all, out of the queue; others stay.
+
+        Waits up to ``time`` seconds, and no longer than until what was sent is answered.
+        """
+        kept = self.messaging.posts.collect(
+            _words(commands), timeout_s=max(0.0, time), own_only=False, while_replies=False
+        )
+        return Responses([self._told(one) for one in kept])
+
+    def get_responses(
+        self,
+        look_for_commands: Collection[str],
+        timeout: float | None = None,
+        only_successful: bool = True,  # noqa: FBT001, FBT002 - the historic signature
+        while_responses: bool = True,  # noqa: FBT001, FBT002
+    ) -> Responses:
+        """Wait for the replies to what this thread sent by `send_message`, and take them out of the queue.
+
+        Ends as soon as everybody expected has answered, at the latest after ``timeout`` seconds, counted from the last
+        reply when ``while_responses``.
+        """
+        kept = self.messaging.posts.collect(
+            _words(look_for_commands), timeout_s=self._timeout_s(timeout), own_only=True, while_replies=while_responses
+        )
+        told = [self._told(one) for one in kept]
+        if only_successful:
+            for message in told:
+                if not message.get("success"):
+                    logger.warning("%s of node %s left out: no success", message.get("command"), message.get("node_id"))
+            told = [message for message in told if message.get("success")]
+        return Responses(told)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def ping_nodes(self) -> Names:
+        """Return the ids of the nodes that answer."""
+        outcomes = asked("ping", self._federation.ping, named=False)
+        return [] if outcomes is None else [str(node_id) for node_id in outcomes.ok]
+
+    def search(self, tags: Sequence[str], nodes: Collection[str] | None = None) -> Datasets:
+        """Return the datasets that carry every one of ``tags``, by node; nodes without any are left out.
+
+        ``tags`` is a list or tuple, else InvalidInputError is raised.
+        """
+        logger.info("searching datasets with tags %r on %s", tags, _named(nodes))
+        answered = asked_for_datasets(
+            "search", lambda: self._federation.search(tags, nodes=nodes or None), named=bool(nodes)
+        )
+        found = {node_id: datasets for node_id, datasets in answered.items() if datasets}
+        for node_id, datasets in found.items():
+            logger.info("node %s has %d datasets with tags %r", node_id, len(datasets), tags)
+        if not found:
+            logger.info("no node has a dataset with tags %r", tags)
+        return found
+
+    def list(self, nodes: Collection[str] | None = None, verbose: bool = False) -> Datasets:  # noqa: FBT001, FBT002 - historic
+        """Return the datasets that nodes offer, by node; ``verbose`` prints them as well."""
+        logger.info("listing datasets of %s", _named(nodes))
+        found = asked_for_datasets("list", lambda: self._federation.datasets(nodes=nodes or None), named=bool(nodes))
+        if verbose:
+            for node_id, datasets in found.items():
+                # Printing is what this argument asks for, and our log may be silent.
+                print(f"\n{escape_control(node_id)}: {len(datasets)} datasets\n{text_table(datasets)}")  # noqa: T201
+        return found
+
+    def training_plan_approve(
+        self,
+        training_plan: Plan,
+        description: str = "no description provided",
+        nodes: Collection[str] | None = [],
+        timeout: float | None = 5,
+    ) -> dict[str, bool]:
+        """Ask the owners of nodes to approve a training plan; tells which nodes have it now, not what was decided.
+
+        ``training_plan`` is a path, or a class or instance of `TrainingPlan`. What is not readable Python is logged and
+        not sent, and the result is empty. A node that is named and did not take the plan is False.
+        """
+        if nodes is not None and (isinstance(nodes, str) or not isinstance(nodes, Collection)):
+            logger.error("nodes is %r, not a list of node ids: the training plan was not sent", nodes)
+            return {}
+        timeout_s = self._timeout_s(timeout)
+        try:
+            outcomes = self._federation.approve(
+                training_plan, description=str(description), nodes=nodes or None, timeout_s=timeout_s
+            )
+        except FedmonError as error:
+            logger.error("the training plan was not sent: %s", error)  # noqa: TRY400 - an error of ours says what happened
+            return {}
+        except Exception:
+            # The plan's own code made its source: that it fails is no reason to fail here.
+            logger.exception("the training plan was not sent: its own code failed")
+            return {}
+        explain("approval", outcomes, named=bool(nodes))
+        told = {str(node): outcome.ok for node, outcome in outcomes.items() if outcome.ok or has_answered(outcome)}
+        if not any(told.values()):
+            logger.info("no node has taken the training plan within %g s", timeout_s)
+        return told | {node: False for node in nodes or () if node not in told}
+
+    # --- what comes by itself -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def print_node_log_message(log: Message) -> None:
+        """Log a node's log message under ``fedmon.node.<node_id>``, with its level, on one line."""
+        log_as_node(log)
+
+    def add_monitor_callback(self, callback: Callable[[Message], object]) -> None:
+        """Call back with each message of metrics or scalars, in place of the callback before."""
+        subscription = self._federation.on("telemetry", lambda message: callback(_measured(message)))
+        with self._lock:
+            before, self._monitor = self._monitor, subscription
+        if before is not None:
+            before.remove()
+
+    def remove_monitor_callback(self) -> None:
+        """Call back no more."""
+        with self._lock:
+            before, self._monitor = self._monitor, None
+        if before is not None:
+            before.remove()
+
+    def _hand_to_monitor(self, message: Message) -> None:
+        monitor = self._monitor
+        if monitor is not None:
+            try:
+                monitor.callback(message)
+            except Exception:
+                logger.exception("the monitor callback failed")
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _told(self, kept: KeptReply) -> Message:
+        """Return a kept reply in the words of version 4.4, with what its request called itself."""
+        if isinstance(kept.message, Document):
+            told = kept.message.fields
+        else:
+            told = historic(kept.message)
+            told |= {
+                name: value for name, value in self.messaging.posts.echoed_by(kept.message.id).items() if name in told
+            }
+        return {**told, "redelivered": True} if kept.redelivered else told
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        return checked_timeout(timeout) if timeout else self._federation.parts.timeout_s
+
+
+def _measured(message: Telemetry | Message) -> Message:
+    return message if isinstance(message, dict) else historic(message)
+
+
+def _words(commands: Collection[str] | None) -> Collection[str]:
+    return [commands] if isinstance(commands, str) else commands or ()
+
+
+def _named(nodes: Collection[str] | None) -> str:
+    return f"nodes {nodes!r}" if nodes else "all nodes"

@@ -1,0 +1,367 @@
+"""The historic requests: results as version 4.4 gives them, as soon as everybody expected has answered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.echo_nodes import DATASETS, Message
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.training_plan import TrainingPlan
+from fedmon.researcher.requests import Requests
+from tests.researcher.historic.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+
+PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in rows]\n"
+LISTED = {"name", "data_type", "tags", "description", "shape", "dataset_id", "dataset_parameters"}
+
+
+class SquareRoots(TrainingPlan):
+    def init_dependencies(self) -> list[str]:
+        return ["import math"]
+
+    def train(self, rows: list[float]) -> list[float]:
+        return [row**0.5 for row in rows]
+
+
+class Broken(TrainingPlan):
+    def init_dependencies(self) -> list[str]:
+        raise ZeroDivisionError("in the plan's own code")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "roots.py"
+    path.write_text(PLAN)
+    return path
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.monotonic()
+    return call(), time.monotonic() - started
+
+
+def test_who_answers_a_ping_is_a_list_of_ids(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        requests = open_requests("a", "b")
+
+        assert requests.ping_nodes() == ["a", "b"]
+
+
+def test_datasets_are_dictionaries_by_node_without_column_types_in_a_list(
+    mosquitto: Broker, open_requests: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        requests = open_requests("a", "b")
+
+        listed, found = requests.list(), requests.search(["breast"])
+
+    assert {"a", "b"} == set(listed) == set(found)
+    assert [dataset["name"] for dataset in DATASETS] == [dataset["name"] for dataset in listed["a"]]
+    assert all(set(dataset) == LISTED for dataset in listed["b"])
+    assert all(LISTED | {"dtypes"} == set(dataset) for dataset in found["b"])
+
+
+def test_a_search_takes_a_tuple_as_well_as_a_list_and_no_bare_text(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+
+        assert requests.search(("breast", "part-1")) == requests.search(["breast", "part-1"])
+        assert [dataset["name"] for dataset in requests.search(("part-1",))["a"]] == ["table 1"]
+        with pytest.raises(InvalidInputError, match="list or tuple"):
+            requests.search("breast")
+
+
+def test_a_search_that_finds_nothing_is_empty_at_once(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+
+        found, elapsed_s = timed(lambda: requests.search(["nothing"]))
+
+    assert found == {}
+    assert elapsed_s < 1.0
+
+
+def test_only_nodes_that_are_named_are_asked(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        requests = open_requests("a", "b")
+
+        assert list(requests.list(nodes=["b"])) == ["b"]
+        assert list(requests.search(["breast"], ["b"])) == ["b"]
+        assert len(requests.list(nodes=[])) == 2
+
+    assert (len(a.sent("list")), len(b.sent("list"))) == (1, 2)
+
+
+def test_a_list_is_printed_when_it_is_to_be_verbose(
+    mosquitto: Broker, open_requests: Open, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent_about_its_own(request: Message) -> Message | None:
+        reply = b.honest(request)
+        return reply | {"datasets": [], "count": 0} if reply and request["command"] == "list" else reply
+
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as b:
+        b.answer = silent_about_its_own
+        requests = open_requests("a", "b")
+        quiet = requests.list()
+        before = capsys.readouterr().out
+
+        verbose = requests.list(verbose=True)
+
+    printed = capsys.readouterr().out
+    assert quiet == verbose
+    assert before == ""
+    assert "a: 2 datasets" in printed
+    assert "table 1" in printed
+    assert "dataset-1" in printed
+    assert "b: 0 datasets" in printed
+
+
+def test_twenty_calls_to_twenty_nodes_end_long_before_their_timeout(mosquitto: Broker, open_requests: Open) -> None:
+    names = [f"n{number:02d}" for number in range(20)]
+    with ExitStack() as nodes:
+        for name in names:
+            nodes.enter_context(EchoNode(mosquitto.port, name))
+        requests = open_requests(*names)
+
+        results, elapsed_s = timed(lambda: [requests.ping_nodes() for _ in range(20)])
+
+    assert [names] * 20 == results
+    assert elapsed_s < 5.0
+
+
+def test_every_node_of_twenty_that_is_named_counts_in_an_approval(
+    mosquitto: Broker, open_requests: Open, plan: Path
+) -> None:
+    names = [f"n{number:02d}" for number in range(20)]
+    with ExitStack() as nodes:
+        for name in names:
+            nodes.enter_context(EchoNode(mosquitto.port, name))
+        requests = open_requests(*names)
+
+        taken, elapsed_s = timed(lambda: requests.training_plan_approve(str(plan), "roots", nodes=names))
+
+    assert dict.fromkeys(names, True) == taken
+    assert elapsed_s < 5.0
+
+
+def test_an_approval_asks_everybody_when_no_node_is_named(mosquitto: Broker, open_requests: Open, plan: Path) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b"):
+        requests = open_requests("a", "b")
+
+        assert requests.training_plan_approve(plan) == {"a": True, "b": True}
+        assert requests.training_plan_approve(plan, nodes=None) == {"a": True, "b": True}
+
+    assert a.sent("approval")[0]["source"] == PLAN
+    assert a.sent("approval")[0]["description"] == "no description provided"
+
+
+def test_a_plan_may_be_a_class_or_an_instance(mosquitto: Broker, open_requests: Open) -> None:
+    instance = SquareRoots()
+    instance.add_dependency(["import statistics"])
+    with EchoNode(mosquitto.port, "a") as a:
+        requests = open_requests("a")
+
+        assert requests.training_plan_approve(SquareRoots, "a class") == {"a": True}
+        assert requests.training_plan_approve(instance, "an instance") == {"a": True}
+
+    of_class, of_instance = (request["source"] for request in a.sent("approval"))
+    assert "class SquareRoots(TrainingPlan):" in of_class
+    assert "import math" in of_class
+    assert "import statistics" not in of_class
+    assert "import statistics" in of_instance
+
+
+def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_says_why(
+    mosquitto: Broker, open_requests: Open, plan: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(request: Message) -> Message | None:
+        reply = b.honest(request)
+        if reply is None or request["command"] != "approval":
+            return reply
+        return reply | {"command": "error", "success": False, "code": "refused", "reason": "not you, says the owner"}
+
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as b:
+        b.answer = refuse
+        requests = open_requests("a", "b")
+
+        named = requests.training_plan_approve(plan, nodes=["a", "b", "c"], timeout=2)
+        everybody = requests.training_plan_approve(plan, timeout=2)
+
+    assert named == {"a": True, "b": False, "c": False}
+    assert everybody == {"a": True, "b": False}
+    assert "not you, says the owner" in caplog.text
+    assert "node c (offline)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file"),
+        (b"def broken(:\n", "not Python"),
+        (b"", "empty"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+    ],
+)
+def test_what_is_no_readable_python_is_logged_and_not_sent(
+    mosquitto: Broker,
+    open_requests: Open,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes | None,
+    why: str,
+) -> None:
+    path = tmp_path / "plan.py"
+    if content is not None:
+        path.write_bytes(content)
+    with EchoNode(mosquitto.port, "a") as a:
+        requests = open_requests("a")
+
+        result, elapsed_s = timed(lambda: requests.training_plan_approve(str(path), nodes=["a"]))
+
+        assert requests.ping_nodes() == ["a"]
+
+    assert result == {}
+    assert elapsed_s < 0.5
+    assert a.sent("approval") == []
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize(("given", "nodes"), [(object(), []), (Broken, []), (Broken(), []), (SquareRoots, "a")])
+def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
+    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture, given: Any, nodes: Any
+) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        requests = open_requests("a")
+
+        assert requests.training_plan_approve(given, nodes=nodes) == {}
+        assert requests.ping_nodes() == ["a"]
+
+    assert a.sent("approval") == []
+    assert "the training plan was not sent" in caplog.text
+
+
+def test_calls_from_many_threads_never_take_each_others_replies(
+    mosquitto: Broker, open_requests: Open, plan: Path
+) -> None:
+    names = [f"n{number}" for number in range(5)]
+    expected: dict[str, Any] = {
+        "ping": names,
+        "list": dict.fromkeys(names, 2),
+        "search": dict.fromkeys(names, 1),
+        "approve": dict.fromkeys(names, True),
+        "posted pings": [("pong", name) for name in names],
+        "posted lists": [("list", name) for name in names],
+    }
+
+    def posted(requests: Requests, command: str, reply: str, number: int) -> Any:
+        more = {"sequence": number} if command == "ping" else {}
+        requests.send_message({"command": command, "researcher_id": "alice", **more})
+        answers = requests.get_responses([reply], timeout=5)
+        assert all(answer.get("sequence", number) == number for answer in answers)
+        return sorted((answer["command"], answer["node_id"]) for answer in answers)
+
+    calls: dict[str, Callable[[Requests, int], Any]] = {
+        "ping": lambda requests, _: requests.ping_nodes(),
+        "list": lambda requests, _: {node: len(found) for node, found in requests.list().items()},
+        "search": lambda requests, _: {node: len(found) for node, found in requests.search(("part-0",)).items()},
+        "approve": lambda requests, _: requests.training_plan_approve(plan, nodes=names),
+        "posted pings": lambda requests, number: posted(requests, "ping", "pong", number),
+        "posted lists": lambda requests, number: posted(requests, "list", "list", number),
+    }
+    with ExitStack() as nodes:
+        for name in names:
+            nodes.enter_context(EchoNode(mosquitto.port, name))
+        requests = open_requests(*names)
+        results: list[tuple[str, Any]] = []
+
+        def run(name: str, first: int) -> None:
+            results.extend((name, calls[name](requests, number)) for number in range(first, first + 10))
+
+        threads = [
+            threading.Thread(target=run, args=(name, 1_000 * place), name=name)
+            for place, name in enumerate([*calls, *calls])
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+        left = requests.get_messages()
+
+    assert 10 * len(threads) == len(results)
+    assert [(name, result) for name, result in results if result != expected[name]] == []
+    assert len(left) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sequence": 999},
+        {"session": "another"},
+        {"researcher_id": "bob"},
+        {"node_id": "b"},
+        {"id": "another"},
+        {"command": "list", "datasets": [], "count": 0},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_pong_of_another_sequence_session_researcher_or_sender_never_counts(
+    mosquitto: Broker, open_requests: Open, wrong: Message
+) -> None:
+    def answer(request: Message) -> Message | None:
+        reply = liar.honest(request)
+        return reply | wrong if reply is not None and lying else reply
+
+    lying = False
+    with EchoNode(mosquitto.port, "liar") as liar, EchoNode(mosquitto.port, "honest"):
+        liar.answer = answer
+        requests = open_requests("honest", "liar", timeout_s=0.5)
+        lying = True
+
+        assert requests.ping_nodes() == ["honest"]
+
+
+def test_without_a_connection_results_are_empty_and_the_reason_is_logged(
+    mosquitto: Broker, open_requests: Open, plan: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = open_requests(timeout_s=0.5)
+    mosquitto.stop()
+
+    with caplog.at_level(logging.ERROR):
+        results = [
+            requests.ping_nodes(),
+            requests.list(),
+            requests.search(["breast"]),
+            requests.training_plan_approve(plan, timeout=1),
+            requests.send_message({"command": "ping", "researcher_id": "alice", "sequence": 1}),
+        ]
+
+    assert results == [[], {}, {}, {}, None]
+    reasons = [record.getMessage() for record in caplog.records if record.name.startswith("fedmon.researcher")]
+    assert len([reason for reason in reasons if f"127.0.0.1:{mosquitto.port}" in reason]) >= 5
+
+
+def test_calls_work_again_within_five_seconds_after_a_broker_restart(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+        assert requests.ping_nodes() == ["a"]
+    mosquitto.kill()
+
+    mosquitto.start()
+    with EchoNode(mosquitto.port, "a"):
+        started = time.monotonic()
+        found: list[str] = []
+        while not found and time.monotonic() - started < 5:
+            found = requests.ping_nodes()
+
+    assert found == ["a"]
+    assert requests.messaging.is_connected()
+    assert not requests.messaging.is_failed()
