@@ -1,0 +1,276 @@
+"""What keeps a connection to the first broker that answers: attempts, back-off, rotation of hosts, and who is told."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import ConnectionFailedError, FedmonError, IdInUseError, InvalidMessageError
+from fedmon.common.settings import BrokerSettings, Host
+from fedmon.common.wire import topics
+from fedmon.common.wire.causes import is_permanent
+
+logger = logging.getLogger(__name__)
+
+MAX_PACKET_BYTES = 1_000_000
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 2.0
+QUICK_LOSS_S = 2.0
+QUICK_LOSSES = 3
+
+
+class Will(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker publishes for us when we vanish."""
+
+    topic: str
+    payload: bytes
+    qos: int = 1
+    retain: bool = True
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the connection, as told to `on_link`; `final` means that no further attempt is made."""
+
+    up: bool
+    host: Host
+    cause: str = ""
+    final: bool = False
+
+
+class Connection(Protocol):
+    """One connection, from its opening to its end."""
+
+    closed: threading.Event
+    cause: str
+
+    def open(self, host: Host, wanted: dict[str, int]) -> bool:
+        """Connect and subscribe; return False, with the cause noted, when the broker did not let us."""
+        ...
+
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+        """Hand a message over; False when too much is on its way already."""
+        ...
+
+    def publish_and_wait(self, will: Will, timeout_s: float) -> None:
+        """Send a message and wait until the broker has it, or the time is over."""
+
+    def subscribe(self, wanted: dict[str, int]) -> None:
+        """Add subscriptions, by filter and QoS."""
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """Take a subscription back."""
+
+    def cut(self) -> None:
+        """End without a word, as a crash would."""
+
+    def close(self) -> None:
+        """End in order; may be called twice."""
+
+
+class KeptConnection(abc.ABC):
+    """Keeps one connection to the first broker that answers. Every method is safe from any thread.
+
+    ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
+    ``will()`` is called before each connection.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerSettings,
+        *,
+        client_id: str,
+        subscriptions: Sequence[tuple[str, int]],
+        on_message: Callable[[str, bytes, bool], None],
+        on_link: Callable[[Link], None] = lambda _link: None,
+        will: Callable[[], Will | None] = lambda: None,
+    ) -> None:
+        self._broker, self._client_id = broker, client_id
+        self._subscriptions = dict(subscriptions)
+        self._on_message, self._on_link, self._will = on_message, on_link, will
+        self._changed = threading.Condition()
+        self._connection: Connection | None = None
+        self._stopping = False
+        self._up = False
+        self._error: ConnectionFailedError | None = None
+        self._permanent = False
+        self._final: ConnectionFailedError | None = None
+        self.dropped = self._awaited = 0
+        self._thread = threading.Thread(target=self._keep_connected, name=f"fedmon-link-{client_id}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._thread.start()
+
+    def wait_connected(self, timeout_s: float) -> None:
+        """Wait until the connection stands and its subscriptions are granted.
+
+        Raises IdInUseError or ConnectionFailedError when the time is over, or at once when waiting cannot help (wrong
+        password, certificate not trusted).
+        """
+        with self._changed:
+            self._awaited += 1
+            self._changed.wait_for(lambda: self._up or self._stopping or self._permanent, timeout=timeout_s)
+            self._awaited -= 1
+            if self._up:
+                return
+            host = self._broker.hosts[0]
+            raise self._error or ConnectionFailedError(host.host, host.port, f"no answer within {timeout_s:g} s")
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether messages can be sent at this moment."""
+        return self._up
+
+    @property
+    def last_error(self) -> ConnectionFailedError | None:
+        """The cause of the last failure, also after the connection came back."""
+        return self._error
+
+    @property
+    def failed(self) -> ConnectionFailedError | None:
+        """The error after which no further attempt is made; null while we go on."""
+        return self._final
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
+        """Send a message, or return False when there is no connection or too much is on its way already.
+
+        Raises InvalidMessageError for a topic or size that a broker might answer by dropping us.
+        """
+        if not topics.is_portable(topic):
+            raise InvalidMessageError(
+                f"topic {topic!r} is not portable: letters, digits, '_' and '-', at most 6 levels"
+            )
+        if len(payload) > MAX_PACKET_BYTES:
+            raise InvalidMessageError(f"{len(payload)} bytes for {topic} are over the limit of {MAX_PACKET_BYTES}")
+        connection = self._connection
+        if not self._up or connection is None or not connection.publish(topic, payload, qos=qos, retain=retain):
+            self.dropped += 1
+            return False
+        return True
+
+    def subscribe(self, topic_filter: str, qos: int) -> None:
+        """Add a subscription, now and on every later connection."""
+        with self._changed:
+            self._subscriptions[topic_filter] = qos
+            if self._up and self._connection is not None:
+                self._connection.subscribe({topic_filter: qos})
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """Take a subscription back."""
+        with self._changed:
+            if self._subscriptions.pop(topic_filter, None) is not None and self._up and self._connection is not None:
+                self._connection.unsubscribe(topic_filter)
+
+    def stop(self, timeout_s: float = 2.0, farewell: Will | None = None) -> None:
+        """Say farewell, disconnect in order and end the threads, within about ``timeout_s``."""
+        deadline = Deadline(timeout_s)
+        connection = self._connection
+        if farewell is not None and self._up and connection is not None:
+            connection.publish_and_wait(farewell, deadline.left_s())
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if connection is not None:
+            connection.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(deadline.left_s() + 0.1)
+        self._up = False
+
+    def abort(self) -> None:
+        """Vanish without a word, as a crash would, so that the broker publishes our last will."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        connection = self._connection
+        if connection is not None:
+            connection.cut()
+
+    @abc.abstractmethod
+    def _new_connection(self, will: Will | None) -> Connection:
+        """Make a connection that is not opened yet. Raises OSError or FedmonError."""
+
+    # --- the supervising thread -----------------------------------------------------------------------------------
+
+    def _keep_connected(self) -> None:
+        attempt = quick_losses = 0
+        while not self._stopping:
+            host = self._broker.hosts[attempt % len(self._broker.hosts)]
+            connected_at, cause = self._connect_once(host)
+            if self._is_stopping():
+                return
+            lasted_s = time.monotonic() - connected_at if connected_at is not None else None
+            attempt = attempt + 1 if lasted_s is None or lasted_s < QUICK_LOSS_S else 1
+            quick_losses = quick_losses + 1 if lasted_s is not None and lasted_s < QUICK_LOSS_S else 0
+            error = ConnectionFailedError(host.host, host.port, cause)
+            if quick_losses >= QUICK_LOSSES:
+                error = self._final = IdInUseError(
+                    host.host,
+                    host.port,
+                    f"the broker dropped us {QUICK_LOSSES} times just after connecting; another process uses the id "
+                    f"{self._client_id!r}: stop it, or choose another id",
+                )
+            self._failed(error, host)
+            if self._final is not None:
+                return
+            delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, timeout=delay_s)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    def _connect_once(self, host: Host) -> tuple[float | None, str]:
+        """Hold one connection until it ends; return when it came up, or null, and why it ended."""
+        connected_at: float | None = None
+        try:
+            connection = self._new_connection(self._will())
+        except (OSError, FedmonError, ssl.SSLError) as error:
+            return None, str(error)
+        self._connection = connection
+        try:
+            with self._changed:
+                wanted = dict(self._subscriptions)
+            if connection.open(host, wanted):
+                connected_at = time.monotonic()
+                self._came_up(connection, wanted, host)
+                connection.closed.wait()
+        finally:
+            self._up = False
+            connection.close()
+        return connected_at, connection.cause
+
+    def _came_up(self, connection: Connection, wanted: dict[str, int], host: Host) -> None:
+        with self._changed:
+            added = {name: qos for name, qos in self._subscriptions.items() if name not in wanted}
+            if added:
+                connection.subscribe(added)
+            self._permanent = False
+            self._up = True
+            self._changed.notify_all()
+        logger.info("connected to the broker at %s:%d as %s", host.host, host.port, self._client_id)
+        self._tell(Link(up=True, host=host))
+
+    def _failed(self, error: ConnectionFailedError, host: Host) -> None:
+        first = self._error is None or str(self._error) != str(error)
+        with self._changed:
+            self._error = error
+            self._permanent = self._final is not None or is_permanent(error.cause)
+            self._changed.notify_all()
+        # Who waits for the connection is told by an error of his own.
+        logger.log(logging.WARNING if first and not self._awaited else logging.DEBUG, "%s", error)
+        self._tell(Link(up=False, host=host, cause=error.cause, final=self._final is not None))
+
+    def _tell(self, link: Link) -> None:
+        try:
+            self._on_link(link)
+        except Exception:
+            logger.exception("the link callback failed")
