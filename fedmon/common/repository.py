@@ -228,7 +228,10 @@ def _cause(error: Exception) -> str:
     inner: BaseException = error
     while (next_inner := inner.__cause__ or inner.__context__) is not None:
         inner = next_inner
-    return " ".join(str(inner).split())[:200] or type(inner).__name__
+    cause = " ".join(str(inner).split())[:200] or type(inner).__name__
+    if isinstance(inner, ssl.SSLCertVerificationError):
+        cause += "; for an authority of your own, name its certificate in the environment variable SSL_CERT_FILE"
+    return cause
 
 
 def _document(answer: bytes, url: str) -> dict[str, Any]:

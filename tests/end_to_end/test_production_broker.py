@@ -1,0 +1,117 @@
+"""The main job on the production broker: users, TLS, access lists, and a plan that goes through the repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.broker.roles import Role
+from fedmon.common.settings import RepositorySettings, ResearcherSettings, broker_from_url
+from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
+from fedmon.common.wire.messages import PlanDecision
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import NodeState
+from tests.broker.production import PASSWORD, Production
+from tests.broker.shell import Foreground, foreground
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def production(tmp_path: Path) -> Iterator[Production]:
+    with Production(tmp_path / "broker", {"north": Role.NODE, "alice": Role.RESEARCHER}) as running:
+        yield running
+
+
+@pytest.fixture
+def repository(production: Production, tmp_path: Path) -> Iterator[Foreground]:
+    certificates = production.folder.path / "certificates"
+    tls = ("--certificate", certificates / "broker.crt", "--key", certificates / "broker.key", "--host", "localhost")
+    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files", *tls) as running:
+        yield running
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    file = tmp_path / "password"
+    file.touch(mode=0o600)
+    file.write_text(PASSWORD + "\n")
+    return file
+
+
+@pytest.fixture
+def node(production: Production, repository: Foreground, password_file: Path, tmp_path: Path) -> Iterator[NodeProcess]:
+    folder = write_node_folder(
+        tmp_path / "north",
+        node_id="north",
+        url=f"mqtts://localhost:{production.ports[Role.NODE]}",
+        researchers=["alice"],
+        broker={"username": "north", "password_file": str(password_file), "ca_file": str(production.ca_file)},
+        repository={"allowed_urls": [repository.facts["url"]]},
+    )
+    with NodeProcess(folder, environ=plain_environment(SSL_CERT_FILE=str(production.ca_file))) as running:
+        yield running
+
+
+@pytest.fixture
+def federation(
+    production: Production, repository: Foreground, password_file: Path, tmp_path: Path, node: NodeProcess
+) -> Iterator[Federation]:
+    settings = ResearcherSettings(
+        id="alice",
+        broker=broker_from_url(
+            f"mqtts://localhost:{production.ports[Role.RESEARCHER]}",
+            username="alice",
+            password_file=password_file,
+            ca_file=production.ca_file,
+        ),
+        folder=tmp_path / "alice",
+        repository=RepositorySettings(url=repository.facts["url"], token_file=Path(repository.facts["token_file"])),
+    )
+    assert node.alive()
+    with Federation(settings=settings) as fed:
+        wait_until(lambda: [n for n in fed.nodes().values() if n.state is NodeState.ONLINE], what="the node online")
+        yield fed
+
+
+def test_ask_watch_approve_and_see_a_node_go(federation: Federation, node: NodeProcess, tmp_path: Path) -> None:
+    decisions: list[PlanDecision] = []
+    federation.on("decision", decisions.append)
+    plan = tmp_path / "plan.py"
+    plan.write_text("answer = 42\n")
+
+    pings, datasets, approvals = federation.ping(), federation.datasets(), federation.approve(plan)
+    with federation.monitor(interval_s=0.2) as watch:
+        samples = [watch.next(timeout_s=5) for _ in range(3)]
+    sha256 = approvals.ok["north"].sha256
+    approved = fedmon("node", "plan", "approve", sha256, "--dir", str(node.folder), "--json")
+    wait_until(lambda: decisions, what="the decision")
+    node.kill()
+    wait_until(lambda: federation.nodes()["north"].state is NodeState.OFFLINE, what="the node offline")
+
+    assert [list(pings.ok), list(datasets.ok), list(approvals.ok)] == [["north"]] * 3
+    assert None not in samples
+    assert approved.returncode == 0, approved.stderr
+    assert [(decision.node_id, decision.sha256) for decision in decisions] == [("north", sha256)]
+
+
+def test_a_plan_too_large_for_a_message_goes_through_the_repository(
+    federation: Federation,
+    production: Production,
+    node: NodeProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(production.ca_file))
+    plan = tmp_path / "plan.py"
+    plan.write_text("".join(f"value_{number} = {number}\n" for number in range(10_000)))
+    assert plan.stat().st_size > MAX_PAYLOAD_BYTES
+
+    asked = federation.approve(plan, timeout_s=20)
+    assert asked.ok, asked
+    shown = fedmon("node", "plan", "show", asked.ok["north"].sha256, "--dir", str(node.folder), "--json")
+
+    assert shown.returncode == 0, shown.stderr
+    assert "value_9999 = 9999" in shown.stdout
