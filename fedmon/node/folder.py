@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import stat
 import threading
 from collections.abc import Iterator
@@ -117,8 +118,14 @@ class NodeFolder:
         """Keep every other process out of the folder's state until the end of the block.
 
         The lock belongs to the open file, so it is gone when this process is, however it ends. Raises FolderInUseError
-        naming the holder when the lock is not free within ``timeout_s``.
+        naming the holder when the lock is not free within ``timeout_s``, and StorageError for a user, root too, whose
+        files the owner could not read.
         """
+        owner = self.path.stat().st_uid
+        if owner != os.geteuid():
+            raise StorageError(
+                f"{self.path} belongs to user {_user(owner)}: run as that user, with sudo -u {_user(owner)}"
+            )
         with self._lock_file() as descriptor:
             deadline = Deadline(timeout_s)
             retry = threading.Event()
@@ -155,6 +162,8 @@ class NodeFolder:
 
     def _in_use(self) -> FolderInUseError:
         holder = self.holder()
+        if holder is not None and holder.purpose == DAEMON:
+            return FolderInUseError(f"the node of {self.path} is already running, pid {holder.pid}")
         who = str(holder) if holder is not None else "another process"
         return FolderInUseError(f"{self.path} is in use by {who}: wait until it is done, then try again")
 
@@ -185,6 +194,13 @@ def _try_lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"
 
 
 def _refuse_wide(path: Path, mode: int) -> None:

@@ -47,22 +47,12 @@ def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
     assert events(folder) == ["dataset-add"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("a.csv", "Ages", "other"), 4, "already"),
-        (("b.csv", "More", "age"), 4, "Ages"),
-        (("b.csv", "More", "age,weight,more"), 4, "Ages"),
-        (("missing.csv", "More", "x"), 2, "missing.csv"),
-        (("b.csv", "  ", "x"), 2, "name"),
-    ],
-)
-def test_what_a_search_could_not_tell_apart_or_find_is_refused(
-    folder: Path, words: tuple[str, str, str], code: int, said: str
-) -> None:
+def test_what_a_search_could_not_tell_apart_or_find_is_refused(folder: Path) -> None:
     told(folder, *_add(folder, "a.csv", "Ages", "age,weight"))
 
-    assert said in refused(folder, *_add(folder, *words), code=code)
+    assert "already" in refused(folder, *_add(folder, "a.csv", "Ages", "other"), code=4)
+    assert "Ages" in refused(folder, *_add(folder, "b.csv", "More", "age,weight,more"), code=4)
+    assert "missing.csv" in refused(folder, *_add(folder, "missing.csv", "More", "x"), code=2)
 
     assert len(told(folder, "dataset", "list")["datasets"]) == 1
 
@@ -113,8 +103,6 @@ def test_every_screen_fits_eighty_columns(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("dataset", "add"), "missing PATH"),
-        (("dataset", "add", "x.csv"), "missing --name"),
         (("dataset", "add", "x.csv", "--name", "n"), "missing --tags"),
         (("dataset", "add", "x.bin", "--name", "n", "--tags", "t"), "missing --type"),
         (("dataset", "show"), "missing DATASET"),

@@ -86,11 +86,8 @@ def test_at_a_terminal_a_missing_broker_is_asked_for(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--broker", "mqtt://me:secret@b"), "password"),
-        (("--broker", "http://b"), "mqtt://"),
-        ((*BROKER, "--id", "a/b"), "letters, digits"),
         ((*BROKER, "--id", "nodes"), "reserved"),
         ((*BROKER, "--username", "a", "--password-file", "/nowhere"), "/nowhere"),
-        ((*BROKER, "--ca-file", "/ca.pem"), "mqtts://"),
         ((*BROKER, "--colour", "blue"), "--colour"),
     ],
 )

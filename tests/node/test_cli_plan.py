@@ -182,3 +182,12 @@ def test_plan_screens_fit_eighty_columns(folder: Path) -> None:
     for screen in screens:
         assert screen.returncode == 0, screen.stderr
         assert [line for line in screen.stdout.splitlines() if len(line) > 80] == []
+
+
+def test_a_terminal_that_cannot_show_a_character_gets_its_code(folder: Path) -> None:
+    (plan_id,) = _asked(folder, HIDDEN)
+
+    ran = node(folder, "plan", "show", plan_id, environ={"PYTHONIOENCODING": "ascii"})
+
+    assert ran.returncode == 0, ran.stderr
+    assert "rate = 0.1 # \\u27e6U+202E\\u27e7" in ran.stdout

@@ -90,7 +90,7 @@ def test_a_folder_without_a_node_names_the_command_that_makes_one(tmp_path: Path
 def test_a_held_folder_names_its_holder_to_everybody_else(folder: NodeFolder) -> None:
     process = _holding(folder)
     try:
-        with pytest.raises(FolderInUseError, match=rf"daemon \(pid {process.pid}\)"), folder.hold("plan approve"):
+        with pytest.raises(FolderInUseError, match=rf"already running, pid {process.pid}"), folder.hold("plan approve"):
             pass
         holder = folder.holder()
     finally:
@@ -156,3 +156,11 @@ def test_a_link_in_place_of_the_settings_is_refused(tmp_path: Path, folder: Node
 
     with pytest.raises(StorageError, match="symbolic link"):
         NodeFolder.open(folder.path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to have a folder of another user")
+def test_not_even_root_writes_files_into_the_folder_of_another_user(folder: NodeFolder) -> None:
+    os.chown(folder.path, 65534, -1)
+
+    with pytest.raises(StorageError, match=r"belongs to user \S+: run as that user"), folder.hold("plan approve"):
+        pass

@@ -43,10 +43,11 @@ _SECTIONS = {
     "repository": "Files too large for a message.",
 }
 _HEADS = {
-    "node": "Every setting of a node, with its default or an example. `fedmon node init` writes such a file as node.toml "
-    "into the node's folder; take the '# ' away to set a line.",
+    "node": "Every setting of a node, with its default or an example. `fedmon node init` writes such a file as "
+    "node.toml into the node's folder; take the '# ' away to set a line.",
     "researcher": "Every setting of a researcher, with its default or an example. The file is researcher.toml in the "
-    "user's configuration folder (on Linux ~/.config/fedmon), or the one that FEDMON_RESEARCHER_FILE names; none is needed.",
+    "user's configuration folder (on Linux ~/.config/fedmon), or the one that FEDMON_RESEARCHER_FILE names; none is "
+    "needed.",
 }
 _BEFORE = """\
 # Settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any
 
@@ -19,6 +20,10 @@ class OwnerGroup(TyperGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a verb and end the process with its exit code. Raises InvalidInputError for wrong use."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # An old terminal gets a character that it cannot show as its code, and not an error.
+                stream.reconfigure(errors="backslashreplace")
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.Abort:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, StorageError
+from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.node.cli.reach import Dir, Json, call, connected, opened
 from fedmon.node.cli.screen import EXIT_CODES, fields, note, print_json, seconds
 from fedmon.node.folder import DAEMON, NodeFolder
@@ -60,7 +60,8 @@ def status(directory: Dir = None, as_json: Json = False) -> None:
     Whether it runs and is connected, whom it obeys, what waits for you, and what it did since its start.
     """
     folder = opened(directory)
-    document = _status(folder)
+    document = call(folder, "status", "status")
+    document = {"running": document["live"] is not None, **document}
     if as_json:
         print_json(document)
         return
@@ -127,18 +128,6 @@ def _signal(pid: int, folder: NodeFolder) -> None:
         raise ConflictError(
             f"the node of {folder.path} (pid {pid}) belongs to another user: stop it as that user"
         ) from None
-
-
-def _status(folder: NodeFolder) -> dict[str, Any]:
-    """Ask the daemon, else the registers; a daemon that answers nothing is told from one that is not there."""
-    try:
-        document = call(folder, "status", "status")
-    except (NoAnswerError, FedmonError) as error:
-        holder = folder.holder()
-        if not isinstance(error, NoAnswerError) or holder is None:
-            raise
-        raise NoAnswerError(f"{error} (pid {holder.pid})") from error
-    return {"running": document["live"] is not None, **document}
 
 
 def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[tuple[str, object]]:
