@@ -10,7 +10,7 @@ import typer
 
 from fedmon.common.errors import StorageError
 from fedmon.node.cli.reach import Dir, Json, opened
-from fedmon.node.cli.screen import EXIT_CODES, note, one_line, print_json, seconds
+from fedmon.node.cli.screen import EXIT_CODES, note, print_json, print_record, seconds
 from fedmon.node.folder import NodeFolder
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ def show(
         return
     for line in found:
         facts = " ".join(f"{name}={_text(value)}" for name, value in line.items() if name not in _CHAIN and value != "")
-        print(one_line(f"{line.get('n')} {seconds(str(line.get('time')))} {line.get('event')} {facts}").rstrip())
+        print_record(f"{line.get('n')} {seconds(str(line.get('time')))} {line.get('event')} {facts}".rstrip())
     if not found:
         print("The audit holds no such line." if event else "The audit is empty.")
 

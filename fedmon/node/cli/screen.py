@@ -32,6 +32,12 @@ def note(text: str) -> None:
     print("\n".join(_wrapped(f"note: {text}", width())), file=sys.stderr)
 
 
+def print_record(text: str) -> None:
+    """Print one record: folded at a terminal, on one line where a program reads it."""
+    line = one_line(text)
+    print(("\n    ".join(_wrapped(line, width() - 4))) if sys.stdout.isatty() else line)
+
+
 def ask(option: str, question: str, *, as_json: bool, default: str | None = None) -> str:
     """Ask for a missing argument when a person sits at the terminal.
 
