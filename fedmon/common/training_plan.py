@@ -93,7 +93,8 @@ def load_source(plan: Path | str | type[TrainingPlan] | TrainingPlan) -> PlanSou
         )
     problem = source_problem(source)
     if problem:
-        raise InvalidPlanError(f"training plan {name!r} was not sent: {problem}")
+        what = repr(name) if isinstance(plan, TrainingPlan) else str(plan)
+        raise InvalidPlanError(f"training plan {what} was not sent: {problem}")
     return PlanSource(name=name, source=source, sha256=hashlib.sha256(source).hexdigest())
 
 

@@ -29,6 +29,7 @@ class Line:
             client_id=client_id,
             subscriptions=[(topic, 1)],
             on_message=self._on_message,
+            quiet_until_up=True,
             will=lambda: None if will is None else Will(topic=topic, payload=will, retain=False),
         )
 

@@ -37,6 +37,7 @@ class Connection:
             subscriptions=subscriptions,
             on_message=on_message,
             on_link=on_link,
+            quiet_until_up=True,
         )
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()

@@ -80,7 +80,8 @@ class KeptConnection(abc.ABC):
     """Keeps one connection to the first broker that answers. Every method is safe from any thread.
 
     ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
-    ``will()`` is called before each connection.
+    ``will()`` is called before each connection. ``quiet_until_up`` is for who calls `wait_connected` and so hears of a
+    failure in any case.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class KeptConnection(abc.ABC):
         on_message: Callable[[str, bytes, bool], None],
         on_link: Callable[[Link], None] = lambda _link: None,
         will: Callable[[], Will | None] = lambda: None,
+        quiet_until_up: bool = False,
     ) -> None:
         self._broker, self._client_id = broker, client_id
         self._subscriptions = dict(subscriptions)
@@ -103,7 +105,8 @@ class KeptConnection(abc.ABC):
         self._error: ConnectionFailedError | None = None
         self._permanent = False
         self._final: ConnectionFailedError | None = None
-        self.dropped = self._awaited = 0
+        self.dropped = 0
+        self._quiet = quiet_until_up
         self._thread = threading.Thread(target=self._keep_connected, name=f"fedmon-link-{client_id}", daemon=True)
 
     def start(self) -> None:
@@ -117,9 +120,7 @@ class KeptConnection(abc.ABC):
         password, certificate not trusted).
         """
         with self._changed:
-            self._awaited += 1
             self._changed.wait_for(lambda: self._up or self._stopping or self._permanent, timeout=timeout_s)
-            self._awaited -= 1
             if self._up:
                 return
             host = self._broker.hosts[0]
@@ -253,7 +254,7 @@ class KeptConnection(abc.ABC):
             added = {name: qos for name, qos in self._subscriptions.items() if name not in wanted}
             if added:
                 connection.subscribe(added)
-            self._permanent = False
+            self._permanent = self._quiet = False
             self._up = True
             self._changed.notify_all()
         logger.info("connected to the broker at %s:%d as %s", host.host, host.port, self._client_id)
@@ -265,8 +266,7 @@ class KeptConnection(abc.ABC):
             self._error = error
             self._permanent = self._final is not None or is_permanent(error.cause)
             self._changed.notify_all()
-        # Who waits for the connection is told by an error of his own.
-        logger.log(logging.WARNING if first and not self._awaited else logging.DEBUG, "%s", error)
+        logger.log(logging.WARNING if first and not self._quiet else logging.DEBUG, "%s", error)
         self._tell(Link(up=False, host=host, cause=error.cause, final=self._final is not None))
 
     def _tell(self, link: Link) -> None:
