@@ -163,6 +163,20 @@ class V4Researcher(Party):
         return self.replies(answer)[before]
 
 
+class Overhearer(Party):
+    """Hears what a filter brings, whatever it is: the topics, and which of them are retained."""
+
+    def __init__(self, broker: Broker, topic_filter: str) -> None:
+        super().__init__(broker, {}, (topic_filter,), "")
+        self.topics: set[str] = set()
+        self.retained: set[str] = set()
+
+    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        self.topics.add(message.topic)
+        if message.retain:
+            self.retained.add(message.topic)
+
+
 class V4Node(Party):
     """A node of version 4.4: answers in order, and says nothing to a search without a match.
 

@@ -1,0 +1,70 @@
+"""Finding the request that an answer belongs to, on a wire whose answers do not say."""
+
+from __future__ import annotations
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import NodeId, new_id
+from fedmon.common.wire.messages import Ping
+from fedmon.researcher.barrier import Held, Listed, Sent
+from fedmon.researcher.pending import REMEMBERED_REQUESTS
+
+A, B = NodeId("a"), NodeId("b")
+
+
+def ping(sequence: int) -> Ping:
+    return Ping(researcher_id="r", id=new_id(), session="s", sequence=sequence, expires=seconds_from_now(60))
+
+
+def listed(success: bool = True) -> Listed:
+    return Listed(by_tags=False, success=success, datasets=[])
+
+
+def test_a_request_is_found_by_its_number_and_by_its_id() -> None:
+    sent, first, second = Sent(), ping(1), ping(2)
+
+    numbers = [sent.add(first), sent.add(second), sent.add(first)]
+
+    assert numbers[1] == numbers[0] + 1
+    assert numbers[2] == numbers[0]
+    assert sent.by_number(numbers[1]) is second
+    assert sent.by_id(first.id) is first
+    assert sent.by_number(numbers[1] + 1) is None
+    assert sent.by_id("x") is None
+
+
+def test_another_process_of_the_same_researcher_has_other_numbers() -> None:
+    numbers = {Sent().add(ping(1)) for _ in range(5)}
+
+    assert len(numbers) == 5
+
+
+def test_only_the_last_requests_are_remembered() -> None:
+    sent, requests = Sent(), [ping(number) for number in range(REMEMBERED_REQUESTS + 1)]
+
+    numbers = [sent.add(request) for request in requests]
+
+    assert sent.by_number(numbers[0]) is None
+    assert sent.by_id(requests[0].id) is None
+    assert sent.by_number(numbers[1]) is requests[1]
+
+
+def test_what_a_node_said_is_taken_once_and_in_order() -> None:
+    held, first, second, other = Held(), listed(), InvalidMessageError("no"), listed(success=False)
+    held.add(A, first, size_bytes=10)
+    held.add(B, other, size_bytes=10)
+    held.add(A, second, size_bytes=10)
+
+    taken = [held.take(A), held.take(A), held.take(B)]
+
+    assert taken == [[first, second], [], [other]]
+
+
+def test_what_nobody_takes_is_bounded() -> None:
+    held = Held(max_bytes=100)
+
+    for number in range(1000):
+        held.add(NodeId(f"invented-{number}"), listed(), size_bytes=30)
+
+    kept = [number for number in range(1000) if held.take(NodeId(f"invented-{number}"))]
+    assert kept == [997, 998, 999]
