@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Collection
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
@@ -79,18 +78,14 @@ class PlanStore:
         except OSError as error:
             raise StorageError(f"cannot remove the plan file {path}: {error.strerror}") from error
 
-    def sweep(self, wanted: Collection[str]) -> int:
-        """Remove plan files outside ``wanted`` and what a crash left half-written; returns how many. Others stay."""
-        removed = 0
+    def clear_staged(self) -> None:
+        """Remove what a crash left half-written. Raises StorageError."""
         try:
-            for path in sorted(self.folder.iterdir()):
-                ours = _DIGEST.fullmatch(path.name) and path.name not in wanted
-                if ours or _STAGED.fullmatch(path.name):
+            for path in self.folder.iterdir():
+                if _STAGED.fullmatch(path.name):
                     path.unlink(missing_ok=True)
-                    removed += 1
         except OSError as error:
             raise StorageError(f"cannot tidy the plan folder {self.folder}: {error.strerror}") from error
-        return removed
 
     def _path(self, sha256: str) -> Path:
         if not _DIGEST.fullmatch(sha256):

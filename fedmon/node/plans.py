@@ -53,7 +53,8 @@ class PlanRegister(PlanCatalogue):
         super().__init__(database)
         self._audit, self._max_plan_bytes = audit, max_plan_bytes
         self.store = PlanStore(folder)
-        self.settle()
+        self.store.clear_staged()
+        self._settle_if_possible()
 
     def request(self, approval: Approval, source: bytes) -> PlanRecord:
         """Take in the bytes that a researcher wants to have approved; returns what is known of them.
@@ -186,7 +187,8 @@ class PlanRegister(PlanCatalogue):
             self._database.execute("DELETE FROM plans WHERE plan_id = ?", (plan.plan_id,))
             if plan.type is PlanType.DEFAULT:
                 self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (plan.sha256,))
-            self._database.after_commit(lambda: self._forget_bytes(plan.sha256))
+            self._database.execute("INSERT OR IGNORE INTO leavings (sha256) VALUES (?)", (plan.sha256,))
+            self._database.after_commit(self._settle_if_possible)
         return plan
 
     def record_verdict(self, sha256: str, verdict: Verdict) -> Decision | None:
@@ -198,7 +200,7 @@ class PlanRegister(PlanCatalogue):
             plan = self.find(sha256)
             if plan is None:
                 return None
-            self.settle()
+            self._settle_if_possible()
             moment = utc_now()
             self._database.execute(
                 "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
@@ -209,17 +211,18 @@ class PlanRegister(PlanCatalogue):
             return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
 
     def settle(self) -> None:
-        """Have every plan's file safe on the disk, and drop the copy that was committed with its record.
+        """Have every plan's file safe on the disk and no file of a deleted plan there.
 
-        Runs by itself at the start, when a plan is approved, and when its code has been checked. Raises StorageError.
+        Drops the copies that were committed with their records. Runs by itself at the start, when a plan is approved or
+        deleted, and when its code has been checked. Raises StorageError.
         """
         for row in self._database.rows("SELECT sha256, source FROM unsettled"):
             self.store.write(row["source"])
             self._database.execute("DELETE FROM unsettled WHERE sha256 = ?", (row["sha256"],))
-
-    def sweep(self) -> int:
-        """Remove plan files that no record names, such as a crash leaves; returns how many."""
-        return self.store.sweep({row["sha256"] for row in self._database.rows("SELECT sha256 FROM plans")})
+        for row in self._database.rows("SELECT sha256 FROM leavings"):
+            if self.find(row["sha256"]) is None:
+                self.store.remove(row["sha256"])
+            self._database.execute("DELETE FROM leavings WHERE sha256 = ?", (row["sha256"],))
 
     def _insert(
         self,
@@ -280,9 +283,8 @@ class PlanRegister(PlanCatalogue):
         except StorageError as error:
             logger.warning("the file of a plan will be written when that is possible: %s", error)
 
-    def _forget_bytes(self, sha256: str) -> None:
+    def _settle_if_possible(self) -> None:
         try:
-            if self.find(sha256) is None:
-                self.store.remove(sha256)
+            self.settle()
         except StorageError as error:
-            logger.warning("the bytes of a deleted plan stay until the next sweep: %s", error)
+            logger.warning("the files of plans are put in order when that is possible: %s", error)

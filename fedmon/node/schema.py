@@ -53,6 +53,9 @@ _VERSION_1 = (
         sha256 TEXT PRIMARY KEY NOT NULL REFERENCES plans (sha256) ON DELETE CASCADE,
         source BLOB NOT NULL
     )""",
+    f"""CREATE TABLE leavings (
+        sha256 TEXT PRIMARY KEY NOT NULL CHECK (sha256 GLOB '{_HEX_64}')
+    )""",
     """CREATE TABLE requesters (
         plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
         researcher_id TEXT NOT NULL,

@@ -52,7 +52,6 @@ class PlanLifecycle(RuleBasedStateMachine):
         self.audit.close()
         self.database.close()
         self.start()
-        self.plans.sweep()
 
     @rule(source=SOURCES, researcher=RESEARCHERS)
     def request(self, source: bytes, researcher: str) -> None:

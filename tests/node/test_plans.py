@@ -474,21 +474,28 @@ def test_a_plan_folder_that_cannot_be_written_delays_only_the_file(
     plan = plans.request(_approval(), SOURCE)
     with pytest.raises(StorageError, match="cannot write the plan file"):
         plans.decide("plan", APPROVED)
+    plans.record_verdict(plan.sha256, Verdict(minified_sha256="a" * 64))
     (tmp_path / "plans").mkdir()
 
     approved = plans.decide("plan", APPROVED)
 
     assert "will be written when that is possible" in caplog.text
-    assert approved.plan.status is APPROVED
+    assert (approved.plan.status, approved.plan.checked) == (APPROVED, True)
     assert plans.source(plan.sha256) == SOURCE
 
 
-def test_a_sweep_removes_only_files_without_a_record(plans: PlanRegister) -> None:
+def test_the_bytes_of_a_deleted_plan_go_even_when_a_crash_came_between(
+    plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path
+) -> None:
     plan = plans.request(_approval(), SOURCE)
-    plans.store.write(b"orphan")
+    plans.delete("plan")
+    plans.store.write(SOURCE)
+    database.execute("INSERT INTO leavings VALUES (?)", (plan.sha256,))
+    (tmp_path / "plans" / f".{plan.sha256}.{'0' * 16}").write_bytes(b"half")
 
-    assert plans.sweep() == 1
-    assert plans.source(plan.plan_id) == SOURCE
+    PlanRegister(database, tmp_path / "plans", audit=audit)
+
+    assert list((tmp_path / "plans").iterdir()) == []
 
 
 def test_a_killed_node_never_has_an_approval_without_its_line_nor_loses_what_it_acknowledged(tmp_path: Path) -> None:
@@ -514,7 +521,6 @@ def test_a_killed_node_never_has_an_approval_without_its_line_nor_loses_what_it_
 
     with Audit(tmp_path) as audit, Database(tmp_path / "state.sqlite") as database:
         plans, effects = PlanRegister(database, tmp_path / "plans", audit=audit), Effects(database)
-        plans.sweep()
         kept = {plan.sha256: plan for plan in plans.all()}
         assert all(kept[digest].plan_id == plan_id for _, plan_id, digest in ledger["requested"])
         assert all(effects.stored_reply("r", one) == plan_id.encode() for one, plan_id, _ in ledger["requested"])
