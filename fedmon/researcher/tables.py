@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -10,15 +11,21 @@ from typing import Any
 from fedmon.common.log import escape_control
 
 Row = dict[str, Any]
+_GAP = 2
+_MIN_WIDTH = 20
 
 
-def text_table(rows: Sequence[Row]) -> str:
-    """Return rows as aligned text; columns that are empty everywhere are left out."""
+def text_table(rows: Sequence[Row], *, width: int | None = None) -> str:
+    """Return rows as aligned text; columns that are empty everywhere are left out.
+
+    The widest column is folded so that lines fit into ``width`` characters; null stands for the terminal's, or 120.
+    """
     from tabulate import tabulate
 
     columns = _columns(rows)
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    return tabulate(cells, headers=columns, tablefmt="simple", disable_numparse=True)
+    limits = _limits([columns, *cells], shutil.get_terminal_size((120, 24)).columns if width is None else width)
+    return tabulate(cells, headers=columns, tablefmt="simple", disable_numparse=True, maxcolwidths=limits)
 
 
 def html_table(rows: Sequence[Row], *, caption: str) -> str:
@@ -31,6 +38,16 @@ def html_table(rows: Sequence[Row], *, caption: str) -> str:
     )
     title = f"<caption>{html.escape(escape_control(caption))}</caption>"
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _limits(lines: Sequence[Sequence[str]], width: int) -> list[int | None] | None:
+    """Return how wide each column may be, or null when everything fits."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    over = sum(widths) + _GAP * (len(widths) - 1) - width
+    if over <= 0:
+        return None
+    widest = widths.index(max(widths))
+    return [max(_MIN_WIDTH, widths[widest] - over) if index == widest else None for index in range(len(widths))]
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
