@@ -91,7 +91,7 @@ class BarePeer:
             "expires": "2036-01-01T00:00:00Z",
         }
         self.client.publish(f"general/nodes/{PEER}", json.dumps(request | fields))
-        assert self._done.wait(10)
+        assert self._done.wait(60)
 
     def approve(self, path: Path) -> None:
         """Hand a plan in by hand."""
@@ -128,7 +128,7 @@ def measure(count: int, rounds: int) -> None:
         tempfile.TemporaryDirectory() as folder,
         choose_engine("mosquitto")() as broker,
         echo_nodes(broker.port, count),
-        Federation(broker.url, folder=folder, timeout_s=20) as federation,
+        Federation(broker.url, folder=folder, timeout_s=60) as federation,
     ):
         plan = Path(folder) / "plan.py"
         plan.write_text(PLAN)
