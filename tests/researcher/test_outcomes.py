@@ -103,7 +103,8 @@ def test_a_result_without_any_dataset_says_so() -> None:
 @pytest.mark.parametrize(
     "hostile", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x1b[2Jb\nc\u202e"]
 )
-def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str) -> None:
+def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
     dataset = Dataset(dataset_id="1", name=hostile, data_type=hostile, tags=[hostile], description=hostile)
     reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[dataset], count=1)
     outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply, reason=hostile)
@@ -115,3 +116,14 @@ def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str) -> None
     assert set(elements.names) <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
     assert not {"\x1b", "\u202e"} & set(text)
     assert text.count("\n") == 3
+
+
+def test_the_widest_column_is_folded_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedmon.researcher.tables import text_table
+
+    monkeypatch.setenv("COLUMNS", "60")
+
+    text = text_table([{"node": "a", "reason": "word " * 30, "ms": 7.0}, {"node": "b", "reason": "", "ms": 1.0}])
+
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.count("word") == 30
