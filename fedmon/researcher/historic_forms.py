@@ -6,6 +6,7 @@ A field that only version 4.4 knows holds what its own programs send when they k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -39,6 +40,7 @@ from fedmon.researcher.submitting import StatusByUrl
 
 DOWNLOADED = 200
 NOT_DOWNLOADED = 0
+ECHOED = ("sequence", "job_id", "training_plan_url")
 REPLY_COMMANDS = {"ping": "pong"}
 """Replies that have another command than their request."""
 
@@ -110,6 +112,17 @@ def _told(message: Message) -> dict[str, Any] | None:
                 ),
             }
     return None
+
+
+def echoed(message: HistoricMessage) -> dict[str, Any]:
+    """Return the fields of a request that its replies repeat."""
+    fields = message.get_dict()
+    return {name: fields[name] for name in ECHOED if name in fields}
+
+
+def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reply in which those of its fields that repeat its request say what that said."""
+    return told | {name: value for name, value in repeated.items() if name in told}
 
 
 def request_of(message: HistoricMessage, *, by_url: bool) -> tuple[type[Request], dict[str, Any]]:

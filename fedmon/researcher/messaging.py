@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fedmon.common.errors import ConnectionFailedError, InvalidInputError
@@ -16,7 +17,7 @@ from fedmon.common.wire.historic_messages import HistoricMessage, ResearcherMess
 from fedmon.common.wire.messages import Message, Reply, Request
 from fedmon.researcher.dispatcher import Subscription
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic_forms import REPLY_COMMANDS, historic, request_of
+from fedmon.researcher.historic_forms import REPLY_COMMANDS, echoed, echoing, historic, request_of
 from fedmon.researcher.parts import Parts
 from fedmon.researcher.pending import Waiting
 from fedmon.researcher.posts import Posts
@@ -24,8 +25,7 @@ from fedmon.researcher.posts import Posts
 logger = logging.getLogger(__name__)
 
 MAX_TOLD = 1_000
-ECHOED = ("sequence", "job_id", "training_plan_url")
-"""Fields that a reply of version 4.4 repeats from its request."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 MessageHandler = Callable[..., object]
 """Called as ``handler(msg=..., topic=...)``, on the thread of the callbacks."""
@@ -66,7 +66,7 @@ class Messaging:
             researcher_id = checked_id(str(messaging_id), what="messaging_id") if messaging_id != "" else None
             federation = Federation(f"mqtt://{place}", researcher_id=researcher_id)
         self.federation = federation
-        self._handler = on_message
+        self.handler = on_message
         self._lock = threading.Lock()
         self._posts: Posts | None = None
         self._told: list[Waiting] = []
@@ -88,7 +88,7 @@ class Messaging:
             raise
         self._failed = None
         self._stopped.clear()
-        if self._handler is not None and not self._deliveries:
+        if self.handler is not None and not self._deliveries:
             self._deliveries = [
                 self.federation.on("telemetry", lambda message: self._hand_over(message, MONITORING)),
                 self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
@@ -136,10 +136,10 @@ class Messaging:
             return
         kind, fields = request_of(message, by_url=not parts.dialect.plans_inline)
         request = parts.asker.request(kind, **fields)
-        if self._handler is None:
+        if self.handler is None:
             self._post(request, message, nodes)
         else:
-            self._tell(request, nodes)
+            self._tell(request, message, nodes)
 
     def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:
         """Log that only nodes send errors; nothing is sent."""
@@ -159,15 +159,14 @@ class Messaging:
             return self._posts
 
     def _post(self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None) -> None:
-        fields = message.get_dict()
-        command = REPLY_COMMANDS.get(fields["command"], fields["command"])
-        echoed = {name: fields[name] for name in ECHOED if name in fields}
-        if not self.posts.send(request, nodes, command=command, echoed=echoed):
+        command = message.get_param("command")
+        command = REPLY_COMMANDS.get(command, command)
+        if not self.posts.send(request, nodes, command=command, repeated=echoed(message)):
             logger.error("%s was not sent: %s", message.kind, self._lost())
 
-    def _tell(self, request: Request, nodes: list[NodeId] | None) -> None:
-        parts = self.federation.parts
-        delivery = Subscription(lambda reply: self._hand_over(reply, REPLIES), lambda _: None)
+    def _tell(self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None) -> None:
+        parts, repeated = self.federation.parts, echoed(message)
+        delivery = Subscription(lambda reply: self._hand_over(reply, REPLIES, repeated), lambda _: None)
 
         def answered(reply: Reply) -> None:
             parts.dispatcher.call(delivery, (reply,), urgent=True)
@@ -179,9 +178,9 @@ class Messaging:
         for one in forgotten:
             parts.pending.close(one, taken=True)
 
-    def _hand_over(self, message: Message, topic: str) -> None:
-        if self._handler is not None:
-            self._handler(msg=historic(message), topic=topic)
+    def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
+        if self.handler is not None:
+            self.handler(msg=echoing(historic(message), repeated), topic=topic)
 
     def _parts(self) -> Parts | None:
         try:

@@ -30,9 +30,9 @@ class Post:
         nodes: Sequence[NodeId] | None,
         *,
         command: str,
-        echoed: Mapping[str, Any],
+        repeated: Mapping[str, Any],
     ) -> None:
-        self.id, self.command, self.echoed = request.id, command, echoed
+        self.id, self.command, self.repeated = request.id, command, repeated
         self.payloads, self.nodes = payloads, nodes
         self.owner = threading.current_thread()
         self.discovery = Deadline(DISCOVERY_S)
@@ -52,14 +52,14 @@ class Posts:
         self._posts: OrderedDict[str, Post] = OrderedDict()
 
     def send(
-        self, request: Request, nodes: Sequence[NodeId] | None, *, command: str, echoed: Mapping[str, Any]
+        self, request: Request, nodes: Sequence[NodeId] | None, *, command: str, repeated: Mapping[str, Any]
     ) -> bool:
-        """Send a request; its replies have this ``command``, and repeat what is ``echoed``. False when not sent.
+        """Send a request; its replies have this ``command``, and say again what is ``repeated``. False when not sent.
 
         Raises InvalidMessageError for what does not fit into a message.
         """
         parts = self._parts
-        post = Post(request, parts.dialect.encode(request), nodes, command=command, echoed=echoed)
+        post = Post(request, parts.dialect.encode(request), nodes, command=command, repeated=repeated)
         with self._lock:
             self._posts[post.id] = post
             while len(self._posts) > REMEMBERED_REQUESTS:
@@ -72,10 +72,10 @@ class Posts:
         post.ended = not sent
         return sent
 
-    def echoed_by(self, request_id: str) -> Mapping[str, Any]:
+    def repeated_by(self, request_id: str) -> Mapping[str, Any]:
         """Return what the replies to a request repeat from it, in the eyes of who sent it; empty when unknown."""
         post = self._posts.get(request_id)
-        return {} if post is None else post.echoed
+        return {} if post is None else post.repeated
 
     def collect(
         self, commands: Collection[str], *, timeout_s: float, own_only: bool, while_replies: bool

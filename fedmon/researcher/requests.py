@@ -22,7 +22,7 @@ from fedmon.researcher.asking import checked_timeout
 from fedmon.researcher.dispatcher import Subscription
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic_asking import asked, asked_for_datasets, explain, has_answered
-from fedmon.researcher.historic_forms import historic
+from fedmon.researcher.historic_forms import echoing, historic
 from fedmon.researcher.kept import Document, KeptReply
 from fedmon.researcher.messaging import Messaging
 from fedmon.researcher.node_log import log_as_node
@@ -257,10 +257,7 @@ class Requests(metaclass=OnePerProcess):
         if isinstance(kept.message, Document):
             told = kept.message.fields
         else:
-            told = historic(kept.message)
-            told |= {
-                name: value for name, value in self.messaging.posts.echoed_by(kept.message.id).items() if name in told
-            }
+            told = echoing(historic(kept.message), self.messaging.posts.repeated_by(kept.message.id))
         return {**told, "redelivered": True} if kept.redelivered else told
 
     def _timeout_s(self, timeout: float | None) -> float:

@@ -1,0 +1,474 @@
+"""Messages that were sent without waiting, came late, or were handed in: in the queue until they are taken."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from bench.echo_nodes import Message
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.store.queue import TasksQueueError
+from fedmon.researcher.requests import Requests
+from tests.researcher.historic.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.waiting import wait_until
+
+PONG = {
+    "protocol_version": "1",
+    "command": "pong",
+    "researcher_id": "alice",
+    "node_id": "x",
+    "success": True,
+    "sequence": 3,
+}
+SCALAR = {
+    "protocol_version": "1",
+    "command": "add_scalar",
+    "researcher_id": "alice",
+    "node_id": "x",
+    "job_id": "j",
+    "train": True,
+    "test": False,
+    "test_on_local_updates": False,
+    "test_on_global_updates": False,
+    "metric": {"loss": 0.5},
+    "epoch": 1,
+    "total_samples": 10,
+    "batch_samples": 5,
+    "num_batches": 2,
+    "num_samples_trained": 5,
+    "iteration": 1,
+}
+LOG = {
+    "protocol_version": "1",
+    "command": "log",
+    "researcher_id": "<unknown>",
+    "node_id": "x",
+    "level": "ERROR",
+    "msg": '{"asctime": "now", "node_id": "x", "name": "disk", "level": "ERROR", "message": "full\\nERROR forged"}',
+}
+
+
+def ping(sequence: int = 1) -> Message:
+    return {"command": "ping", "researcher_id": "alice", "sequence": sequence}
+
+
+def late_pong(number: int, **fields: Any) -> Message:
+    """Return a pong of an honest node to a process that is no more."""
+    return {
+        "command": "pong",
+        "protocol_version": "fedmon/1",
+        "node_id": "a",
+        "researcher_id": "alice",
+        "id": f"asked-{number}",
+        "session": "an earlier process",
+        "sequence": number,
+        "success": True,
+        "time": "2026-01-01T00:00:00Z",
+        "boot": 1,
+        "agent_version": "echo",
+    } | fields
+
+
+def sequences(messages: Any) -> list[int]:
+    return [message["sequence"] for message in messages]
+
+
+def test_replies_to_what_was_sent_have_exactly_the_historic_fields(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+        requests.send_message(ping(77))
+        (pong,) = requests.get_responses(["pong"])
+        requests.send_message({"command": "list", "researcher_id": "alice"})
+        (listed,) = requests.get_responses(["list"])
+
+    assert pong == PONG | {"node_id": "a", "sequence": 77}
+    assert {"protocol_version", "command", "researcher_id", "node_id", "success", "databases", "count"} == set(listed)
+    assert 2 == listed["count"] == len(listed["databases"])
+
+
+def test_a_sequence_is_added_on_wish_and_comes_back(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+        given = ping(0)
+
+        first = requests.send_message(given, add_sequence=True)
+        second = requests.send_message(given, client="a", add_sequence=True)
+        third = requests.send_message(given)
+        told = sorted(sequences(requests.get_responses(["pong"])))
+
+    assert first is not None
+    assert second is not None
+    assert third is None
+    assert first < second
+    assert sorted([first, second, 0]) == told
+    assert ping(0) == given
+
+
+def test_responses_are_there_as_soon_as_everybody_has_answered(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        requests = open_requests("a", "b")
+
+        started = time.monotonic()
+        for _ in range(5):
+            requests.send_message(ping())
+            assert len(requests.get_responses(["pong"], timeout=10)) == 2
+            requests.send_message(ping(), client="b")
+            assert [message["node_id"] for message in requests.get_messages(["pong"], time=10)] == ["b"]
+
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("while_responses", [True, False])
+def test_responses_wait_no_longer_than_their_timeout_for_a_silent_node(
+    mosquitto: Broker, open_requests: Open, while_responses: bool
+) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as b:
+        requests = open_requests("a", "b")
+        b.answer = lambda _: None
+        requests.send_message(ping())
+
+        started = time.monotonic()
+        told = requests.get_responses(["pong"], timeout=0.6, while_responses=while_responses)
+
+    assert [message["node_id"] for message in told] == ["a"]
+    assert 0.5 < time.monotonic() - started < 2.5
+    assert len(b.sent("ping")) > 1
+
+
+def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
+    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(request: Message) -> Message | None:
+        reply = b.honest(request)
+        refusal = {"command": "error", "success": False, "code": "refused", "reason": "not you, says the owner"}
+        return reply | refusal if reply is not None and refusing else reply
+
+    refusing = False
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as b:
+        b.answer = refuse
+        requests = open_requests("a", "b")
+        refusing = True
+
+        started = time.monotonic()
+        requests.send_message(ping())
+        told = requests.get_responses(["pong"], timeout=10)
+        requests.send_message(ping())
+        both = requests.get_responses(["pong", "error"], timeout=10, only_successful=False)
+
+    assert time.monotonic() - started < 5
+    assert [message["node_id"] for message in told] == ["a"]
+    errors = [message for message in both if message["command"] == "error"]
+    assert [(error["node_id"], error["extra_msg"]) for error in errors] == [("b", "not you, says the owner")]
+    assert {"protocol_version", "command", "researcher_id", "node_id", "errnum", "extra_msg"} == set(errors[0])
+    assert "not you, says the owner" in caplog.text
+
+
+def test_late_replies_wait_in_order_and_those_not_asked_for_stay(mosquitto: Broker, open_requests: Open) -> None:
+    datasets: Message = {"command": "list", "datasets": [], "count": 0, "id": "asked-list"}
+    with EchoNode(mosquitto.port, "a") as node:
+        requests = open_requests("a")
+        for number in (1, 2):
+            node.publish("general/researcher/alice/main/a", late_pong(number))
+        node.publish("general/researcher/alice/main/a", late_pong(3) | datasets)
+        node.publish("general/researcher/alice/main/a", late_pong(4))
+        wait_until(lambda: requests.queue.qsize() == 4)
+
+        assert len(requests.get_messages(["search"])) == 0
+        assert [message["command"] for message in requests.get_messages(["list"])] == ["list"]
+        assert sequences(requests.get_messages(["pong"])) == [1, 2, 4]
+        assert len(requests.get_messages()) == 0
+
+
+def test_waiting_for_messages_that_nobody_sends_ends_with_the_first_or_the_time(
+    mosquitto: Broker, open_requests: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        requests = open_requests("a")
+        started = time.monotonic()
+        assert len(requests.get_messages(time=0.2)) == 0
+        assert 0.2 <= time.monotonic() - started < 2
+
+        threading.Timer(0.1, node.publish, ("general/researcher/alice/main/a", late_pong(1))).start()
+        assert sequences(requests.get_messages(["pong"], time=10)) == [1]
+
+    assert time.monotonic() - started < 5
+
+
+def test_replies_of_a_pending_call_are_not_in_the_queue(mosquitto: Broker, open_requests: Open) -> None:
+    answering = threading.Event()
+
+    def slowly(request: Message) -> Message | None:
+        return None if request["command"] == "list" and not answering.is_set() else slow.honest(request)
+
+    with EchoNode(mosquitto.port, "quick"), EchoNode(mosquitto.port, "slow") as slow:
+        slow.answer = slowly
+        requests = open_requests("quick", "slow", timeout_s=10)
+        listed: list[Any] = []
+        caller = threading.Thread(target=lambda: listed.append(requests.list()))
+        caller.start()
+        wait_until(lambda: slow.sent("list"))
+
+        stolen = requests.get_messages(time=0.3)
+        answering.set()
+        caller.join(10)
+
+    assert len(stolen) == 0
+    assert {"quick", "slow"} == set(listed[0])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"researcher_id": "alice"},
+        {"command": "pong", "researcher_id": "alice"},
+        {"command": "ping", "researcher_id": "alice"},
+        {"command": "ping", "researcher_id": "alice", "sequence": "1"},
+        {"command": "ping", "researcher_id": "alice", "sequence": 1, "more": 1},
+    ],
+)
+def test_what_is_no_request_is_refused_before_it_is_sent(
+    mosquitto: Broker, open_requests: Open, message: Message
+) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        requests = open_requests("a")
+        before = len(a.received)
+
+        with pytest.raises(InvalidMessageError):
+            requests.send_message(message)
+
+        requests.ping_nodes()
+    assert before + 1 == len(a.received)
+
+
+def test_what_no_node_serves_is_refused_with_the_way_that_works(mosquitto: Broker, open_requests: Open) -> None:
+    requests = open_requests()
+    approval = {"researcher_id": "alice", "description": "d", "sequence": 1, "training_plan_url": "http://x/plan"}
+    secagg = {"researcher_id": "alice", "secagg_id": "s", "sequence": 1, "element": 0, "job_id": "j"}
+
+    with pytest.raises(InvalidMessageError, match="training_plan_approve"):
+        requests.send_message({"command": "approval", **approval})
+    with pytest.raises(InvalidMessageError, match="'secagg-delete'"):
+        requests.send_message({"command": "secagg-delete", **secagg})
+
+
+# --- the queue ------------------------------------------------------------------------------------------------------
+
+
+def test_the_queue_gives_one_message_after_the_other(open_requests: Open) -> None:
+    queue = open_requests().queue
+    queue.add(PONG)
+    queue.add(PONG | {"sequence": 4})
+
+    assert queue.qsize() == 2
+    assert [queue.get()["sequence"], queue.get(block=False)["sequence"]] == [3, 4]
+    queue.task_done()
+    queue.task_done()
+    assert queue.qsize() == 0
+    with pytest.raises(TasksQueueError):
+        queue.get(block=False)
+
+
+def test_waiting_for_the_queue_ends_when_something_comes(open_requests: Open) -> None:
+    queue = open_requests().queue
+    taken: list[Message] = []
+    taker = threading.Thread(target=lambda: taken.append(queue.get()))
+    taker.start()
+
+    queue.add(PONG)
+    taker.join(10)
+
+    assert taken == [PONG]
+
+
+@pytest.mark.parametrize("task", ["text", None, [PONG], {"a": object()}, {"a": {1, 2}, 3: 4j}])
+def test_the_queue_keeps_json_objects_only(open_requests: Open, task: Any) -> None:
+    queue = open_requests().queue
+
+    with pytest.raises(TasksQueueError):
+        queue.add(task)
+    queue.add(PONG)
+
+    assert queue.get() == PONG
+
+
+# --- handing in -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["general/researcher", "general/researcher/alice/main/x", "general/researcher/alice"])
+def test_a_reply_is_taken_from_the_historic_topic_and_from_those_below(open_requests: Open, topic: str) -> None:
+    requests = open_requests()
+
+    requests.on_message(PONG, topic)
+
+    assert requests.get_messages(["pong"]).data() == [PONG]
+
+
+@pytest.mark.parametrize(
+    ("message", "topic"),
+    [
+        (PONG, "general/nodes"),
+        (PONG, "elsewhere"),
+        (PONG, "general/logger"),
+        (PONG, "general/researcher/alice/main/y"),
+        (PONG, "general/researcher/bob/main/x"),
+        (PONG | {"researcher_id": "bob"}, "general/researcher"),
+        (PONG | {"more": 1}, "general/researcher"),
+        (PONG | {"sequence": "3"}, "general/researcher"),
+        (PONG | {"command": "sing"}, "general/researcher"),
+        ({}, "general/researcher"),
+        (SCALAR, "general/researcher"),
+        (SCALAR, "general/monitoring/y"),
+        (LOG, "general/logger/y"),
+    ],
+)
+def test_what_is_wrong_or_not_for_us_is_logged_and_ignored(
+    open_requests: Open, caplog: pytest.LogCaptureFixture, message: Message, topic: str
+) -> None:
+    requests = open_requests()
+    seen: list[Message] = []
+    requests.add_monitor_callback(seen.append)
+
+    requests.on_message(message, topic)
+    requests.on_message(PONG, "general/researcher")
+
+    assert requests.get_messages().data() == [PONG]
+    assert seen == []
+    assert f"message on topic {topic!r} ignored" in caplog.text
+
+
+def test_a_message_of_our_own_wire_can_be_handed_in_as_well(open_requests: Open) -> None:
+    requests = open_requests()
+
+    requests.on_message(late_pong(1), "general/researcher")
+    requests.on_message(late_pong(2), "general/researcher/alice/main/a")
+    wait_until(lambda: requests.queue.qsize() == 2)
+
+    assert sequences(requests.get_messages()) == [1, 2]
+
+
+@pytest.mark.parametrize("topic", ["general/logger", "general/logger/x"])
+def test_a_nodes_log_is_one_record_on_one_line_with_its_level(
+    open_requests: Open, caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    open_requests().on_message(LOG, topic)
+
+    told = [record for record in caplog.records if record.name == "fedmon.node.x"]
+    assert [(one.levelname, one.getMessage()) for one in told] == [("ERROR", "disk: full\\nERROR forged")]
+
+
+@pytest.mark.parametrize("msg", ["no JSON", '{"message": 3}', '{"other": 1}', "[" * 10_000])
+def test_a_log_that_is_not_as_agreed_is_told_as_it_is(caplog: pytest.LogCaptureFixture, msg: str) -> None:
+    with caplog.at_level(logging.INFO):
+        Requests.print_node_log_message({"node_id": "x/y", "level": "SHOUTING", "msg": msg})
+
+    told = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert [("fedmon.node", "INFO", msg)] == told
+
+
+# --- what nodes send of themselves ----------------------------------------------------------------------------------
+
+
+def test_metrics_and_scalars_reach_the_monitor_callback_until_it_is_removed(
+    mosquitto: Broker, open_requests: Open
+) -> None:
+    batch = {
+        "command": "sample",
+        "protocol_version": "fedmon/1",
+        "node_id": "a",
+        "boot": 1,
+        "stream": "host",
+        "seq": 1,
+        "t": [1.0],
+        "mono": [1.0],
+        "m": {"host_cpu_busy_ratio": [0.5]},
+    }
+    scalar = {
+        "command": "add_scalar",
+        "protocol_version": "fedmon/1",
+        "node_id": "a",
+        "job_id": "j",
+        "metric": {"loss": 0.5},
+        "iteration": 7,
+    }
+    with EchoNode(mosquitto.port, "a") as node:
+        requests = open_requests("a")
+        seen: list[Message] = []
+        requests.add_monitor_callback(seen.append)
+
+        def both() -> bool:
+            node.publish("general/monitoring/a", batch)
+            node.publish("general/monitoring", scalar)
+            return {"sample", "add_scalar"} <= {message["command"] for message in seen}
+
+        wait_until(both)
+        requests.remove_monitor_callback()
+        requests.remove_monitor_callback()
+        number = len(seen)
+        node.publish("general/monitoring/a", batch)
+        requests.ping_nodes()
+
+    assert number == len(seen)
+    samples, scalars = (next(one for one in seen if one["command"] == kind) for kind in ("sample", "add_scalar"))
+    assert samples["m"] == {"host_cpu_busy_ratio": [0.5]}
+    assert tuple(scalars[name] for name in ("node_id", "job_id", "metric", "iteration")) == ("a", "j", {"loss": 0.5}, 7)
+
+
+@pytest.mark.parametrize("topic", ["general/monitoring", "general/monitoring/x"])
+def test_a_scalar_that_is_handed_in_reaches_the_newest_callback_alone(open_requests: Open, topic: str) -> None:
+    requests = open_requests()
+    before: list[Message] = []
+    now: list[Message] = []
+    requests.on_message(SCALAR, topic)
+    requests.add_monitor_callback(before.append)
+    requests.add_monitor_callback(now.append)
+
+    requests.on_message(SCALAR, topic)
+
+    assert (before, now) == ([], [SCALAR])
+    assert requests.queue.qsize() == 0
+
+
+def test_a_failing_monitor_callback_disturbs_nothing(
+    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_message: Message) -> None:
+        raise ZeroDivisionError("in the callback")
+
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+        requests.add_monitor_callback(fail)
+
+        requests.on_message(SCALAR, "general/monitoring")
+
+        assert requests.ping_nodes() == ["a"]
+    assert "in the callback" in caplog.text
+
+
+def test_logs_of_nodes_arrive_in_python_logging(
+    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = {
+        "command": "log",
+        "protocol_version": "fedmon/1",
+        "node_id": "a",
+        "boot": 1,
+        "time": "2026-01-01T00:00:00Z",
+        "level": "INFO",
+        "logger": "fedmon.node.plans",
+        "msg": "a plan came in",
+    }
+    caplog.set_level(logging.INFO)
+    with EchoNode(mosquitto.port, "a") as node:
+        open_requests("a")
+
+        def told() -> bool:
+            node.publish("general/logger/a", record)
+            return any(one.name == "fedmon.node.a" and "a plan came in" in one.getMessage() for one in caplog.records)
+
+        wait_until(told)

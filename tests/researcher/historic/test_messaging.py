@@ -1,0 +1,221 @@
+"""`Messaging`: the historic face of one connection."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.echo_nodes import Message
+from fedmon.common.errors import ConnectionFailedError, InvalidIdError, InvalidInputError
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.messaging import ComponentType, Messaging
+from fedmon.researcher.requests import Requests
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.ports import free_port
+from tests.support.stubborn import silent_peer
+from tests.support.waiting import wait_until
+
+PING: Message = {"command": "ping", "researcher_id": "alice", "sequence": 5}
+
+
+class Heard:
+    """What a handler was called with."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, Message]] = []
+
+    def __call__(self, msg: Message, topic: str) -> None:
+        self.messages.append((topic, msg))
+
+    def commands(self) -> set[tuple[str, str]]:
+        return {(topic, message["command"]) for topic, message in self.messages}
+
+
+@pytest.fixture
+def alice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let settings from outside put the researcher's folder into the test's own."""
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "alice"))
+
+
+@pytest.fixture
+def messaging(alice: None, mosquitto: Broker) -> Iterator[Messaging]:
+    made = Messaging(Heard(), ComponentType.RESEARCHER, "alice", "127.0.0.1", mosquitto.port)
+    yield made
+    made.stop()
+
+
+def heard(messaging: Messaging) -> Heard:
+    handler = messaging.handler
+    assert isinstance(handler, Heard)
+    return handler
+
+
+def test_it_is_connected_between_start_and_stop_however_often(messaging: Messaging) -> None:
+    states = [messaging.is_connected()]
+    for _ in range(2):
+        messaging.start()
+        messaging.start(block=False)
+        states.append(messaging.is_connected())
+        messaging.stop()
+        messaging.stop()
+        states.append(messaging.is_connected())
+
+    assert states == [False, True, False, True, False]
+    assert not messaging.is_failed()
+
+
+def test_replies_logs_and_metrics_go_to_the_handler_on_the_historic_topics(
+    mosquitto: Broker, messaging: Messaging
+) -> None:
+    log = {
+        "command": "log",
+        "protocol_version": "fedmon/1",
+        "node_id": "a",
+        "boot": 1,
+        "time": "2026-01-01T00:00:00Z",
+        "level": "INFO",
+        "logger": "fedmon.node.plans",
+        "msg": "a plan came in",
+    }
+    scalar = {"command": "add_scalar", "protocol_version": "fedmon/1", "node_id": "a", "metric": {"loss": 0.5}}
+    with EchoNode(mosquitto.port, "a") as node:
+        messaging.start()
+
+        def all_heard() -> bool:
+            messaging.send_message(PING)
+            messaging.send_message({"command": "list", "researcher_id": "alice"}, client="a")
+            node.publish("general/logger/a", log)
+            node.publish("general/monitoring/a", scalar)
+            return len(heard(messaging).commands()) == 4
+
+        wait_until(all_heard)
+
+    assert heard(messaging).commands() == {
+        ("general/researcher", "pong"),
+        ("general/researcher", "list"),
+        ("general/logger", "log"),
+        ("general/monitoring", "add_scalar"),
+    }
+    pong = next(message for _, message in heard(messaging).messages if message["command"] == "pong")
+    assert (pong["node_id"], pong["sequence"], pong["success"]) == ("a", 5, True)
+
+
+def test_a_client_that_is_named_hears_it_alone(mosquitto: Broker, messaging: Messaging) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        messaging.start()
+        messaging.send_message(PING, client="b")
+        messaging.send_message(PING)
+        a.wait(lambda: a.sent("ping"))
+        b.wait(lambda: len(b.topics) >= 3)
+
+    assert b.topics.count("general/nodes/alice/b") == 1
+    assert "general/nodes/alice/a" not in a.topics
+
+
+def test_without_a_connection_nothing_is_sent_and_it_is_logged(
+    mosquitto: Broker, messaging: Messaging, caplog: pytest.LogCaptureFixture
+) -> None:
+    messaging.send_message(PING)
+    messaging.start()
+    mosquitto.stop()
+    wait_until(lambda: not messaging.is_connected())
+    messaging.send_message(PING)
+
+    reasons = [record.getMessage() for record in caplog.records if "PingRequest was not sent" in record.getMessage()]
+    assert ["call start()" in reasons[0], f"127.0.0.1:{mosquitto.port}" in reasons[1]] == [True, True]
+    assert not messaging.is_failed()
+
+
+def test_a_lost_connection_comes_back_by_itself(mosquitto: Broker, messaging: Messaging) -> None:
+    messaging.start()
+    mosquitto.kill()
+    wait_until(lambda: not messaging.is_connected())
+
+    mosquitto.start()
+
+    wait_until(messaging.is_connected, 5)
+
+
+def test_start_can_block_until_stop(messaging: Messaging) -> None:
+    blocked = threading.Thread(target=messaging.start, kwargs={"block": True})
+    blocked.start()
+    wait_until(messaging.is_connected)
+    alive = blocked.is_alive()
+
+    messaging.stop()
+    blocked.join(5)
+
+    assert alive
+    assert not blocked.is_alive()
+
+
+@pytest.mark.usefixtures("alice")
+def test_a_closed_port_and_a_silent_peer_end_in_time_with_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
+    with silent_peer() as silent:
+        for port in (free_port(), silent):
+            messaging = Messaging(None, ComponentType.RESEARCHER, "alice", "127.0.0.1", port)
+            started, cpu = time.monotonic(), time.process_time()
+            with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{port}"):
+                messaging.start()
+
+            assert time.monotonic() - started < 2.5
+            assert time.process_time() - cpu < 0.8
+            assert messaging.is_failed()
+            assert not messaging.is_connected()
+
+
+def test_a_researcher_sends_no_errors_and_says_so(messaging: Messaging, caplog: pytest.LogCaptureFixture) -> None:
+    messaging.send_error("FB300", extra_msg="boom", researcher_id="bob")
+
+    assert "a researcher sends no errors; not sent to bob: FB300 boom" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [ComponentType.NODE, 2, None])
+def test_only_a_researchers_connection_can_be_made(kind: Any) -> None:
+    with pytest.raises(InvalidInputError, match="fedmon node start"):
+        Messaging(None, kind, "alice")
+
+
+def test_an_id_that_cannot_be_a_topic_level_is_refused() -> None:
+    with pytest.raises(InvalidIdError, match="messaging_id"):
+        Messaging(None, ComponentType.RESEARCHER, "a/b")
+
+
+def test_requests_uses_the_messaging_that_it_is_given(mosquitto: Broker, messaging: Messaging) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        with Requests(messaging) as requests:
+            wait_until(lambda: requests.ping_nodes() == ["a"])
+            same = requests.get_messaging() is messaging is requests.messaging
+            requests.send_message(PING)
+            wait_until(lambda: ("general/researcher", "pong") in heard(messaging).commands())
+            queued = requests.queue.qsize()
+        connected = messaging.is_connected()
+
+    assert same
+    assert queued == 0
+    assert connected
+
+
+def test_what_is_no_connection_is_ignored_as_ever_but_not_in_silence(
+    mosquitto: Broker, alice: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
+    monkeypatch.setenv("MQTT_BROKER_PORT", str(mosquitto.port))
+    monkeypatch.setenv("RESEARCHER_ID", "alice")
+
+    with Requests("anything") as requests:
+        connected, federation = requests.messaging.is_connected(), requests.messaging.federation
+
+    assert connected
+    assert isinstance(federation, Federation)
+    assert federation.researcher_id == "alice"
+    assert "mess is ignored: a str" in caplog.text
+    assert logging.getLogger("fedmon").handlers == []

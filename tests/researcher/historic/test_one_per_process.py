@@ -1,0 +1,103 @@
+"""There is one `Requests` in a process, and processes of one researcher do not fight over its id."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import ConnectionFailedError
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.requests import Requests
+from tests.researcher.historic.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.ports import free_port
+from tests.support.waiting import stays, wait_until
+
+OTHER_PROCESS = """
+import sys
+from fedmon.researcher.requests import Requests
+with Requests() as requests:
+    print(requests.messaging.federation.instance, flush=True)
+    for line in sys.stdin:
+        print(*requests.ping_nodes(), flush=True)
+"""
+
+
+def test_it_is_the_same_object_however_often_it_is_made_until_it_is_closed(open_requests: Open) -> None:
+    first = open_requests()
+
+    made: list[Requests] = []
+    threads = [threading.Thread(target=lambda: made.append(Requests())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    first.close()
+    second = open_requests()
+
+    assert [first] * 8 == made
+    assert second is not first
+    first.close()
+    assert Requests() is second
+
+
+def test_a_failed_construction_leaves_room_for_the_next(open_requests: Open, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionFailedError):
+        Requests(Federation(f"mqtt://127.0.0.1:{free_port()}", folder=tmp_path / "alice", timeout_s=0.5))
+
+    assert open_requests().messaging.is_connected()
+
+
+def test_closing_ends_the_connection_that_it_made_itself(
+    mosquitto: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_URL", mosquitto.url)
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "alice"))
+    for _ in range(2):
+        requests = Requests()
+        messaging = requests.messaging
+        assert messaging.is_connected()
+        requests.close()
+        assert not messaging.is_connected()
+
+
+def test_two_notebooks_of_one_researcher_work_side_by_side(
+    mosquitto: Broker, open_requests: Open, tmp_path: Path
+) -> None:
+    environ = {
+        "FEDMON_BROKER_URL": mosquitto.url,
+        "FEDMON_RESEARCHER_FOLDER": str(tmp_path / "alice"),
+        "RESEARCHER_ID": "alice",
+    }
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+        other = subprocess.Popen(
+            [sys.executable, "-c", OTHER_PROCESS],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with other:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            instance = other.stdout.readline().strip()
+            answers = []
+            for _ in range(3):
+                other.stdin.write("\n")
+                other.stdin.flush()
+                answers.append((requests.ping_nodes(), other.stdout.readline().split()))
+            calm = stays(requests.messaging.is_connected, 0.5)
+            other.stdin.close()
+            wait_until(lambda: other.poll() is not None)
+
+    assert requests.messaging.federation.instance == "main"
+    assert instance not in ("main", "")
+    assert answers == [(["a"], ["a"])] * 3
+    assert calm
+    assert requests.queue.qsize() == 0
