@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import json
 import sys
 import traceback
@@ -57,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if debug:
         del words[0]
     configure_cli_logging("DEBUG" if debug else "WARNING")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its code, and not an error.
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(_run(words))
     except KeyboardInterrupt:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import typer
 
 from fedmon.node.cli import audit, config, dataset, lifecycle, making, plan, policy
-from fedmon.node.cli.group import OwnerGroup
 from fedmon.node.cli.screen import EXIT_CODES
 
 app = typer.Typer(
     name="node",
-    cls=OwnerGroup,
     help="Run and own a node beside your data.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
