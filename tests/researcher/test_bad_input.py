@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -200,8 +201,23 @@ def test_requests_of_many_threads_never_take_each_others_replies(node: EchoNode,
     assert len({request["sequence"] for request in node.received}) == len(node.received)
 
 
+def unreadable(number: int) -> bytes:
+    kinds = [
+        b"{",
+        json.dumps(pong(node_id="b")).encode(),
+        json.dumps(pong(protocol_version="x/1")).encode(),
+        DEEP[:2000],
+    ]
+    return kinds[number % len(kinds)]
+
+
+def unknown(number: int) -> bytes:
+    return json.dumps(pong(id=f"never-asked-{number}", agent_version="x" * 200)).encode()
+
+
+@pytest.mark.parametrize("junk", [unreadable, unknown])
 def test_ten_thousand_junk_replies_are_counted_quietly_and_cost_no_memory(
-    node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture
+    node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture, junk: Callable[[int], bytes]
 ) -> None:
     caplog.set_level(logging.WARNING)
     federation = federate(timeout_s=10)
@@ -209,15 +225,9 @@ def test_ten_thousand_junk_replies_are_counted_quietly_and_cost_no_memory(
     gc.collect()
     process = psutil.Process(os.getpid())
     before = process.memory_info().rss
-    kinds = [
-        b"{",
-        json.dumps(pong(node_id="b")).encode(),
-        json.dumps(pong(protocol_version="x/1")).encode(),
-        DEEP[:2000],
-    ]
 
     for number in range(10_000):
-        node.publish("general/researcher/alice/main/a", kinds[number % len(kinds)], qos=0)
+        node.publish("general/researcher/alice/main/a", junk(number), qos=0)
     started = time.monotonic()
     outcomes = federation.ping()
     wait_until(lambda: sum(federation.status().counters.values()) == 10_000, 20)
