@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, InvalidMessageError
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, InvalidMessageError, StorageError
 from fedmon.common.wire.messages import (
     STATE_CHANGING,
     Error,
@@ -94,15 +94,8 @@ class Router:
         except BytesElsewhereError as wait:
             self._fetch(request, wait)
             answer = None
-        except ConflictError as problem:
-            answer = error(request, self.services.node_id, ErrorCode.REFUSED, str(problem))
-        except InvalidInputError as problem:
-            answer = error(request, self.services.node_id, ErrorCode.MALFORMED, str(problem))
         except FedmonError as problem:
-            logger.error(  # noqa: TRY400  # an error of ours says what happened; its trace is noise
-                "command %s of researcher %s failed: %s", command, request.researcher_id, problem
-            )
-            answer = error(request, self.services.node_id, ErrorCode.FAILED, str(problem))
+            answer = self._failure(request, problem)
         except Exception:
             # One broken handler must not end the node.
             logger.exception("command %s of researcher %s failed", command, request.researcher_id)
@@ -111,6 +104,18 @@ class Router:
         if answer is not None:
             self._answer(answer, request)
         self._resend_to(request)
+
+    def _failure(self, request: Request, problem: FedmonError) -> Error:
+        """Return the error reply to a request that could not be done; what it says of this machine stays here."""
+        if isinstance(problem, ConflictError):
+            return error(request, self.services.node_id, ErrorCode.REFUSED, str(problem))
+        if isinstance(problem, InvalidInputError):
+            return error(request, self.services.node_id, ErrorCode.MALFORMED, str(problem))
+        logger.error("%s of researcher %s failed: %s", _COMMANDS[type(request)], request.researcher_id, problem)
+        reason = str(problem)
+        if isinstance(problem, StorageError):
+            reason = "this node cannot write what it must keep, so nothing was done; its owner's log says why"
+        return error(request, self.services.node_id, ErrorCode.FAILED, reason)
 
     def _handled(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | bytes | None:
         return self._once(request, effect) if isinstance(request, STATE_CHANGING) else effect()
@@ -154,7 +159,7 @@ class Router:
         try:
             answer = self._handled(request, lambda: WITH_BYTES[type(request)](request, source, self.services))
         except FedmonError as problem:
-            answer = error(request, self.services.node_id, ErrorCode.FAILED, str(problem))
+            answer = self._failure(request, problem)
         if answer is not None:
             self._answer(answer, request)
 
@@ -223,7 +228,11 @@ class Router:
         if not sent:
             self.counters["unsent"] += 1
             facts["unsent"] = True
-        self.services.audit.record(event, **facts)
+        try:
+            self.services.audit.record(event, **facts)
+        except StorageError as problem:
+            self.counters["unaudited"] += 1
+            logger.error("a %s left without its line in the audit: %s", event, problem)  # noqa: TRY400
 
     # --- the outbox ------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ def text_table(rows: Sequence[Row], *, width: int | None = None) -> str:
 
     columns = _columns(rows)
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    limits = _limits([columns, *cells], shutil.get_terminal_size((120, 24)).columns if width is None else width)
+    # tabulate makes each column two wider than its header.
+    padded = [f"{column}  " for column in columns]
+    limits = _limits([padded, *cells], shutil.get_terminal_size((120, 24)).columns if width is None else width)
     return tabulate(cells, headers=columns, tablefmt="simple", disable_numparse=True, maxcolwidths=limits)
 
 
