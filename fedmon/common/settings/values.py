@@ -111,7 +111,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "node"
     strict_identity: Annotated[bool | None, Meta(description=_STRICT)] = None
     default_plans_dir: Annotated[
-        Path | None, Meta(description="Folder of training plans that are approved from the start.")
+        Path | None, Meta(description="Folder of training plans (*.py) of the owner; each is pending until he approves it.")
     ] = None
     max_plan_bytes: Annotated[
         int, Meta(description="The largest training plan that this node takes, in bytes.", ge=1024, le=67_108_864)
