@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedmon.common.training_plan import TrainingPlan
     from fedmon.researcher.federation import Federation
+    from fedmon.researcher.requests import Requests
 
-__all__ = ["Federation", "TrainingPlan", "__version__"]
+__all__ = ["Federation", "Requests", "TrainingPlan", "__version__"]
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Federation": "fedmon.researcher.federation",
+    "Requests": "fedmon.researcher.requests",
     "TrainingPlan": "fedmon.common.training_plan",
 }
 

@@ -184,7 +184,8 @@ class Requests(metaclass=OnePerProcess):
         if verbose:
             for node_id, datasets in found.items():
                 # Printing is what this argument asks for, and our log may be silent.
-                print(f"\n{escape_control(node_id)}: {len(datasets)} datasets\n{text_table(datasets)}")  # noqa: T201
+                number = f"{len(datasets)} dataset{'' if len(datasets) == 1 else 's'}"
+                print(f"\n{escape_control(node_id)}: {number}\n{text_table(datasets)}")  # noqa: T201
         return found
 
     def training_plan_approve(

@@ -1,0 +1,45 @@
+"""A script in the historic style, in a process of its own that is killed while it takes replies.
+
+Writes to a ledger, with each line on the disk before the next step: ``start INSTANCE``, ``waiting N`` and
+``took SEQUENCE REDELIVERED``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from fedmon import Requests
+from fedmon.common.store.queue import TasksQueueError
+
+
+def main(ledger: str, mode: str) -> None:
+    """Wait until killed; or take one by one, until killed or nothing is left; or take all at once."""
+    with Path(ledger).open("a", buffering=1) as lines, Requests() as requests:
+
+        def note(text: str) -> None:
+            lines.write(text + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+
+        note(f"start {requests.messaging.federation.instance}")
+        tick = threading.Event()
+        while mode == "wait":
+            note(f"waiting {requests.queue.qsize()}")
+            tick.wait(0.05)
+        while mode == "take":
+            try:
+                message = requests.queue.get(block=False)
+            except TasksQueueError:
+                break
+            note(f"took {message['sequence']} {message.get('redelivered', False)}")
+            requests.queue.task_done()
+        for message in requests.get_messages():
+            note(f"took {message['sequence']} {message.get('redelivered', False)}")
+        note("end")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

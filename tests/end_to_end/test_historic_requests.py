@@ -1,0 +1,265 @@
+"""Scripts of Fed-BioMed over real nodes: the historic names do the main job, and survive a kill -9."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.settings import ResearcherSettings
+from fedmon.common.training_plan import TrainingPlan, load_source
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.requests import Requests
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.fedbiomed4 import Message, V4Node, payload
+from tests.support.historic_repository import HistoricRepository
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.waiting import wait_until
+
+TABLE = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"
+(BLOOD,) = payload("search_reply")["databases"]
+LATE = 200
+KILLS = 4
+
+
+class Rows(TrainingPlan):
+    def run(self) -> int:
+        return 3
+
+
+# --- real nodes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nodes(mosquitto: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
+    """Three real nodes: two hold a table and obey everybody, the third obeys bob alone."""
+    with ExitStack() as stack:
+        running = {}
+        for node_id, researchers in (("north", ["*"]), ("south", ["*"]), ("strict", ["bob"])):
+            folder = write_node_folder(tmp_path / node_id, node_id=node_id, url=mosquitto.url, researchers=researchers)
+            (folder / "table.csv").write_text(TABLE)
+            added = fedmon(
+                "node", "dataset", "add", str(folder / "table.csv"), "--name", "cells", "--tags", f"cells,{node_id}",
+                "--dir", str(folder),
+            )  # fmt: skip
+            assert added.returncode == 0, added.stderr
+            running[node_id] = stack.enter_context(NodeProcess(folder))
+        yield running
+
+
+@pytest.fixture
+def requests(mosquitto: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Requests]:
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+    with Federation(settings=settings) as federation, Requests(federation) as made:
+        wait_until(lambda: set(nodes) <= set(federation.nodes().online), what="three nodes online")
+        yield made
+
+
+def test_a_historic_script_finds_asks_and_hears_of_decisions(
+    requests: Requests, nodes: dict[str, NodeProcess], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    started = time.monotonic()
+    pinged, listed = requests.ping_nodes(), requests.list(verbose=True)
+    found, nothing = requests.search(("cells", "south")), requests.search(["unheard of"])
+    named = requests.training_plan_approve(Rows, "counts rows", nodes=["north", "south", "strict", "nowhere"])
+    everybody = requests.training_plan_approve(Rows, "counts rows")
+    elapsed_s = time.monotonic() - started
+
+    assert sorted(pinged) == ["north", "south"]
+    assert {node: [one["name"] for one in datasets] for node, datasets in listed.items()} == {
+        "north": ["cells"],
+        "south": ["cells"],
+    }
+    assert listed["north"][0]["shape"] == [3, 2]
+    assert str(tmp_path) not in str(listed)
+    assert list(found) == ["south"]
+    assert len(found["south"][0]["dtypes"]) == 2
+    assert nothing == {}
+    assert named == {"north": True, "south": True, "strict": False, "nowhere": False}
+    assert everybody == {"north": True, "south": True, "strict": False}
+    assert elapsed_s < 5
+    assert "policy" in caplog.text
+
+    approve = ("node", "plan", "approve", "Rows", "--sha256", load_source(Rows).sha256, "--note", "fine")
+    approved = fedmon(*approve, "--dir", str(nodes["north"].folder))
+    assert approved.returncode == 0, approved.stderr
+    (decision,) = requests.get_messages(["plan-decision"], time=10)
+    assert (decision["node_id"], decision["status"], decision["note"]) == ("north", "approved", "fine")
+
+
+def test_a_killed_node_is_false_and_answers_again_when_it_is_back(
+    requests: Requests, nodes: dict[str, NodeProcess]
+) -> None:
+    nodes["south"].kill()
+    wait_until(lambda: requests.ping_nodes() == ["north"])
+
+    started = time.monotonic()
+    without = requests.training_plan_approve(Rows, nodes=["north", "south"], timeout=3)
+    elapsed_s = time.monotonic() - started
+    nodes["south"].start()
+
+    assert without == {"north": True, "south": False}
+    assert elapsed_s < 3.5
+    wait_until(lambda: sorted(requests.ping_nodes()) == ["north", "south"])
+
+
+# --- kill -9 ------------------------------------------------------------------------------------------------------
+
+
+class Script:
+    """Historic scripts one after the other on one folder, and the ledger outside of them."""
+
+    def __init__(self, broker: Broker, tmp_path: Path) -> None:
+        self._ledger = tmp_path / "ledger"
+        self._ledger.touch()
+        self._environ = plain_environment(
+            FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"),
+            MQTT_BROKER="127.0.0.1",
+            MQTT_BROKER_PORT=str(broker.port),
+            RESEARCHER_ID="alice",
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, mode: str) -> None:
+        command = [sys.executable, "-m", "tests.end_to_end.historic_researcher", str(self._ledger), mode]
+        self.process = subprocess.Popen(command, env=self._environ)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self._ledger.read_text().splitlines()]
+
+    def taken(self) -> list[tuple[int, bool]]:
+        return [(int(words[1]), words[2] == "True") for words in self.lines() if words[0] == "took"]
+
+
+@pytest.fixture
+def script(mosquitto: Broker, tmp_path: Path) -> Iterator[Script]:
+    made = Script(mosquitto, tmp_path)
+    yield made
+    made.kill()
+
+
+def late_pong(sequence: int) -> Message:
+    return {
+        "command": "pong",
+        "protocol_version": "fedmon/1",
+        "node_id": "a",
+        "researcher_id": "alice",
+        "id": f"asked-{sequence}",
+        "session": "an earlier process",
+        "sequence": sequence,
+        "time": "2026-01-01T00:00:00Z",
+        "boot": 1,
+        "agent_version": "echo",
+    }
+
+
+def test_after_kill_9_untaken_replies_are_there_in_order_none_lost_none_twice(
+    mosquitto: Broker, script: Script
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with EchoNode(mosquitto.port, "a") as node:
+        script.start("wait")
+        wait_until(script.lines, 20)
+        for sequence in range(LATE):
+            node.publish("general/researcher/alice/main/a", late_pong(sequence), qos=0 if sequence % 50 else 1)
+        wait_until(lambda: ["waiting", str(LATE)] in script.lines(), 20)
+    script.kill()
+
+    for _ in range(KILLS):
+        enough = len(script.taken()) + chance.randint(1, 30)
+        script.start("take")
+        wait_until(lambda enough=enough: len(script.taken()) >= enough, 20)  # type: ignore[misc]  # a default
+        script.kill()
+    script.start("drain")
+    wait_until(lambda: script.lines()[-1] == ["end"], 20)
+    script.start("drain")
+    wait_until(lambda: [words for words in script.lines() if words == ["end"]] == [["end"]] * 2, 20)
+
+    taken = script.taken()
+    first = {sequence: place for place, (sequence, _) in reversed(list(enumerate(taken)))}
+    again = [redelivered for place, (sequence, redelivered) in enumerate(taken) if first[sequence] != place]
+    assert sorted(first, key=lambda sequence: first[sequence]) == list(range(LATE))
+    assert again == [True] * len(again)
+    assert len(again) <= KILLS
+    assert {words[1] for words in script.lines() if words[0] == "start"} == {"main"}
+
+
+# --- nodes of Fed-BioMed 4.4 --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def v4(mosquitto: Broker, tmp_path: Path) -> Iterator[tuple[Requests, list[V4Node]]]:
+    settings = ResearcherSettings(
+        id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", wire="fedbiomed4", timeout_s=3.0
+    )
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(V4Node(mosquitto, "node_1", databases=(BLOOD,))),
+            stack.enter_context(V4Node(mosquitto, "node_2")),
+        ]
+        federation = stack.enter_context(Federation(settings=settings))
+        requests = stack.enter_context(Requests(federation))
+        wait_until(lambda: sorted(requests.ping_nodes()) == ["node_1", "node_2"])
+        yield requests, found
+        assert [node.faults for node in found] == [[], []]
+
+
+def test_nodes_of_version_4_4_answer_the_same_script(v4: tuple[Requests, list[V4Node]]) -> None:
+    requests, _ = v4
+
+    listed, found = requests.list(), requests.search(tuple(BLOOD["tags"]))
+
+    without_types = {name: value for name, value in BLOOD.items() if name != "dtypes"}
+    assert listed == {"node_1": [without_types], "node_2": []}
+    assert found == {"node_1": [BLOOD]}
+    assert requests.search(["unheard of"]) == {}
+
+
+def test_what_is_sent_by_hand_reaches_nodes_of_version_4_4_and_comes_back_as_it_was(
+    v4: tuple[Requests, list[V4Node]],
+) -> None:
+    requests, _ = v4
+    with HistoricRepository() as repository:
+        plan = {"researcher_id": "alice", "training_plan_url": repository.put("plan.py", b"import math\n")}
+        requests.send_message({"command": "approval", "description": "d", "sequence": 41, **plan})
+        approvals = requests.get_responses(["approval"])
+        requests.send_message({"command": "training-plan-status", "job_id": "mine", **plan}, client="node_1")
+        (status,) = requests.get_responses(["training-plan-status"])
+
+    assert {(one["node_id"], one["sequence"], one["success"], one["status"]) for one in approvals} == {
+        ("node_1", 41, True, 200),
+        ("node_2", 41, True, 200),
+    }
+    assert status.keys() == payload("training_plan_status_reply").keys()
+    assert (status["job_id"], status["training_plan_url"]) == ("mine", plan["training_plan_url"])
+    assert status["status"] == "Not Registered"
+
+
+def test_scalars_of_version_4_4_reach_the_monitor_callback_field_for_field(
+    v4: tuple[Requests, list[V4Node]],
+) -> None:
+    requests, (node, _) = v4
+    scalar = payload("add_scalar") | {"node_id": "node_1", "researcher_id": "alice"}
+    seen: list[Message] = []
+    requests.add_monitor_callback(seen.append)
+
+    def heard() -> bool:
+        node.send(scalar, topic="general/monitoring")
+        return bool(seen)
+
+    wait_until(heard)
+    assert seen[0] == scalar
