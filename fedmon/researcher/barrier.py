@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import OrderedDict, deque
 
 import msgspec
@@ -14,6 +15,7 @@ from fedmon.common.wire.messages import Dataset, Request
 from fedmon.researcher.pending import REMEMBERED_REQUESTS
 
 MAX_HELD_BYTES = 32 * 1024 * 1024
+HELD_S = 60.0
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +24,13 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     by_tags: bool
     success: bool
     datasets: list[Dataset]
+
+
+class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, and when it went out first, on the monotonic clock."""
+
+    request: Request
+    at: float
 
 
 class Sent:
@@ -33,51 +42,63 @@ class Sent:
     def __init__(self) -> None:
         self._first = secrets.randbelow(2**31)
         self._lock = threading.Lock()
-        self._requests: OrderedDict[str, Request] = OrderedDict()
+        self._requests: OrderedDict[str, SentRequest] = OrderedDict()
         self._ids: dict[int, str] = {}
 
     def add(self, request: Request) -> int:
         """Remember a request, and return its number."""
         number = self._first + request.sequence
         with self._lock:
-            self._requests[request.id] = request
-            self._ids[number] = request.id
+            if request.id not in self._requests:
+                self._requests[request.id] = SentRequest(request=request, at=time.monotonic())
+                self._ids[number] = request.id
             while len(self._requests) > REMEMBERED_REQUESTS:
                 _, oldest = self._requests.popitem(last=False)
-                del self._ids[self._first + oldest.sequence]
+                del self._ids[self._first + oldest.request.sequence]
         return number
 
     def by_id(self, request_id: str) -> Request | None:
         """Return the request with this id, or null."""
         with self._lock:
-            return self._requests.get(request_id)
+            found = self._requests.get(request_id)
+        return None if found is None else found.request
 
-    def by_number(self, number: int) -> Request | None:
+    def by_number(self, number: int) -> SentRequest | None:
         """Return the request with this number, or null."""
         with self._lock:
             return self._requests.get(self._ids.get(number, ""))
 
 
-class Held:
-    """What nodes said and no pong has assigned to a request yet; bounded. Belongs to one thread."""
+class _Said(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: NodeId
+    said: Listed | InvalidMessageError
+    at: float
+    size_bytes: int
 
-    def __init__(self, *, max_bytes: int = MAX_HELD_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._said: deque[tuple[NodeId, Listed | InvalidMessageError, int]] = deque()
+
+class Held:
+    """What nodes said and no pong has assigned to a request yet; bounded. Belongs to one thread.
+
+    Another process of the same researcher hears and causes the same: what a node said is held until a pong of ours.
+    """
+
+    def __init__(self, *, max_bytes: int = MAX_HELD_BYTES, held_s: float = HELD_S) -> None:
+        self._max_bytes, self._held_s = max_bytes, held_s
+        self._said: deque[_Said] = deque()
         self._bytes = 0
 
-    def add(self, node_id: NodeId, said: Listed | InvalidMessageError, *, size_bytes: int) -> None:
-        """Hold what a node said until its next pong; the oldest goes when there is too much."""
-        self._said.append((node_id, said, size_bytes))
+    def add(self, node_id: NodeId, said: Listed | InvalidMessageError, *, size_bytes: int, at: float) -> None:
+        """Hold what a node said; the oldest goes when there is too much, or when it is too old."""
+        self._said.append(_Said(node_id=node_id, said=said, at=at, size_bytes=size_bytes))
         self._bytes += size_bytes
-        while self._bytes > self._max_bytes:
-            self._bytes -= self._said.popleft()[2]
+        while self._said and (self._bytes > self._max_bytes or at - self._said[0].at > self._held_s):
+            self._bytes -= self._said.popleft().size_bytes
 
-    def take(self, node_id: NodeId) -> list[Listed | InvalidMessageError]:
-        """Return, and forget, what a node said, in order."""
+    def take(self, node_id: NodeId, *, since: float) -> list[Listed | InvalidMessageError]:
+        """Return what a node said since a moment, in order, and forget all that it said."""
         if not self._said:
             return []
-        taken = [said for node, said, _ in self._said if node == node_id]
-        self._said = deque(entry for entry in self._said if entry[0] != node_id)
-        self._bytes = sum(entry[2] for entry in self._said)
+        taken = [one.said for one in self._said if one.node_id == node_id and one.at >= since]
+        self._said = deque(one for one in self._said if one.node_id != node_id)
+        self._bytes = sum(one.size_bytes for one in self._said)
         return taken

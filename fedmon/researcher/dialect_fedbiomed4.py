@@ -7,6 +7,7 @@ said before the barrier's pong is its answer, and when it said nothing to a sear
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -117,7 +118,7 @@ class FedBioMedDialect:
         except InvalidMessageError as error:
             node_id = fedbiomed4.answering_node(payload, researcher_id=self._researcher_id)
             if node_id is not None:
-                self._held.add(NodeId(node_id), error, size_bytes=len(payload))
+                self._held.add(NodeId(node_id), error, size_bytes=len(payload), at=time.monotonic())
             raise
         reply = None if told is None else self._reply_of(told, size_bytes=len(payload))
         return () if reply is None else (reply,)
@@ -130,10 +131,10 @@ class FedBioMedDialect:
         node_id = NodeId(told.node_id)
         match told:
             case wire.ListReply() | wire.SearchReply():
-                self._held.add(node_id, _listed(told), size_bytes=size_bytes)
+                self._held.add(node_id, _listed(told), size_bytes=size_bytes, at=time.monotonic())
                 return None
             case wire.PingReply():
-                return self._pong(told, self._held.take(node_id))
+                return self._pong(told)
             case wire.ApprovalReply():
                 return self._approval(told)
             case wire.StatusReply():
@@ -141,21 +142,23 @@ class FedBioMedDialect:
             case wire.ErrorMessage():
                 return self._error(told)
 
-    def _pong(self, told: wire.PingReply, said: list[Listed | InvalidMessageError]) -> Reply | None:
-        request = self._sent.by_number(told.sequence)
+    def _pong(self, told: wire.PingReply) -> Reply | None:
+        sent = self._sent.by_number(told.sequence)
+        request, since = (None, 0.0) if sent is None else (sent.request, sent.at)
         match request:
             case messages.Ping():
                 return messages.Pong(
                     success=told.success, time=utc_now(), boot=0, agent_version="", **_echo(request, told.node_id)
                 )
             case messages.ListDatasets() | messages.SearchDatasets():
-                return _answer_to(request, told.node_id, said)
+                return _answer_to(request, told.node_id, self._held.take(NodeId(told.node_id), since=since))
             case _:
                 self._count_unasked(told)
                 return None
 
     def _approval(self, told: wire.ApprovalReply) -> Reply | None:
-        request = self._sent.by_number(told.sequence)
+        sent = self._sent.by_number(told.sequence)
+        request = None if sent is None else sent.request
         if not isinstance(request, messages.Approval):
             self._count_unasked(told)
             return None
@@ -207,13 +210,17 @@ def _listed(told: wire.ListReply | wire.SearchReply) -> Listed | InvalidMessageE
 def _answer_to(
     request: messages.ListDatasets | messages.SearchDatasets, node_id: str, said: list[Listed | InvalidMessageError]
 ) -> Reply:
-    """Return what a node answered before the barrier; another process of ours may have asked it something else."""
+    """Return what a node answered before the barrier.
+
+    Another process of ours may have asked it something else meanwhile. An answer to other tags that fits these as well
+    is a part of the answer to these, so that the longest is the one.
+    """
     echo = _echo(request, node_id)
     fitting = [listed for listed in said if isinstance(listed, Listed) and _fits(listed, request)]
     if fitting:
-        last = fitting[-1]
-        kind = messages.SearchReply if last.by_tags else messages.ListReply
-        return kind(success=last.success, datasets=last.datasets, count=len(last.datasets), **echo)
+        longest = max(fitting, key=lambda listed: len(listed.datasets))
+        kind = messages.SearchReply if longest.by_tags else messages.ListReply
+        return kind(success=longest.success, datasets=longest.datasets, count=len(longest.datasets), **echo)
     unreadable = [error for error in said if isinstance(error, InvalidMessageError)]
     if unreadable:
         return _failed(request, node_id, f"its reply cannot be read: {unreadable[-1].reason}")

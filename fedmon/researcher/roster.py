@@ -113,6 +113,8 @@ class _Entry:
                 reason = "not heard of since the connection came back"
             elif self.last_seen is None:
                 reason = "said to be online, but not heard since we connected"
+            elif self.silent:
+                reason = "did not answer the last request"
             else:
                 reason = f"unheard for {self.unheard_s(now):.0f} s"
         return Node(

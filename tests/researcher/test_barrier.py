@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
-from fedmon.common.wire.messages import Ping
+from fedmon.common.wire.messages import Ping, Request
 from fedmon.researcher.barrier import Held, Listed, Sent
 from fedmon.researcher.pending import REMEMBERED_REQUESTS
 
@@ -14,6 +14,11 @@ A, B = NodeId("a"), NodeId("b")
 
 def ping(sequence: int) -> Ping:
     return Ping(researcher_id="r", id=new_id(), session="s", sequence=sequence, expires=seconds_from_now(60))
+
+
+def request_of(sent: Sent, number: int) -> Request | None:
+    found = sent.by_number(number)
+    return None if found is None else found.request
 
 
 def listed(success: bool = True) -> Listed:
@@ -27,9 +32,9 @@ def test_a_request_is_found_by_its_number_and_by_its_id() -> None:
 
     assert numbers[1] == numbers[0] + 1
     assert numbers[2] == numbers[0]
-    assert sent.by_number(numbers[1]) is second
+    assert request_of(sent, numbers[1]) is second
     assert sent.by_id(first.id) is first
-    assert sent.by_number(numbers[1] + 1) is None
+    assert request_of(sent, numbers[1] + 1) is None
     assert sent.by_id("x") is None
 
 
@@ -44,27 +49,49 @@ def test_only_the_last_requests_are_remembered() -> None:
 
     numbers = [sent.add(request) for request in requests]
 
-    assert sent.by_number(numbers[0]) is None
+    assert request_of(sent, numbers[0]) is None
     assert sent.by_id(requests[0].id) is None
-    assert sent.by_number(numbers[1]) is requests[1]
+    assert request_of(sent, numbers[1]) is requests[1]
 
 
 def test_what_a_node_said_is_taken_once_and_in_order() -> None:
     held, first, second, other = Held(), listed(), InvalidMessageError("no"), listed(success=False)
-    held.add(A, first, size_bytes=10)
-    held.add(B, other, size_bytes=10)
-    held.add(A, second, size_bytes=10)
+    held.add(A, first, size_bytes=10, at=1.0)
+    held.add(B, other, size_bytes=10, at=2.0)
+    held.add(A, second, size_bytes=10, at=3.0)
 
-    taken = [held.take(A), held.take(A), held.take(B)]
+    taken = [held.take(A, since=1.0), held.take(A, since=1.0), held.take(B, since=1.0)]
 
     assert taken == [[first, second], [], [other]]
 
 
-def test_what_nobody_takes_is_bounded() -> None:
-    held = Held(max_bytes=100)
+def test_what_was_said_before_the_question_is_no_answer() -> None:
+    held, before, after = Held(), listed(), listed(success=False)
+    held.add(A, before, size_bytes=10, at=1.0)
+    held.add(A, after, size_bytes=10, at=3.0)
+
+    taken = [held.take(A, since=2.0), held.take(A, since=0.0)]
+
+    assert taken == [[after], []]
+
+
+def test_a_request_that_is_sent_again_keeps_its_first_moment() -> None:
+    sent, request = Sent(), ping(1)
+    number = sent.add(request)
+    first = sent.by_number(number)
+
+    sent.add(request)
+
+    assert sent.by_number(number) is first
+
+
+def test_what_nobody_takes_is_bounded_in_size_and_age() -> None:
+    large, old = Held(max_bytes=100), Held(held_s=10.0)
 
     for number in range(1000):
-        held.add(NodeId(f"invented-{number}"), listed(), size_bytes=30)
+        large.add(NodeId(f"invented-{number}"), listed(), size_bytes=30, at=0.0)
+        old.add(NodeId(f"invented-{number}"), listed(), size_bytes=30, at=5.0 * number)
 
-    kept = [number for number in range(1000) if held.take(NodeId(f"invented-{number}"))]
-    assert kept == [997, 998, 999]
+    for held in (large, old):
+        kept = [number for number in range(1000) if held.take(NodeId(f"invented-{number}"), since=0.0)]
+        assert kept == [997, 998, 999]

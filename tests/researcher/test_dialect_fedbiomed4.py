@@ -201,10 +201,22 @@ def test_the_answer_to_another_process_of_ours_is_not_taken(talk: Talk) -> None:
     assert reply.datasets == []
 
 
-def test_what_came_before_a_foreign_pong_is_gone(talk: Talk) -> None:
+def test_a_barrier_of_another_process_of_ours_takes_nothing_away(talk: Talk) -> None:
     _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
-    talk.hear("search_reply")
+    record = payload("search_reply")["databases"][0]
+    talk.hear("search_reply", databases=[record] * 2, count=2)
+    talk.hear("search_reply", databases=[record | {"tags": [*TAGS, "more"]}])
     talk.hear("ping_reply", sequence=1)
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert reply.count == 2
+
+
+def test_what_was_said_before_a_search_is_not_its_answer(talk: Talk) -> None:
+    talk.hear("search_reply")
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
 
     reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
 

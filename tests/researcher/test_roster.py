@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Presence
+from fedmon.common.wire.messages import OTHER_WIRE, Presence
 from fedmon.researcher.roster import STALE_AFTER_S, Instant, Node, NodeState, Roster
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -200,3 +202,27 @@ def test_a_forgotten_node_stays_hidden_until_it_shows_itself() -> None:
     assert (forgotten, hidden) == (True, None)
     assert known(roster, 4).state is NodeState.ONLINE
     assert not roster.forget(NodeId("never-heard-of"))
+
+
+def test_where_nodes_do_not_announce_themselves_only_an_unanswered_request_makes_one_stale() -> None:
+    roster = Roster(announced=False)
+    roster.heard(NODE, now=at(0), revives=True)
+
+    long_after = known(roster, 10 * STALE_AFTER_S)
+    roster.silent(NODE)
+    silent, expected = known(roster, 1), roster.expected(at(1))
+    roster.heard(NODE, now=at(2), revives=True)
+
+    assert long_after.state is NodeState.ONLINE
+    assert (silent.state, silent.reason) == (NodeState.STALE, "did not answer the last request")
+    assert expected == set()
+    assert roster.expected(at(3)) == {NODE}
+
+
+def test_a_node_of_another_wire_is_known_but_not_expected() -> None:
+    roster = Roster()
+
+    roster.presence(msgspec.structs.replace(presence(), capabilities=[OTHER_WIRE, "ping"]), retained=False, now=at(0))
+
+    assert known(roster, 1).state is NodeState.ONLINE
+    assert roster.expected(at(1)) == set()
