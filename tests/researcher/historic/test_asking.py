@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -301,29 +302,29 @@ def test_calls_from_many_threads_never_take_each_others_replies(
     assert len(left) == 0
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"sequence": 999},
-        {"session": "another"},
-        {"researcher_id": "bob"},
-        {"node_id": "b"},
-        {"id": "another"},
-        {"command": "list", "datasets": [], "count": 0},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
 def test_a_pong_of_another_sequence_session_researcher_or_sender_never_counts(
-    mosquitto: Broker, open_requests: Open, wrong: Message
+    mosquitto: Broker, open_requests: Open
 ) -> None:
-    def answer(request: Message) -> Message | None:
-        reply = liar.honest(request)
-        return reply | wrong if reply is not None and lying else reply
+    lies: dict[str, Message] = {
+        "wrong-sequence": {"sequence": 999},
+        "wrong-session": {"session": "another"},
+        "wrong-researcher": {"researcher_id": "bob"},
+        "wrong-sender": {"node_id": "honest-2"},
+        "wrong-request": {"id": "another"},
+        "wrong-kind": {"command": "list", "datasets": [], "count": 0},
+    }
+
+    def lie(node: EchoNode, request: Message) -> Message | None:
+        reply = node.honest(request)
+        return reply | lies[node.node_id] if reply is not None and lying else reply
 
     lying = False
-    with EchoNode(mosquitto.port, "liar") as liar, EchoNode(mosquitto.port, "honest"):
-        liar.answer = answer
-        requests = open_requests("honest", "liar", timeout_s=0.5)
+    with EchoNode(mosquitto.port, "honest"), ExitStack() as liars:
+        for name in lies:
+            node = liars.enter_context(EchoNode(mosquitto.port, name))
+            node.answer = functools.partial(lie, node)
+        requests = open_requests("honest", *lies, timeout_s=0.5)
+        assert requests.ping_nodes() == ["honest", *sorted(lies)]
         lying = True
 
         assert requests.ping_nodes() == ["honest"]
