@@ -21,7 +21,7 @@ Wire = Literal["fedmon", "fedbiomed4"]
 _WIRE = "Wire: fedmon, or fedbiomed4 to talk to programs of Fed-BioMed 4.4."
 _STRICT = (
     "Refuse what carries no sender in its topic. When absent: on whenever we name ourselves to the broker "
-    "(username or certificate)."
+    "(username or certificate), except with the wire fedbiomed4, whose topics never name a sender."
 )
 
 
@@ -111,7 +111,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "node"
     strict_identity: Annotated[bool | None, Meta(description=_STRICT)] = None
     default_plans_dir: Annotated[
-        Path | None, Meta(description="Folder of training plans (*.py) of the owner; each is pending until he approves it.")
+        Path | None,
+        Meta(description="Folder of training plans (*.py) of the owner; each is pending until he approves it."),
     ] = None
     max_plan_bytes: Annotated[
         int, Meta(description="The largest training plan that this node takes, in bytes.", ge=1024, le=67_108_864)
