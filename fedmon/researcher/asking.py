@@ -17,6 +17,8 @@ from fedmon.researcher.pending import Answer, Pending, Waiting
 from fedmon.researcher.roster import Instant, Roster
 
 FIRST_RETRY_S = 0.25
+STREAMING_S = 0.1
+"""While answers follow each other as closely as this, nobody is asked again: a thousand take longer than one."""
 DISCOVERY_S = 1.0
 EXPIRES_AFTER_S = 2 * 24 * 3600.0
 """A node's clock may be wrong by hours; an answer that nobody waits for any more does no harm."""
@@ -169,6 +171,8 @@ class _Round:
             urged, everybody = self._waiting.to_ask_at_once()
             if everybody or not self._sent:
                 self._send(self._nodes)
+            elif retry.passed() and (quiet_s := self._waiting.quiet_s()) < STREAMING_S:
+                retry = Deadline(STREAMING_S - quiet_s)
             elif retry.passed():
                 urged |= {node for node in self._expected if not self._waiting.has_answered(node)}
             if retry.passed():

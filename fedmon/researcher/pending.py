@@ -76,6 +76,7 @@ class Waiting:
         self._on_answer = on_answer
         self._kind = next((REPLY_KINDS[kind] for kind in type(request).__mro__ if kind in REPLY_KINDS), Reply)
         self._started = time.monotonic()
+        self._last_answer_at = float("-inf")
         self._missing: set[NodeId] = set()
         self._may_end = False
         self._urged: set[NodeId] = set()
@@ -97,7 +98,8 @@ class Waiting:
             self._answered.add(node_id)
             if self.closed:
                 return Verdict.LATE
-            self._answers[node_id] = Answer(reply=reply, elapsed_s=time.monotonic() - self._started)
+            self._last_answer_at = time.monotonic()
+            self._answers[node_id] = Answer(reply=reply, elapsed_s=self._last_answer_at - self._started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
                 self.changed.notify_all()
@@ -158,6 +160,10 @@ class Waiting:
         """Tell whether this node has answered."""
         with self.changed:
             return node_id in self._answered
+
+    def quiet_s(self) -> float:
+        """Return the seconds since the last answer; infinite when there was none."""
+        return time.monotonic() - self._last_answer_at
 
     def answered_since(self, number: int) -> list[Answer]:
         """Return the answers after the first ``number``, in the order of arrival."""
