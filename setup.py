@@ -25,8 +25,9 @@ BASE = [
     "tabulate>=0.9",
     "tomlkit>=0.13",
     "typer>=0.15",
+    "urllib3>=2",
 ]
-BROKER = ["iotcore>=0.4", "starlette>=0.46", "uvicorn>=0.34"]
+BROKER = ["iotcore>=0.4", "python-multipart>=0.0.20", "starlette>=0.46", "uvicorn>=0.34"]
 REPORT = ["fpdf2>=2.8", "h5py>=3.12", "matplotlib>=3.9", "pandas>=2.2", "pyarrow>=18"]
 TEST = [
     "build>=1.2",

@@ -1,0 +1,64 @@
+"""Every package that the code imports is declared, where it is needed."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "fedmon"
+DISTRIBUTIONS = importlib.metadata.packages_distributions()
+WITHOUT_AN_IMPORT = {"archspec", "nvidia-ml-py"}
+"""Declared for collectors that name their processor and graphics card."""
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(extra: str) -> set[str]:
+    """Return the distributions that an installation with one extra brings; "" is none."""
+    requirements = [Requirement(text) for text in importlib.metadata.requires("fedmon") or []]
+    return {
+        plain(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or (extra and requirement.marker.evaluate({"extra": extra}))
+    }
+
+
+def imported(path: Path) -> set[str]:
+    """Return the distributions whose packages a file imports outside of type checking."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    heads = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            heads |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            heads.add(node.module.partition(".")[0])
+    foreign = heads - set(sys.stdlib_module_names) - {"fedmon"}
+    return {plain(DISTRIBUTIONS[head][0]) for head in foreign if head in DISTRIBUTIONS} | (foreign - set(DISTRIBUTIONS))
+
+
+def test_each_import_belongs_to_a_declared_package() -> None:
+    base, with_broker = declared(""), declared("broker")
+    undeclared = {
+        str(path.relative_to(ROOT)): missing
+        for path in PACKAGE.rglob("*.py")
+        if (missing := imported(path) - (with_broker if path.is_relative_to(PACKAGE / "broker") else base))
+    }
+
+    assert undeclared == {}
+
+
+def test_each_declared_package_is_imported() -> None:
+    used = set().union(*(imported(path) for path in PACKAGE.rglob("*.py")))
+
+    assert declared("broker") - used <= WITHOUT_AN_IMPORT
