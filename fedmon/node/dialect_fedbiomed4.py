@@ -18,13 +18,12 @@ from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, Message, PlanStatus, Request
 from fedmon.node.dialect import Outgoing, RefusedMessageError, Sender
-from fedmon.node.handlers.by_url import ApprovalByUrl, FetchError, StatusByUrl
+from fedmon.node.handlers.by_url import HTTP_OK, ApprovalByUrl, PlanError, StatusByUrl
 
 SESSION = "fedbiomed4"
 """Their requests name no session: for us each researcher has one that never ends."""
 EXPIRES_AFTER_S = 3600.0
 ENVELOPE_BYTES = 4_000
-HTTP_OK = 200
 
 _PROTOCOL_ERRORS = frozenset(
     {ErrorCode.MALFORMED, ErrorCode.VERSION, ErrorCode.UNKNOWN_COMMAND, ErrorCode.UNSUPPORTED, ErrorCode.WRONG_ADDRESS}
@@ -158,7 +157,7 @@ def _failure(error: Error, researcher_id: str, request: Request | None) -> fedbi
             researcher_id=researcher_id,
             node_id=error.node_id,
             sequence=request.sequence,
-            status=error.http_status if isinstance(error, FetchError) else HTTP_OK,
+            status=error.http_status if isinstance(error, PlanError) else HTTP_OK,
             success=False,
         )
     if error.code is ErrorCode.FAILED and isinstance(request, StatusByUrl):

@@ -16,7 +16,7 @@ from fedmon.common.wire import messages
 from fedmon.common.wire.messages import Dataset, Error, ErrorCode, LogRecord, PlanDecision, PlanStatus, Request
 from fedmon.node.dialect import Outgoing, RefusedMessageError, Sender
 from fedmon.node.dialect_fedbiomed4 import FedBioMedDialect
-from fedmon.node.handlers.by_url import ApprovalByUrl, FetchError, StatusByUrl
+from fedmon.node.handlers.by_url import ApprovalByUrl, PlanError, StatusByUrl
 from tests.support.fedbiomed4 import RECORD, REPLIES, Message, fault, payload
 
 NODE = "node_c1a0d7e2-3b64-4f1c-8b6f-5b8e6f0a9d22"
@@ -183,7 +183,7 @@ def test_a_plan_that_was_taken_in_is_acknowledged(dialect: FedBioMedDialect) -> 
 @pytest.mark.parametrize("http_status", [0, 404])
 def test_a_plan_that_was_not_fetched_tells_how_its_download_ended(dialect: FedBioMedDialect, http_status: int) -> None:
     request = heard(dialect, payload("approval_request"))
-    reply = FetchError(code=ErrorCode.FAILED, reason="x", http_status=http_status, **echo(request))
+    reply = PlanError(code=ErrorCode.FAILED, reason="x", http_status=http_status, **echo(request))
 
     assert answer(dialect, reply, request) == payload("approval_reply") | {"success": False, "status": http_status}
 
@@ -211,7 +211,7 @@ def test_the_status_of_a_plan_is_told_in_their_words(
 
 def test_a_status_that_cannot_be_told_is_a_failure_of_its_own_kind(dialect: FedBioMedDialect) -> None:
     request = heard(dialect, payload("training_plan_status_request"))
-    reply = FetchError(code=ErrorCode.FAILED, reason="no such host", http_status=0, **echo(request))
+    reply = PlanError(code=ErrorCode.FAILED, reason="no such host", http_status=0, **echo(request))
 
     told = answer(dialect, reply, request)
 

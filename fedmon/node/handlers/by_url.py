@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError
 from fedmon.common.repository_address import RepositoryError
 from fedmon.common.wire.messages import (
     Approval,
@@ -21,6 +21,7 @@ from fedmon.node.handlers.envelope import echo
 from fedmon.node.services import Services
 
 SHOWN_DIGEST = 12
+HTTP_OK = 200
 
 
 class ApprovalByUrl(Request, frozen=True, kw_only=True, tag="approval"):
@@ -37,8 +38,8 @@ class StatusByUrl(Request, frozen=True, kw_only=True, tag="training-plan-status"
     job_id: str
 
 
-class FetchError(Error, frozen=True, kw_only=True, tag="error"):
-    """The plan could not be fetched; ``http_status`` is what the server answered, 0 where none did."""
+class PlanError(Error, frozen=True, kw_only=True, tag="error"):
+    """The plan was not fetched, or not taken in; ``http_status`` is how its download ended, 0 where there was none."""
 
     http_status: int
 
@@ -49,7 +50,7 @@ def ask_for(request: ApprovalByUrl | StatusByUrl, _services: Services) -> Reply:
 
 
 def take_in(request: ApprovalByUrl, source: bytes | FedmonError, services: Services) -> Reply:
-    """Keep what was fetched for the owner to decide about. Raises FedmonError when it is no plan."""
+    """Keep what was fetched for the owner to decide about, or tell that it is no plan. Raises FedmonError."""
     if isinstance(source, FedmonError):
         return _not_fetched(request, source, services)
     digest = hashlib.sha256(source).hexdigest()
@@ -61,8 +62,13 @@ def take_in(request: ApprovalByUrl, source: bytes | FedmonError, services: Servi
         url=request.url,
         **_envelope(request),
     )
-    with services.database.transaction():
-        return approval.take_in(known, source, services)
+    try:
+        with services.database.transaction():
+            return approval.take_in(known, source, services)
+    except (InvalidInputError, ConflictError) as problem:
+        return PlanError(
+            code=ErrorCode.FAILED, reason=str(problem), http_status=HTTP_OK, **echo(request, services.node_id)
+        )
 
 
 def tell_status(request: StatusByUrl, source: bytes | FedmonError, services: Services) -> Reply:
@@ -77,8 +83,8 @@ def _envelope(request: Request) -> dict[str, Any]:
     return {name: getattr(request, name) for name in Request.__struct_fields__}
 
 
-def _not_fetched(request: Request, problem: FedmonError, services: Services) -> FetchError:
-    return FetchError(
+def _not_fetched(request: Request, problem: FedmonError, services: Services) -> PlanError:
+    return PlanError(
         code=ErrorCode.FAILED,
         reason=str(problem),
         http_status=problem.http_status if isinstance(problem, RepositoryError) else 0,
