@@ -71,6 +71,8 @@ class Messaging:
         self._posts: Posts | None = None
         self._told: list[Waiting] = []
         self._deliveries: list[Subscription] = []
+        self._begun: Parts | None = None
+        self._at_start: list[Callable[[], None]] = [self._deliver] if on_message is not None else []
         self._failed: ConnectionFailedError | None = None
         self._stopped = threading.Event()
 
@@ -88,22 +90,34 @@ class Messaging:
             raise
         self._failed = None
         self._stopped.clear()
-        if self.handler is not None and not self._deliveries:
-            self._deliveries = [
-                self.federation.on("telemetry", lambda message: self._hand_over(message, MONITORING)),
-                self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
-            ]
+        with self._lock:
+            begun, self._begun = self._begun, self.federation.parts
+            first, begin = begun is not self._begun, tuple(self._at_start)
+        for one in begin if first else ():
+            one()
         if block:
             self._stopped.wait()
 
+    def at_start(self, begin: Callable[[], None]) -> None:
+        """Call something at each start of the connection, and now when it is started."""
+        with self._lock:
+            self._at_start.append(begin)
+            started = self._begun is not None
+        if started:
+            begin()
+
+    def not_at_start(self, begin: Callable[[], None]) -> None:
+        """End what `at_start` began."""
+        with self._lock:
+            self._at_start = [one for one in self._at_start if one != begin]
+
     def stop(self) -> None:
         """Disconnect; may be called twice, and be followed by `start`."""
-        deliveries, self._deliveries = self._deliveries, []
-        for delivery in deliveries:
+        for delivery in self._deliveries:
             delivery.remove()
         self.federation.close()
         with self._lock:
-            self._posts, self._told = None, []
+            self._begun, self._posts, self._told = None, None, []
         self._stopped.set()
 
     def is_connected(self) -> bool:
@@ -163,6 +177,12 @@ class Messaging:
         command = REPLY_COMMANDS.get(command, command)
         if not self.posts.send(request, nodes, command=command, repeated=echoed(message)):
             logger.error("%s was not sent: %s", message.kind, self._lost())
+
+    def _deliver(self) -> None:
+        self._deliveries = [
+            self.federation.on("telemetry", lambda message: self._hand_over(message, MONITORING)),
+            self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
+        ]
 
     def _tell(self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None) -> None:
         parts, repeated = self.federation.parts, echoed(message)

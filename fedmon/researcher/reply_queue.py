@@ -20,7 +20,7 @@ class ReplyQueue:
     `task_done`, or `get` again.
     """
 
-    def __init__(self, replies: Replies, told: Callable[[KeptReply], dict[str, Any]]) -> None:
+    def __init__(self, replies: Callable[[], Replies], told: Callable[[KeptReply], dict[str, Any]]) -> None:
         self._replies, self._told = replies, told
 
     def add(self, task: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class ReplyQueue:
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
         safe = threading.Event()
-        self._replies.keep(document, on_kept=lambda _key, *, first: safe.set())  # noqa: ARG005 - named by the caller
+        self._replies().keep(document, on_kept=lambda _key, *, first: safe.set())  # noqa: ARG005 - named by the caller
         safe.wait(STOP_WAITS_S)
 
     def get(self, block: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the historic signature
@@ -43,15 +43,15 @@ class ReplyQueue:
 
         Raises TasksQueueError when there is none, or when the connection is closed meanwhile.
         """
-        taken = self._replies.take(limit=1, timeout_s=None if block else 0.0)
+        taken = self._replies().take(limit=1, timeout_s=None if block else 0.0)
         if not taken:
             raise TasksQueueError("no reply is waiting")
         return self._told(taken[0])
 
     def task_done(self) -> None:
         """Tell that this thread is done with what it got; does nothing when it got nothing."""
-        self._replies.confirm()
+        self._replies().confirm()
 
     def qsize(self) -> int:
         """Return how many messages wait."""
-        return len(self._replies)
+        return len(self._replies())

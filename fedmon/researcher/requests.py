@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.log import escape_control
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
-from fedmon.common.wire.messages import AddScalar, SampleBatch
 from fedmon.researcher import handing_in
 from fedmon.researcher.asking import checked_timeout
 from fedmon.researcher.dispatcher import Subscription
@@ -42,8 +41,6 @@ Message = dict[str, Any]
 Names = list[str]
 Datasets = dict[str, list[Message]]
 
-Telemetry = SampleBatch | AddScalar
-
 
 class Requests(metaclass=OnePerProcess):
     """The requests of one researcher's process; there is one object of it, however often it is made.
@@ -60,18 +57,22 @@ class Requests(metaclass=OnePerProcess):
         if not isinstance(mess, Messaging):
             mess = Messaging(None, federation=mess or Federation())
         self.messaging: Messaging = mess
-        self.messaging.start(block=False)
         self._federation = self.messaging.federation
-        self.queue = ReplyQueue(self._federation.parts.replies, self._told)
-        self._logs = self._federation.logs(level="DEBUG")
-        self._monitor: Subscription | None = None
         self._lock = threading.Lock()
+        self._logs: Subscription | None = None
+        self._monitor: Subscription | None = None
+        self._callback: Callable[[Message], object] | None = None
+        self.messaging.start(block=False)
+        self.queue = ReplyQueue(lambda: self._federation.parts.replies, self._told)
+        self.messaging.at_start(self._begin)
 
     def close(self) -> None:
         """End what this began; the connection too, unless it was handed in. May be called twice."""
         type(self).forget(self)
+        self.messaging.not_at_start(self._begin)
         self.remove_monitor_callback()
-        self._logs.remove()
+        if self._logs is not None:
+            self._logs.remove()
         if self._owned:
             self.messaging.stop()
 
@@ -230,24 +231,30 @@ class Requests(metaclass=OnePerProcess):
 
     def add_monitor_callback(self, callback: Callable[[Message], object]) -> None:
         """Call back with each message of metrics or scalars, in place of the callback before."""
-        subscription = self._federation.on("telemetry", lambda message: callback(_measured(message)))
+        subscription = self._federation.on("telemetry", lambda message: callback(historic(message)))
         with self._lock:
-            before, self._monitor = self._monitor, subscription
+            before, self._monitor, self._callback = self._monitor, subscription, callback
         if before is not None:
             before.remove()
 
     def remove_monitor_callback(self) -> None:
         """Call back no more."""
         with self._lock:
-            before, self._monitor = self._monitor, None
+            before, self._monitor, self._callback = self._monitor, None, None
         if before is not None:
             before.remove()
 
+    def _begin(self) -> None:
+        """Listen anew: the connection was started."""
+        self._logs = self._federation.logs(level="DEBUG")
+        if self._callback is not None:
+            self.add_monitor_callback(self._callback)
+
     def _hand_to_monitor(self, message: Message) -> None:
-        monitor = self._monitor
-        if monitor is not None:
+        callback = self._callback
+        if callback is not None:
             try:
-                monitor.callback(message)
+                callback(message)
             except Exception:
                 logger.exception("the monitor callback failed")
 
@@ -263,10 +270,6 @@ class Requests(metaclass=OnePerProcess):
 
     def _timeout_s(self, timeout: float | None) -> float:
         return checked_timeout(timeout) if timeout else self._federation.parts.timeout_s
-
-
-def _measured(message: Telemetry | Message) -> Message:
-    return message if isinstance(message, dict) else historic(message)
 
 
 def _words(commands: Collection[str] | None) -> Collection[str]:
