@@ -12,7 +12,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import OTHER_WIRE, Presence
+from fedmon.common.wire.messages import CONNECTION_LOST, OTHER_WIRE, Presence
 
 PRESENCE_EVERY_S = 30.0
 STALE_AFTER_S = 3 * PRESENCE_EVERY_S
@@ -48,8 +48,8 @@ class Instant(msgspec.Struct, frozen=True, kw_only=True):
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one node.
 
-    ``since`` is when its state began: by the node's clock where it told us, else by ours. ``last_seen`` is the last
-    sign of life by our clock, null when there was none since we connected.
+    ``since`` is when its state began: by the node's clock where it told us, else by ours; null for a node that vanished
+    before we came. ``last_seen`` is the last sign of life by our clock, null when there was none since we connected.
     """
 
     node_id: NodeId
@@ -183,9 +183,9 @@ class Roster:
     def _take(self, entry: _Entry, presence: Presence, now: Instant, *, retained: bool) -> None:
         state = NodeState(presence.state)
         if state is not entry.state or presence.boot != entry.boot:
-            # A last will was written when the node connected, so its `since` is not when the node went.
-            died = state is NodeState.OFFLINE and not retained and entry.state is not state
-            entry.since = now.utc if died else presence.since
+            entry.since = presence.since
+            if state is NodeState.OFFLINE and presence.reason == CONNECTION_LOST:
+                entry.since = None if retained else now.utc
         entry.state, entry.boot, entry.reason = state, presence.boot, presence.reason
         entry.unconfirmed_since = None
         if state is NodeState.OFFLINE:

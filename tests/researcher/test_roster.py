@@ -112,6 +112,17 @@ def test_offline_counts_from_when_we_heard_of_it_and_says_why() -> None:
     assert roster.expected(at(10)) == set()
 
 
+def test_since_when_a_node_is_gone_is_said_only_where_it_is_known() -> None:
+    vanished, left = Roster(), Roster()
+
+    # A last will was written when the node connected, so it does not know when the node went.
+    vanished.presence(presence("offline", reason="connection lost"), retained=True, now=at(0))
+    left.presence(presence("offline", reason="stopped"), retained=True, now=at(0))
+
+    assert known(vanished, 1).since is None
+    assert known(left, 1).since == START - timedelta(days=1)
+
+
 def test_a_node_that_comes_back_with_a_new_boot_came_up() -> None:
     roster = Roster()
     roster.presence(presence("offline"), retained=True, now=at(0))

@@ -16,6 +16,8 @@ from msgspec import Meta
 PROTOCOL = "fedmon/1"
 MAX_LEASE_S = 60.0
 MAX_PAGE = 1000
+CONNECTION_LOST = "connection lost"
+"""The reason in a last will, which was written when its node connected: its ``since`` is not when the node went."""
 
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 ShortText = Annotated[str, Meta(max_length=256)]
