@@ -43,7 +43,8 @@ class Post:
 class Posts:
     """Sends requests whose replies go to the queue, and collects them. Safe from any thread.
 
-    A thread that waits for the replies to what it sent gets those and no others, and nobody else gets them meanwhile.
+    Threads that send and collect never take each other's replies. A thread that sent nothing takes what is in the
+    queue, but for what another waits for at that moment.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -86,13 +87,13 @@ class Posts:
         something. Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``.
         """
         with self._awaited(commands) as posts:
-            own = {post.id: post for post in posts if post.owner is threading.current_thread()}
+            own = {post.id for post in posts if post.owner is threading.current_thread()}
             found: list[KeptReply] = []
             deadline, gap_s = Deadline(timeout_s), FIRST_RETRY_S
             retry = Deadline(gap_s)
             pause_s = 0.0
             while True:
-                taken = self._take(commands, own if own_only else {}, timeout_s=pause_s)
+                taken = self._take(commands, own, own_only=own_only, timeout_s=pause_s)
                 found += taken
                 if taken and while_replies:
                     deadline = Deadline(timeout_s)
@@ -105,9 +106,9 @@ class Posts:
                     self._ask_again(missing)
                 discovering = [post.discovery.left_s() for post in posts if not post.discovery.passed()]
                 pause_s = min(deadline.left_s(), retry.left_s(), *discovering)
-            if timeout_s > 0:
-                for post in posts:
-                    post.ended = True
+            for post in posts:
+                # Who waited in vain for its own does not wait for it again; who comes later is not asked any more.
+                post.ended = post.id not in missing or (post.id in own and timeout_s > 0)
             return [kept for kept in found if not commands or kept.command in commands]
 
     @contextlib.contextmanager
@@ -128,14 +129,13 @@ class Posts:
                 if post.owner is me:
                     post.awaited = False
 
-    def _take(self, commands: Collection[str], own: Collection[str], *, timeout_s: float) -> list[KeptReply]:
-        me = threading.current_thread()
-
+    def _take(
+        self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float
+    ) -> list[KeptReply]:
         def wanted(entry: Entry) -> bool:
-            if own and entry.id and entry.id not in own:
+            if own and own_only and entry.id and entry.id not in own:
                 return False
-            post = self._posts.get(entry.id)
-            if post is not None and post.awaited and post.owner is not me:
+            if self._is_anothers(entry.id, collecting=bool(own)):
                 return False
             # A node that refuses has answered; its error goes with the replies that it stands for.
             return not commands or entry.command in commands or (entry.command == ERROR and entry.id in own)
@@ -148,6 +148,13 @@ class Posts:
             if post is not None:
                 post.taken.add(NodeId(kept.message.node_id))
         return taken
+
+    def _is_anothers(self, request_id: str, *, collecting: bool) -> bool:
+        """Tell whether a reply is for another thread: one that waits, or will when we, too, collect our own."""
+        post = self._posts.get(request_id)
+        if post is None or post.owner is threading.current_thread():
+            return False
+        return post.awaited or (collecting and not post.ended and post.owner.is_alive())
 
     def _missing(self, posts: Collection[Post]) -> dict[str, set[NodeId]]:
         """Return who has not answered, by request; an empty set where somebody unknown may still turn up."""

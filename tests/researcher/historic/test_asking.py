@@ -266,7 +266,8 @@ def test_calls_from_many_threads_never_take_each_others_replies(
     def posted(requests: Requests, command: str, reply: str, number: int) -> Any:
         more = {"sequence": number} if command == "ping" else {}
         requests.send_message({"command": command, "researcher_id": "alice", **more})
-        answers = requests.get_responses([reply], timeout=5)
+        collect = requests.get_responses if number % 2 else requests.get_messages
+        answers = collect([reply], 5)
         assert all(answer.get("sequence", number) == number for answer in answers)
         return sorted((answer["command"], answer["node_id"]) for answer in answers)
 
@@ -366,3 +367,29 @@ def test_calls_work_again_within_five_seconds_after_a_broker_restart(mosquitto: 
     assert found == ["a"]
     assert requests.messaging.is_connected()
     assert not requests.messaging.is_failed()
+
+
+JUNK = {
+    "invalid JSON": b'{"command": "pong"',
+    "another version": b'{"command": "pong", "protocol_version": "fedmon/2"}',
+    "no version": b'{"command": "pong"}',
+    "unknown command": b'{"command": "sing", "protocol_version": "fedmon/1"}',
+    "wrong type": b'{"command": "pong", "protocol_version": "fedmon/1", "sequence": "1"}',
+    "deep nesting": b"[" * 100_000,
+    "nothing": b"",
+    "noise": bytes(range(256)),
+}
+
+
+def test_no_bad_payload_makes_a_researcher_deaf(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        requests = open_requests("a")
+
+        answers = []
+        for payload in JUNK.values():
+            for topic in ("general/researcher/alice/main/a", "general/monitoring/a", "general/logger/a"):
+                node.publish(topic, payload)
+            answers.append(requests.ping_nodes())
+
+    assert answers == [["a"]] * len(JUNK)
+    assert requests.queue.qsize() == 0

@@ -169,6 +169,21 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
     assert "not you, says the owner" in caplog.text
 
 
+def test_a_thread_that_sent_nothing_takes_what_another_sent_for(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        requests = open_requests("a", "b")
+        taken: list[Any] = []
+        sender = threading.Thread(target=requests.send_message, args=(ping(6),))
+        sender.start()
+        sender.join(5)
+
+        collector = threading.Thread(target=lambda: taken.extend(requests.get_responses(["pong"], timeout=10)))
+        collector.start()
+        collector.join(5)
+
+    assert sorted((message["node_id"], message["sequence"]) for message in taken) == [("a", 6), ("b", 6)]
+
+
 def test_late_replies_wait_in_order_and_those_not_asked_for_stay(mosquitto: Broker, open_requests: Open) -> None:
     datasets: Message = {"command": "list", "datasets": [], "count": 0, "id": "asked-list"}
     with EchoNode(mosquitto.port, "a") as node:
