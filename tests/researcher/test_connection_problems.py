@@ -10,12 +10,14 @@ import psutil
 import pytest
 
 from fedmon.common.errors import ConnectionFailedError, FedmonError, IdInUseError, NotConnectedError, SettingsError
+from fedmon.common.settings import ResearcherSettings, broker_from_url
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.outcomes import OutcomeStatus
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.ports import free_port
-from tests.support.stubborn import silent_peer
+from tests.support.stubborn import frozen_line, silent_peer
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 1.0
@@ -184,3 +186,23 @@ def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answer
 
     assert [list(ok) for ok in answered] == [["a"]]  # type: ignore[call-overload] # outcomes
     assert second.sent("list")[0]["id"] == first.sent("list")[0]["id"]
+
+
+def test_a_line_that_goes_dead_is_noticed_and_one_that_heals_is_used_within_five_seconds(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    with frozen_line(mosquitto.port) as line, EchoNode(mosquitto.port, "a"):
+        broker = broker_from_url(f"mqtt://127.0.0.1:{line.port}", keepalive_s=5, connect_timeout_s=1.0)
+        settings = ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice")
+        with Federation(settings=settings) as federation:
+            assert federation.ping().ok
+            line.freeze()
+
+            outcomes = federation.ping(timeout_s=0.5)
+            wait_until(lambda: not federation.status().connected, 15)
+            line.thaw()
+            started = time.monotonic()
+            wait_until(lambda: federation.status().connected and federation.ping(timeout_s=1.0).ok, 10)
+
+    assert outcomes["a"].status is OutcomeStatus.TIMED_OUT
+    assert time.monotonic() - started < 5
