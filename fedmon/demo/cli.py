@@ -49,7 +49,7 @@ def demo(
                 screen.note(f"everything worked, in {document['timings_s']['total']:.1f} s")
                 if keep:
                     _keep(broker, screen, document, json=json)
-        except FedmonError as error:
+        except (FedmonError, OSError) as error:
             document |= {"ok": False, "error": str(error)}
             if not json:
                 print(f"fedmon demo: {error}", file=sys.stderr)

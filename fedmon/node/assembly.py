@@ -11,6 +11,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.settings import NodeSettings
 from fedmon.node.audit import Audit
 from fedmon.node.collectors import host_collectors
+from fedmon.node.control import ControlServer
 from fedmon.node.database import Database
 from fedmon.node.datasets import DatasetRegister
 from fedmon.node.dialect import Dialect, FedmonDialect, Outgoing
@@ -55,6 +56,8 @@ class Assembly:
         send: Callable[[Outgoing], bool],
     ) -> None:
         self._settings, self._hand_over = settings, hand_over
+        self._desk: ControlServer | None = None
+        self._measuring = False
         self.policy = Policy(settings.policy, settings.id)
         self.dialect = _dialect(settings)
         self.audit = Audit(folder.path)
@@ -90,14 +93,15 @@ class Assembly:
         return [*self.dialect.marks, *(name for name in spoken if name != "monitor" or measured)]
 
     def start(self, daemon: Daemon) -> None:
-        """Start measuring, checking and the owner's door; the worker runs already."""
+        """Open the owner's door, and start measuring and checking; the worker runs already. Raises StorageError."""
+        from fedmon.node.owner_desk import open_desk
+
+        self._desk = open_desk(daemon)
         self.checker.start()
         self._hand_over(self._take_up)
         if self._sampler is not None:
             self._sampler.start()
-        from fedmon.node.owner_desk import open_desk
-
-        self._desk = open_desk(daemon)
+            self._measuring = True
 
     def obey(self, settings: NodeSettings) -> None:
         """Follow other rules from now on; on the worker's thread."""
@@ -114,15 +118,16 @@ class Assembly:
 
     def stop_measuring(self) -> None:
         """End the sampler, and send what it gathered."""
-        if self._sampler is not None:
+        if self._sampler is not None and self._measuring:
             self._sampler.stop()
         if self._publisher is not None:
             self._publisher.flush()
 
     def stop(self, timeout_s: float) -> None:
         """End the threads beside the worker."""
-        self._desk.stop()
-        self.checker.stop(min(1.0, timeout_s))
+        if self._desk is not None:
+            self._desk.stop(min(1.0, timeout_s))
+            self.checker.stop(min(1.0, timeout_s))
         self.fetcher.stop(min(0.5, timeout_s))
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class ControlServer:
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakened = socket.socketpair()
         self._connections: dict[socket.socket, _Connection] = {}
-        self._thread = threading.Thread(target=self._serve, name="fedmon-control")
+        self._thread = threading.Thread(target=self._serve, name="fedmon-control", daemon=True)
         self._stopping = False
 
     def start(self) -> None:
@@ -101,15 +101,18 @@ class ControlServer:
         self._selector.register(self._wakened, selectors.EVENT_READ)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Close the door, and wait for the command that is being carried out."""
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Close the door, and wait at most so long for the command that is being carried out."""
         self._stopping = True
         self._waker.send(b"x")
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
             with contextlib.suppress(FileNotFoundError):
                 (self._folder / SOCKET_NAME).unlink()
             self._listener.close()
+        if self._thread.is_alive():
+            # A command that waits for a busy node must not hold up its stop; the thread ends with the process.
+            return
         self._waker.close()
         self._wakened.close()
         self._selector.close()

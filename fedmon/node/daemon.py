@@ -21,7 +21,7 @@ from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, IdInUseError, InvalidMessageError
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings, load_node
-from fedmon.common.wire import topics
+from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.transport import Link, Transport
 from fedmon.node.assembly import Assembly
@@ -84,8 +84,12 @@ class Daemon:
         self.worker.every(1.0, self._tick)
         self.worker.every(3600.0, self.parts.services.purge)
         self.worker.start()
-        self.parts.start(self)
-        self.transport.start()
+        try:
+            self.parts.start(self)
+            self.transport.start()
+        except FedmonError as error:
+            self.failure = error
+            self._finished.set()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if self.parts.services.policy.obeys_nobody:
             logger.warning(
@@ -123,10 +127,14 @@ class Daemon:
     # --- called on other threads: they put and return --------------------------------------------------------------
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
+        # What is over the limit is refused by its length alone; its bytes need not wait for that.
+        payload = payload[: codec.MAX_PAYLOAD_BYTES + 1]
         if topic == topics.status(self.settings.id):
-            self.worker.post(lambda: self.presence.correct(payload))
+            self.worker.offer(lambda: self.presence.correct(payload), size_bytes=len(payload))
         else:
-            self.worker.post(lambda: self.parts.router.receive(topic, payload, retained=retained))
+            self.worker.offer(
+                lambda: self.parts.router.receive(topic, payload, retained=retained), size_bytes=len(payload)
+            )
 
     def _on_link(self, link: Link) -> None:
         self.link = link

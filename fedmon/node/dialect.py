@@ -53,6 +53,10 @@ class Dialect(Protocol):
         """Return the filters and QoS under which the node hears requests."""
         ...
 
+    def sender(self, topic: str) -> str | None:
+        """Return who is allowed to write on this topic, or None when the topic does not tell."""
+        ...
+
     def request(self, topic: str, payload: bytes) -> Request:
         """Read a request. Raises RefusedMessageError."""
         ...
@@ -76,6 +80,10 @@ class FedmonDialect:
     def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
         """Return the filters and QoS under which the node hears requests."""
         return [(topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)]
+
+    def sender(self, topic: str) -> str | None:
+        """Return the researcher that the topic names."""
+        return topics.parse(topic).researcher_id
 
     def request(self, topic: str, payload: bytes) -> Request:
         """Read a request. Raises RefusedMessageError."""

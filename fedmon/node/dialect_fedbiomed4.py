@@ -53,6 +53,10 @@ class FedBioMedDialect:
         """Return the filters and QoS under which the node hears requests."""
         return [(fedbiomed4.NODES, 0), (fedbiomed4.node_topic(node_id), 0)]
 
+    def sender(self, topic: str) -> str | None:  # noqa: ARG002
+        """Return None: topics of this wire carry no sender."""
+        return None
+
     def request(self, topic: str, payload: bytes) -> Request:
         """Read a request. Raises RefusedMessageError."""
         if topic not in self._topics:

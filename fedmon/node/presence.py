@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import InvalidMessageError, StorageError
+from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.messages import Presence
+from fedmon.common.wire.messages import CONNECTION_LOST, Presence
 from fedmon.common.wire.transport import Will
+from fedmon.node.boot import read_boot
 from fedmon.node.folder import NodeFolder
 from fedmon.node.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
-CONNECTION_LOST = "connection lost"
 
 
 class PresenceKeeper:
@@ -40,13 +39,13 @@ class PresenceKeeper:
         self._folder, self._node_id, self._version = folder, node_id, agent_version
         self._capabilities, self._streams, self._publish = capabilities, streams, publish
         self._file = folder.path / "boot"
-        self.boot = _read_boot(self._file)
+        self.boot = read_boot(self._file)
         self._state: Presence | None = None
         self._corrections = Throttle(burst=3, per_s=1.0)
 
     def will(self) -> Will:
         """Raise the boot on disk, and return what the broker says of us when we vanish. Raises StorageError."""
-        boot = max(self.boot, _read_boot(self._file)) + 1
+        boot = max(self.boot, read_boot(self._file)) + 1
         self._folder.write_private(self._file, f"{boot}\n".encode())
         self.boot = boot
         return self._as_will(self._presence("offline", CONNECTION_LOST))
@@ -96,16 +95,3 @@ class PresenceKeeper:
 
     def _as_will(self, presence: Presence) -> Will:
         return Will(topic=topics.status(self._node_id), payload=codec.encode(presence))
-
-
-def _read_boot(file: Path) -> int:
-    try:
-        text = file.read_text().strip()
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise StorageError(f"cannot read {file}: {error.strerror}") from error
-    if not text.isdigit():
-        logger.error("%s is damaged; counting boots from the clock", file)
-        return int(utc_now().timestamp())
-    return int(text)

@@ -5,6 +5,7 @@ Real, demo and simulated nodes all run this router; it knows no broker.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ from fedmon.node.throttle import Throttle
 logger = logging.getLogger(__name__)
 
 RESEND_AFTER_S = 5.0
+RESEND_TO_NEW_S = 0.5
 _COMMANDS = {kind: kind.__struct_config__.tag for kind in HANDLERS}
 
 
@@ -47,6 +49,7 @@ class Router:
         self.services, self.dialect = services, dialect
         self._send = send
         self.counters: Counter[str] = Counter()
+        self._strangers = Throttle(burst=20, per_s=5.0)
         self._junk = Throttle(burst=20, per_s=5.0)
         self._noise = Throttle(burst=10, per_s=0.2)
         self._fetching: set[tuple[str, str]] = set()
@@ -58,6 +61,12 @@ class Router:
         if retained:
             # A command that a broker kept is of an unknown age, and nobody waits for it.
             self._refuse("retained", "a retained command was ignored on topic %s", topic)
+            return
+        sender = self.dialect.sender(topic)
+        if sender is not None and self.services.policy.refusal(sender) and not self._strangers.allows(sender):
+            # Who is not obeyed must not cost more than a look at the topic.
+            self._refuse(ErrorCode.REFUSED.value, "message of researcher %s dropped: not obeyed, and too many", sender)
+            self.services.audit.count("declined", f"{sender} {ErrorCode.REFUSED.value}")
             return
         try:
             request = self.dialect.request(topic, payload)
@@ -78,8 +87,9 @@ class Router:
     def push(self, researcher_ids: Iterable[str] | None = None) -> None:
         """Send what waits in the outbox, of these researchers or of all."""
         self._waiting = set(self.services.outbox.waiting())
-        for researcher_id in self._waiting if researcher_ids is None else self._waiting & set(researcher_ids):
-            self._resend(researcher_id)
+        for researcher_id in sorted(self._waiting if researcher_ids is None else self._waiting & set(researcher_ids)):
+            if self.services.policy.refusal(researcher_id) is None:
+                self._resend(researcher_id)
 
     # --- serving ---------------------------------------------------------------------------------------------------
 
@@ -224,15 +234,16 @@ class Router:
         logger.log(level, text, *facts)
 
     def _send_audited(self, outgoing: Outgoing, event: str, **facts: object) -> None:
-        sent = self._send(outgoing)
-        if not sent:
-            self.counters["unsent"] += 1
-            facts["unsent"] = True
+        """Write down what leaves, then send it; on a full disk an answer goes out all the same, and is counted."""
         try:
             self.services.audit.record(event, **facts)
         except StorageError as problem:
             self.counters["unaudited"] += 1
-            logger.error("a %s left without its line in the audit: %s", event, problem)  # noqa: TRY400
+            logger.error("a %s leaves without its line in the audit: %s", event, problem)  # noqa: TRY400
+        if not self._send(outgoing):
+            self.counters["unsent"] += 1
+            with contextlib.suppress(StorageError):
+                self.services.audit.record("unsent", what=event, **facts)
 
     # --- the outbox ------------------------------------------------------------------------------------------------
 
@@ -241,8 +252,9 @@ class Router:
         researcher_id = request.researcher_id
         if researcher_id not in self._waiting:
             return
-        session, then = self._resent.get(researcher_id, ("", 0.0))
-        if session != request.session or time.monotonic() - then > RESEND_AFTER_S:
+        session, then = self._resent.get(researcher_id, ("", -RESEND_AFTER_S))
+        elapsed_s = time.monotonic() - then
+        if elapsed_s > RESEND_AFTER_S or (session != request.session and elapsed_s > RESEND_TO_NEW_S):
             self._resent[researcher_id] = (request.session, time.monotonic())
             self._resend(researcher_id)
 

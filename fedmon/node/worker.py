@@ -14,7 +14,8 @@ from fedmon.common.errors import FedmonError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-CAPACITY = 4_000
+MAX_MESSAGES = 4_000
+MAX_MESSAGE_BYTES = 32 * 2**20
 
 
 class BusyError(FedmonError):
@@ -25,9 +26,11 @@ class Worker:
     """Runs posted jobs one after another on a thread of its own. Every method is safe from any thread."""
 
     def __init__(self, name: str, on_start: Callable[[], None]) -> None:
-        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(CAPACITY)
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._on_start = on_start
         self._timers: list[tuple[float, float, Callable[[], object]]] = []
+        self._lock = threading.Lock()
+        self._messages = self._message_bytes = 0
         self.dropped = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name)
@@ -41,12 +44,26 @@ class Worker:
         self._thread.start()
 
     def post(self, job: Callable[[], object]) -> bool:
-        """Queue a job; False, and counted, when too many wait."""
-        try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            self.dropped += 1
-            return False
+        """Queue a job of the node's own; these are few, and none is ever dropped. Returns True."""
+        self._queue.put(job)
+        return True
+
+    def offer(self, job: Callable[[], object], *, size_bytes: int) -> bool:
+        """Queue a job that came from outside; False, and counted, when too many or too large ones wait."""
+        with self._lock:
+            if self._messages >= MAX_MESSAGES or self._message_bytes + size_bytes > MAX_MESSAGE_BYTES:
+                self.dropped += 1
+                return False
+            self._messages += 1
+            self._message_bytes += size_bytes
+
+        def run() -> None:
+            with self._lock:
+                self._messages -= 1
+                self._message_bytes -= size_bytes
+            job()
+
+        self._queue.put(run)
         return True
 
     def call(self, job: Callable[[], T], *, timeout_s: float) -> T:
@@ -54,11 +71,13 @@ class Worker:
 
         Raises BusyError when the node is stopping or did not get to it in time.
         """
-        done = threading.Event()
+        done, given_up = threading.Event(), threading.Event()
         outcome: list[T] = []
         failure: list[BaseException] = []
 
         def run() -> None:
+            if given_up.is_set():
+                return
             try:
                 outcome.append(job())
             except FedmonError as error:
@@ -67,6 +86,7 @@ class Worker:
                 done.set()
 
         if self._stopping or not self.post(run) or not done.wait(timeout_s):
+            given_up.set()
             raise BusyError(f"the node is busy or stopping and did not get to it within {timeout_s:g} s; try again")
         if failure:
             raise failure[0]
@@ -77,10 +97,7 @@ class Worker:
     def stop(self, timeout_s: float) -> bool:
         """Finish what waits, then end; tell whether that came true in time."""
         self._stopping = True
-        try:
-            self._queue.put(None, timeout=timeout_s)
-        except queue.Full:
-            return False
+        self._queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

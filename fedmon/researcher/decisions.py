@@ -38,7 +38,7 @@ class Decisions:
         subscription = Subscription(callback, self._removed)
         with self._lock:
             self._listeners += (subscription,)
-            untold, self._untold = self._untold, {}
+            untold = dict(self._untold)
         for key, decision in untold.items():
             if self._replies.keeps(key):
                 self._tell(subscription, key, decision)
@@ -52,13 +52,17 @@ class Decisions:
             return
         with self._lock:
             listeners = self._listeners
-            if not listeners:
-                self._untold[key] = decision
+            self._untold[key] = decision
         for subscription in listeners:
             self._tell(subscription, key, decision)
 
     def _tell(self, subscription: Subscription, key: int, decision: PlanDecision) -> None:
-        self._dispatcher.call(subscription, (decision,), urgent=True, on_success=lambda: self._replies.discard(key))
+        self._dispatcher.call(subscription, (decision,), urgent=True, on_success=lambda: self._taken(key))
+
+    def _taken(self, key: int) -> None:
+        with self._lock:
+            self._untold.pop(key, None)
+        self._replies.discard(key)
 
     def _removed(self, subscription: Subscription) -> None:
         with self._lock:

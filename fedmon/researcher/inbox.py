@@ -6,7 +6,8 @@ import functools
 import logging
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
@@ -22,6 +23,9 @@ from fedmon.researcher.tally import Tally
 logger = logging.getLogger(__name__)
 
 STOP_WAITS_S = 2.0
+RETRY_S: float | None = 1.0
+
+T = TypeVar("T")
 
 _parsed = functools.lru_cache(maxsize=8_192)(topics.parse)
 
@@ -120,12 +124,21 @@ class Inbox:
             urgent, bulk = self._lanes.take(timeout_s=timeout_s)
             for entry in (*urgent, *bulk):
                 self._one(entry)
-            pause_s = self._arrivals.on_tick()
+            pause_s = self._guarded(self._arrivals.on_tick, RETRY_S)
             next_tick_at = None if pause_s is None else time.monotonic() + pause_s
+
+    def _guarded(self, step: Callable[[], T], otherwise: T) -> T:
+        """Run one step of ours; a failing one must not make us deaf."""
+        try:
+            return step()
+        except Exception:
+            self._tally.count("steps that failed", "inbox", quiet=True)
+            logger.exception("a step of the inbox failed")
+            return otherwise
 
     def _one(self, entry: tuple[str, bytes, bool] | Link) -> None:
         if isinstance(entry, Link):
-            self._arrivals.on_link(entry)
+            self._guarded(functools.partial(self._arrivals.on_link, entry), None)
             return
         topic, payload, retained = entry
         address = _parsed(topic)

@@ -42,6 +42,14 @@ def html_table(rows: Sequence[Row], *, caption: str) -> str:
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def local_time(moment: datetime) -> str:
+    """Return a moment in the reader's zone; a node may name one that no zone knows, and that is shown as it came."""
+    try:
+        return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return moment.isoformat()
+
+
 def _limits(lines: Sequence[Sequence[str]], width: int) -> list[int | None] | None:
     """Return how wide each column may be, or null when everything fits."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -63,7 +71,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return local_time(value)
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(_cell(part) for part in value)
     return escape_control(str(value))

@@ -9,6 +9,7 @@ from fedmon.common.wire.messages import OTHER_WIRE, Error, ErrorCode, Reply
 from fedmon.researcher.asking import Asked
 from fedmon.researcher.outcomes import Outcome, OutcomeStatus
 from fedmon.researcher.roster import Instant, Node, NodeState, Roster
+from fedmon.researcher.tables import local_time
 
 R = TypeVar("R", bound=Reply)
 
@@ -54,7 +55,7 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
         status = OutcomeStatus.ID_IN_USE
         reason = "two processes run under this id and throw each other out; its owner must stop one"
     elif node.state is NodeState.OFFLINE:
-        since = f" since {node.since.astimezone():%Y-%m-%d %H:%M:%S}" if node.since else ""
+        since = f" since {local_time(node.since)}" if node.since else ""
         status, reason = OutcomeStatus.OFFLINE, f"offline{since}" + (f": {node.reason}" if node.reason else "")
     elif node.state is NodeState.STALE:
         status, reason = OutcomeStatus.STALE, node.reason

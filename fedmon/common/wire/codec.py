@@ -24,6 +24,8 @@ M = TypeVar("M")
 
 MAX_PAYLOAD_BYTES = 100_000
 MAX_DEPTH = 32
+MAX_CONTAINERS = 5_000
+"""Arrays and objects in one message: more than any honest one holds, and few enough to be read in milliseconds."""
 
 _encoder = msgspec.json.Encoder()
 # Made once: a union costs ten times as much when it is looked into at each message.
@@ -62,9 +64,10 @@ def encode(message: Message) -> bytes:
 def decode_request(payload: bytes) -> AnyRequest:
     """Decode what a researcher sends. Raises InvalidMessageError, with the wire's error code."""
     document = _versioned(payload)
-    if document.get("command") not in REQUEST_COMMANDS:
+    command = document.get("command")
+    if not isinstance(command, str) or command not in REQUEST_COMMANDS:
         raise InvalidMessageError(
-            f"command {document.get('command')!r} is not one of {', '.join(sorted(REQUEST_COMMANDS))}",
+            f"command {str(command)[:40]!r} is not one of {', '.join(sorted(REQUEST_COMMANDS))}",
             code=ErrorCode.UNKNOWN_COMMAND.value,
         )
     return _message(payload, _requests)
@@ -112,7 +115,7 @@ def decode_document(payload: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> di
             code=ErrorCode.TOO_LARGE.value,
         )
     structure = _structure(payload)
-    if _too_deep(structure):
+    if _too_deep(structure, MAX_CONTAINERS * max(1, max_bytes // MAX_PAYLOAD_BYTES)):
         raise InvalidMessageError(f"JSON is nested deeper than {MAX_DEPTH}")
     try:
         document = msgspec.json.decode(payload)
@@ -191,9 +194,12 @@ def _structure(payload: bytes) -> bytes:
     return _STRING.sub(b"", payload.translate(None, _NOT_STRUCTURE))
 
 
-def _too_deep(structure: bytes) -> bool:
-    if structure.count(b"[") + structure.count(b"{") <= MAX_DEPTH:
+def _too_deep(structure: bytes, most: int) -> bool:
+    containers = structure.count(b"[") + structure.count(b"{")
+    if containers <= MAX_DEPTH:
         return False
+    if containers > most:
+        raise InvalidMessageError(f"JSON holds {containers} arrays and objects; at most {most} are read")
     brackets = structure.translate(_ONE_KIND, b":")
     for _ in range(MAX_DEPTH):
         peeled = brackets.replace(b"[]", b"")

@@ -179,6 +179,7 @@ class KeptConnection(abc.ABC):
             connection.publish_and_wait(farewell, deadline.left_s())
         with self._changed:
             self._stopping = True
+            connection = self._connection
             self._changed.notify_all()
         if connection is not None:
             connection.close()
@@ -190,8 +191,8 @@ class KeptConnection(abc.ABC):
         """Vanish without a word, as a crash would, so that the broker publishes our last will."""
         with self._changed:
             self._stopping = True
+            connection = self._connection
             self._changed.notify_all()
-        connection = self._connection
         if connection is not None:
             connection.cut()
 
@@ -234,11 +235,13 @@ class KeptConnection(abc.ABC):
         connected_at: float | None = None
         try:
             connection = self._new_connection(self._will())
-        except (OSError, FedmonError, ssl.SSLError) as error:
+        except (OSError, FedmonError, ssl.SSLError, ValueError) as error:
             return None, str(error)
-        self._connection = connection
         try:
             with self._changed:
+                if self._stopping:
+                    return None, "we are stopping"
+                self._connection = connection
                 wanted = dict(self._subscriptions)
             if connection.open(host, wanted):
                 connected_at = time.monotonic()
@@ -251,6 +254,8 @@ class KeptConnection(abc.ABC):
 
     def _came_up(self, connection: Connection, wanted: dict[str, int], host: Host) -> None:
         with self._changed:
+            if self._stopping:
+                return
             added = {name: qos for name, qos in self._subscriptions.items() if name not in wanted}
             if added:
                 connection.subscribe(added)

@@ -116,7 +116,9 @@ class _Connection:
         self._client.disconnect()
         self._end("we disconnected")
         if threading.current_thread().name != self._network_thread:
-            self._client.loop_stop()
+            # The library's thread may be on its way to its start.
+            with contextlib.suppress(RuntimeError):
+                self._client.loop_stop()
 
     # --- callbacks, on the library's network thread: they put and return ---------------------------------------------
 

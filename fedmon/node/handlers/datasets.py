@@ -11,7 +11,7 @@ from fedmon.node.dataset_records import DatasetRecord
 from fedmon.node.handlers.envelope import echo
 from fedmon.node.services import PAGE_BYTES, Services
 
-_DTYPES_BYTES = PAGE_BYTES // 2
+_DATASET_BYTES = PAGE_BYTES // 2
 
 
 def answer_list(request: ListDatasets, services: Services) -> ListReply:
@@ -61,7 +61,10 @@ def _page(
 
 
 def _fitting(dataset: Dataset) -> Dataset:
-    """Leave out the column types of a table so wide that they alone would fill a message."""
-    if dataset.dtypes and len(msgspec.json.encode(dataset)) > _DTYPES_BYTES:
-        return msgspec.structs.replace(dataset, dtypes=None)
-    return dataset
+    """Leave out the column types, then the parameters, of a dataset that alone would fill a message."""
+    if len(msgspec.json.encode(dataset)) <= _DATASET_BYTES:
+        return dataset
+    slim = msgspec.structs.replace(dataset, dtypes=None)
+    if len(msgspec.json.encode(slim)) > _DATASET_BYTES:
+        slim = msgspec.structs.replace(slim, dataset_parameters=None, description=slim.description[:1000])
+    return slim

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from fedmon.common.settings import load_node
 from fedmon.node.audit import Audit
+from fedmon.node.boot import read_boot
 from fedmon.node.database import Database
 from fedmon.node.datasets import DatasetRegister
 from fedmon.node.folder import NodeFolder
@@ -29,13 +30,5 @@ def open_desk(folder: NodeFolder, environ: Mapping[str, str]) -> Iterator[Desk]:
             plans=PlanRegister(database, folder.plans_dir, audit=audit, max_plan_bytes=settings.max_plan_bytes),
             outbox=Outbox(database),
             audit=audit,
-            boot=lambda: _last_boot(folder),
+            boot=lambda: read_boot(folder.boot_file),
         )
-
-
-def _last_boot(folder: NodeFolder) -> int:
-    try:
-        text = folder.boot_file.read_text().strip()
-    except FileNotFoundError:
-        return 0
-    return int(text) if text.isdigit() else 0

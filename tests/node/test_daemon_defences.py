@@ -1,0 +1,97 @@
+"""What must not stop, stall or fool a node: strangers, floods, a start that fails, a boot file that is damaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.boot import read_boot
+from fedmon.node.worker import MAX_MESSAGE_BYTES, BusyError, Worker
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.raw_researcher import RawResearcher
+from tests.support.waiting import wait_until
+
+
+def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, researchers=["alice"])
+    costly = b'{"a":[' + b",".join([b"[" * 30 + b"]" * 30] * 1_500) + b"]}"
+    with NodeProcess(folder), RawResearcher(mosquitto, "alice") as alice, RawResearcher(mosquitto, "mallory") as raw:
+        wait_until(alice.answered, what="the node to answer")
+        for _ in range(200):
+            raw.send(costly)
+        started = time.monotonic()
+        alice.ask("ping")
+
+        assert time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize("command", [[], {}, 7, None, True])
+def test_a_command_that_is_no_text_is_answered_as_unknown(command: object, mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
+        wait_until(raw.answered, what="the node to answer")
+        raw.send(raw.message("ping") | {"command": command})
+        wait_until(lambda: raw.errors("unknown-command"), what="an error reply")
+
+        assert "Traceback" not in node.log()
+
+
+def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, mosquitto: Broker) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    (folder / "control.sock").mkdir()
+
+    done = fedmon("node", "start", "--dir", str(folder), timeout_s=20)
+
+    assert done.returncode == 1
+    assert "control.sock" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", "²".encode(), b"9" * 5000, b"", b"-4"])
+def test_a_damaged_boot_file_is_set_aside_and_the_count_goes_on_above(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "boot"
+    file.write_bytes(content)
+
+    boot = read_boot(file)
+
+    assert boot >= 1_700_000_000
+    assert [path.name.startswith("boot.damaged-") for path in tmp_path.iterdir()] == [True]
+
+
+def test_messages_beyond_the_limit_are_dropped_and_counted_while_own_jobs_are_kept() -> None:
+    worker = Worker("test", lambda: None)
+    done: list[str] = []
+    taken = [worker.offer(lambda: done.append("message"), size_bytes=MAX_MESSAGE_BYTES // 2) for _ in range(4)]
+    worker.post(lambda: done.append("own"))
+    worker.start()
+    worker.stop(5.0)
+
+    assert taken == [True, True, False, False]
+    assert worker.dropped == 2
+    assert done == ["message", "message", "own"]
+
+
+def test_a_job_that_its_caller_gave_up_is_not_done_later() -> None:
+    worker = Worker("test", lambda: None)
+    done: list[str] = []
+    with pytest.raises(BusyError):
+        worker.call(lambda: done.append("late"), timeout_s=0.05)
+    worker.start()
+    worker.stop(5.0)
+
+    assert done == []
+
+
+def test_an_unsent_reply_and_every_sent_one_have_their_line(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    with NodeProcess(folder), RawResearcher(mosquitto) as raw:
+        wait_until(raw.answered, what="the node to answer")
+        pong = raw.ask("ping")
+    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+
+    assert [line["event"] for line in lines if line.get("id") == pong["id"]] == ["command", "reply"]
