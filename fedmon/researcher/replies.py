@@ -6,11 +6,11 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 
 from fedmon.common.wire.messages import Reply
+from fedmon.researcher.incoming import Incoming, OnKept, nothing
 from fedmon.researcher.kept import Entry, Keepable, KeptReply
 from fedmon.researcher.pending import Waiting
 from fedmon.researcher.shelf import DurableQueue, Shelf
@@ -19,27 +19,10 @@ from fedmon.researcher.tally import Tally
 TAKEN_SOON_S = 0.02
 """A caller that takes its replies within this time never makes the disk write."""
 MAX_KEPT = 10_000
+MAX_KEPT_BYTES = 16 * 2**20
+_DECISION = "plan-decision"
 MAX_INCOMING = 20_000
 STOP_WAITS_S = 5.0
-
-
-class OnKept(Protocol):
-    """Hears under which key a message is safe, and whether it came for the first time."""
-
-    def __call__(self, key: int, *, first: bool) -> None:
-        """Hear it, on the thread that writes."""
-
-
-def _nothing(key: int, *, first: bool) -> None:
-    """Stand in for a caller that does not wait until its message is safe."""
-
-
-class Incoming(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A message on its way to the disk."""
-
-    message: Keepable
-    only_once: bool = False
-    on_kept: OnKept = _nothing
 
 
 class _Watched(msgspec.Struct, kw_only=True):
@@ -53,7 +36,8 @@ class _Watched(msgspec.Struct, kw_only=True):
 class Replies:
     """Keeps late and unknown replies, and answers that their caller does not take soon.
 
-    Bounded: when 10,000 are kept the oldest goes, and is counted. Every method is safe from any thread; one thread of
+    Bounded: beyond 10,000, or 16 MiB, the oldest goes and is counted, decisions of owners last.
+    Every method is safe from any thread; one thread of
     its own writes to the disk, many replies at once. Without a queue everything is kept in memory.
     """
 
@@ -92,7 +76,7 @@ class Replies:
 
     # --- putting -----------------------------------------------------------------------------------------------------
 
-    def keep(self, message: Keepable, *, only_once: bool = False, on_kept: OnKept = _nothing) -> None:
+    def keep(self, message: Keepable, *, only_once: bool = False, on_kept: OnKept = nothing) -> None:
         """Keep a message that nobody waits for; ``on_kept(key, first)`` hears when it is safe, on the writing thread.
 
         With ``only_once`` a message whose id was seen before, in this process or an earlier one, is not kept again.
@@ -268,9 +252,9 @@ class Replies:
             self._changed.notify_all()
         if safe:
             for one, key in zip(new, keys, strict=False):
-                one.on_kept(key, first=True)
+                one.told(key, first=True)
         for one in repeated:
-            one.on_kept(0, first=False)
+            one.told(0, first=False)
 
     def _settle_answer(self, waiting: Waiting, key: int, entry: Entry) -> None:
         watched = self._watched.get(waiting)
@@ -282,7 +266,14 @@ class Replies:
             self._kept[key] = entry
 
     def _keep_bounded(self) -> None:
-        for key in list(itertools.islice(self._kept, max(0, len(self._kept) - self._limit))):
-            del self._kept[key]
+        """Let the oldest go when there are too many, or they are too large; decisions go last of all."""
+        over, size = len(self._kept) - self._limit, sum(len(entry.payload) for entry in self._kept.values())
+        if over <= 0 and size <= MAX_KEPT_BYTES:
+            return
+        for key in sorted(self._kept, key=lambda key: self._kept[key].command == _DECISION):
+            if over <= 0 and size <= MAX_KEPT_BYTES:
+                return
+            size -= len(self._kept.pop(key).payload)
+            over -= 1
             self._gone.append(key)
-            self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}")
+            self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}, or too large")

@@ -14,7 +14,7 @@ import pytest
 
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.store.queue import TasksQueue
-from fedmon.common.wire.messages import Ping, PlanDecision, PlanStatus, Pong, Reply
+from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong, Reply
 from fedmon.researcher.pending import Pending, Waiting
 from fedmon.researcher.replies import TAKEN_SOON_S, Replies
 from fedmon.researcher.tally import Tally
@@ -261,3 +261,33 @@ def rows(tmp_path: Path) -> int:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         (table,) = [name for name in tables if name.startswith("queue")]
         return int(connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()[0])
+
+
+def test_large_replies_make_room_and_decisions_outlast_them(tmp_path: Path) -> None:
+    from fedmon.researcher.replies import MAX_KEPT_BYTES
+
+    tally = Tally()
+    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
+    replies.start()
+    decision = PlanDecision(
+        node_id="n", researcher_id="r", id="d", boot=1, plan_id="p", sha256="0" * 64, name="p",
+        status=PlanStatus.APPROVED, decided=utc_now(),
+    )  # fmt: skip
+    replies.keep(decision, only_once=True)
+    large = MAX_KEPT_BYTES // 8
+    for number in range(12):
+        replies.keep(
+            ApprovalReply(
+                node_id="n", researcher_id="r", id=str(number), session="s", sequence=number, plan_id="p",
+                sha256="0" * 64, status=PlanStatus.PENDING, note="x" * large,
+            )
+        )  # fmt: skip
+    wait_until(lambda: sum(tally.as_dict().values()) >= 5, what="replies to be dropped")
+    replies.stop()
+
+    survivor = Replies(TasksQueue(tmp_path / "queue"), tally=Tally())
+    survivor.start()
+    commands = [kept.command for kept in survivor.take()]
+    survivor.stop()
+    assert commands[0] == "plan-decision"
+    assert 1 < len(commands) <= 8
