@@ -27,8 +27,8 @@ Stream = tuple[NodeId, int, str]
 class LiveSample(msgspec.Struct, frozen=True, kw_only=True):
     """One sample of one node: ``t`` is its Unix time and ``mono`` its monotonic time, in seconds.
 
-    ``values`` maps a series to its value, null where a reading was missed. ``late`` marks a sample that arrived after
-    newer ones.
+    ``values`` maps a series to its value, null where a reading was missed, and ``reasons`` says why a null is one.
+    ``late`` marks a sample that arrived after newer ones.
     """
 
     node_id: NodeId
@@ -38,6 +38,7 @@ class LiveSample(msgspec.Struct, frozen=True, kw_only=True):
     t: float
     mono: float
     values: Mapping[str, float | None]
+    reasons: Mapping[str, str] = {}
     late: bool = False
 
 
@@ -160,6 +161,7 @@ class Watch:
         names, node_id = tuple(columns), NodeId(batch.node_id)
         rows = list(zip(*columns.values(), strict=True))
         for number in range(offset, offset + count):
+            values = dict(zip(names, rows[number], strict=True)) if rows else {}
             yield LiveSample(
                 node_id=node_id,
                 boot=batch.boot,
@@ -167,7 +169,10 @@ class Watch:
                 seq=batch.seq + number,
                 t=batch.t[number],
                 mono=batch.mono[number],
-                values=dict(zip(names, rows[number], strict=True)) if rows else {},
+                values=values,
+                reasons={
+                    name: batch.reasons[name] for name in batch.reasons if name in values and values[name] is None
+                },
                 late=late,
             )
 
