@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedmon.common.settings.keys import HISTORIC
 from tests.support.brokers import ENGINES, Broker
 
 
@@ -26,8 +28,9 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the tester's own settings and folders out of every test."""
     home = _home(tmp_path_factory)
-    for name in ("MQTT_BROKER", "MQTT_BROKER_PORT", "UPLOADS_URL", "NODE_ID", "RESEARCHER_ID"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("FEDMON_") or name in HISTORIC]:
+        if name != "FEDMON_REQUIRE_ALL":
+            monkeypatch.delenv(name)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(home / name))
 

@@ -15,7 +15,7 @@ CHILD = Path(__file__).with_name("queue_child.py")
 
 
 def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_path: Path) -> None:
-    seed = int(os.environ.get("FEDMON_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().randrange(10**6))
     print(f"seed {seed}")
     chance = random.Random(seed)
     folder, ledger = tmp_path / "queue", Ledger()
