@@ -26,6 +26,7 @@ FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
 QUICK_LOSS_S = 2.0
 QUICK_LOSSES = 3
+LOST = "connection lost"
 
 
 class Will(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,7 +272,11 @@ class KeptConnection(abc.ABC):
             self._error = error
             self._permanent = self._final is not None or is_permanent(error.cause)
             self._changed.notify_all()
-        logger.log(logging.WARNING if first and not self._quiet else logging.DEBUG, "%s", error)
+        level = logging.WARNING if first and not self._quiet else logging.DEBUG
+        if error.cause.startswith(LOST):
+            logger.log(level, "%s to the broker at %s:%d; connecting again", error.cause, host.host, host.port)
+        else:
+            logger.log(level, "%s", error)
         self._tell(Link(up=False, host=host, cause=error.cause, final=self._final is not None))
 
     def _tell(self, link: Link) -> None:

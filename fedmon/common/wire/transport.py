@@ -21,7 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersi
 from fedmon.common.clock import Deadline
 from fedmon.common.settings import BrokerSettings, Host
 from fedmon.common.wire.causes import explained, refusal
-from fedmon.common.wire.keeping import Connection, KeptConnection, Link, Will
+from fedmon.common.wire.keeping import LOST, Connection, KeptConnection, Link, Will
 
 __all__ = ["Link", "Transport", "Will"]
 
@@ -151,7 +151,7 @@ class _Connection:
         self._answered.set()
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self._end("connection lost" if "Unspecified" in str(reason) else f"connection lost ({reason})")
+        self._end(LOST if "Unspecified" in str(reason) else f"{LOST} ({reason})")
 
     def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
         self._acknowledge_quickly()
