@@ -55,9 +55,9 @@ class Story:
         started = time.monotonic()
         self._wait(lambda: all(self._is_online(node) for node in NODES), 15.0, "the three nodes to come online")
         self._time("all_nodes_online", started)
+        nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         pings = self._answered(self._fed.ping(), "ping")
         self._time_exactly("ping", pings.elapsed_s)
-        nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         self._screen.table(
             ("node", "state", "since (UTC)", "version", "ping"),
             [
@@ -106,7 +106,8 @@ class Story:
         asked = self._answered(self._fed.approve(plan, description="Class means of one column"), "approval")
         self._time_exactly("approve", asked.elapsed_s)
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
-        self._screen.note(f"sent {plan.name}, SHA-256 {sha256}; every node says it is pending")
+        self._screen.note(f"sent {plan.name}; every node says it is pending")
+        self._screen.note(f"SHA-256 {sha256}")
         started = time.monotonic()
         for node_id in NODES:
             self._decide(node_id, sha256)
@@ -134,7 +135,7 @@ class Story:
         shown = self._hospitals.owner(node_id, "plan", "show", sha256)
         if "ClassMeans" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
-        note = "read line by line; returns means only"
+        note = "means only"
         verb, words = "approve", ("--note", note)
         self._screen.command(f"fedmon node plan {verb} {sha256[:12]} --note '{note}' --dir {node_id}")
         self._hospitals.owner(node_id, "plan", verb, sha256, *words)
