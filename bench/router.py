@@ -36,7 +36,7 @@ def measure(count: int) -> None:
             return True
 
         parts = Assembly(
-            folder, settings, boot=1, hand_over=lambda _job: True, publish=lambda _payload: True, send=send
+            folder, settings, boot=1, hand_over=lambda _job: None, publish=lambda _payload: True, send=send
         )
         envelope = {"researcher_id": "alice", "session": "s", "sequence": 1, "expires": seconds_from_now(3600)}
         requests: dict[str, Request] = {

@@ -39,7 +39,7 @@ def demo(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="fedmon-demo-") as name:
         try:
-            with _broker() as broker, Hospitals(Path(name), broker.url) as hospitals:
+            with choose_engine("auto")() as broker, Hospitals(Path(name), broker.url) as hospitals:
                 document["broker"] = {"engine": broker.name, "url": broker.url}
                 screen.note(f"broker: {broker.name} at {broker.url}, for this machine only")
                 screen.note("three hospitals, each with its part of a public table, get ready ...")
@@ -56,10 +56,6 @@ def demo(
     if json and not (keep and document["ok"]):
         print(json_text.dumps(document, indent=2))
     raise typer.Exit(0 if document["ok"] else 1)
-
-
-def _broker() -> Engine:
-    return choose_engine("auto")()
 
 
 def _tell(broker: Engine, hospitals: Hospitals, screen: Screen, folder: Path, document: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ class Assembly:
         settings: NodeSettings,
         *,
         boot: int,
-        hand_over: Callable[[Callable[[], None]], bool],
+        hand_over: Callable[[Callable[[], None]], object],
         publish: Callable[[bytes], bool],
         send: Callable[[Outgoing], bool],
     ) -> None:

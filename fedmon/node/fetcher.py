@@ -28,7 +28,7 @@ class Fetcher:
     """Fetches one file after another; ``start`` is done by the first job, so that a node without any has no thread."""
 
     def __init__(
-        self, repository: RepositorySettings, *, max_bytes: int, hand_over: Callable[[Callable[[], None]], bool]
+        self, repository: RepositorySettings, *, max_bytes: int, hand_over: Callable[[Callable[[], None]], object]
     ) -> None:
         self._repository, self._max_bytes, self._hand_over = repository, max_bytes, hand_over
         self._queue: queue.Queue[_Job | None] = queue.Queue(CAPACITY)

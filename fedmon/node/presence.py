@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from fedmon.common.clock import utc_now
@@ -13,8 +12,6 @@ from fedmon.common.wire.transport import Will
 from fedmon.node.boot import read_boot
 from fedmon.node.folder import NodeFolder
 from fedmon.node.throttle import Throttle
-
-logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
 
@@ -38,15 +35,14 @@ class PresenceKeeper:
     ) -> None:
         self._folder, self._node_id, self._version = folder, node_id, agent_version
         self._capabilities, self._streams, self._publish = capabilities, streams, publish
-        self._file = folder.path / "boot"
-        self.boot = read_boot(self._file)
+        self.boot = read_boot(folder.boot_file)
         self._state: Presence | None = None
         self._corrections = Throttle(burst=3, per_s=1.0)
 
     def will(self) -> Will:
         """Raise the boot on disk, and return what the broker says of us when we vanish. Raises StorageError."""
-        boot = max(self.boot, read_boot(self._file)) + 1
-        self._folder.write_private(self._file, f"{boot}\n".encode())
+        boot = self.boot + 1
+        self._folder.write_private(self._folder.boot_file, f"{boot}\n".encode())
         self.boot = boot
         return self._as_will(self._presence("offline", CONNECTION_LOST))
 
@@ -73,12 +69,7 @@ class PresenceKeeper:
             seen: Presence | None = codec.decode_presence(payload) if payload else None
         except InvalidMessageError:
             seen = None
-        if seen == self._state:
-            return
-        if seen is not None and seen.boot < self._state.boot and seen.state == "online":
-            # The retained words of an earlier connection, or our own echo overtaken by a reconnect.
-            logger.debug("the presence of boot %d is replaced", seen.boot)
-        if self._corrections.allows("own"):
+        if seen != self._state and self._corrections.allows("own"):
             self.refresh()
 
     def _presence(self, state: str, reason: str) -> Presence:

@@ -5,7 +5,6 @@ Real, demo and simulated nodes all run this router; it knows no broker.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -205,7 +204,7 @@ class Router:
         if not self._junk.allows(request.researcher_id):
             self.services.audit.count("declined", f"{request.researcher_id} {command} {code.value}")
             return
-        self.services.audit.record(
+        self._write_down(
             "command",
             researcher=request.researcher_id,
             instance=request.instance,
@@ -234,16 +233,19 @@ class Router:
         logger.log(level, text, *facts)
 
     def _send_audited(self, outgoing: Outgoing, event: str, **facts: object) -> None:
-        """Write down what leaves, then send it; on a full disk an answer goes out all the same, and is counted."""
+        """Write down what leaves, then send it."""
+        self._write_down(event, **facts)
+        if not self._send(outgoing):
+            self.counters["unsent"] += 1
+            self._write_down("unsent", what=event, **facts)
+
+    def _write_down(self, event: str, **facts: object) -> None:
+        """Leave a line in the audit; on a full disk answers go out all the same, and what has no line is counted."""
         try:
             self.services.audit.record(event, **facts)
         except StorageError as problem:
             self.counters["unaudited"] += 1
-            logger.error("a %s leaves without its line in the audit: %s", event, problem)  # noqa: TRY400
-        if not self._send(outgoing):
-            self.counters["unsent"] += 1
-            with contextlib.suppress(StorageError):
-                self.services.audit.record("unsent", what=event, **facts)
+            logger.error("a %s has no line in the audit: %s", event, problem)  # noqa: TRY400
 
     # --- the outbox ------------------------------------------------------------------------------------------------
 

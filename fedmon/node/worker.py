@@ -43,10 +43,9 @@ class Worker:
         """Start the thread; it runs ``on_start`` first."""
         self._thread.start()
 
-    def post(self, job: Callable[[], object]) -> bool:
-        """Queue a job of the node's own; these are few, and none is ever dropped. Returns True."""
+    def post(self, job: Callable[[], object]) -> None:
+        """Queue a job of the node's own; these are few, and none is ever dropped."""
         self._queue.put(job)
-        return True
 
     def offer(self, job: Callable[[], object], *, size_bytes: int) -> bool:
         """Queue a job that came from outside; False, and counted, when too many or too large ones wait."""
@@ -85,7 +84,9 @@ class Worker:
             finally:
                 done.set()
 
-        if self._stopping or not self.post(run) or not done.wait(timeout_s):
+        if not self._stopping:
+            self.post(run)
+        if self._stopping or not done.wait(timeout_s):
             given_up.set()
             raise BusyError(f"the node is busy or stopping and did not get to it within {timeout_s:g} s; try again")
         if failure:
