@@ -57,6 +57,9 @@ def node(folder: Path, broker: Broker) -> Iterator[NodeProcess]:
             return bool(researcher.heard)
 
         wait_until(pinged, what="the node's first pong")
+        # Every pong of before is heard with the last one's, so that none is taken for a test's.
+        researcher.send(researcher.request("ping", sequence=999))
+        wait_until(lambda: 999 in [pong["sequence"] for pong in researcher.replies("pong")], what="the last pong")
         yield node
 
 
