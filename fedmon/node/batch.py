@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.sample import Sample
 
 MAX_SAMPLES = 10
@@ -13,49 +12,39 @@ _NUMBER_BYTES = 25
 _FRAME_BYTES = 256
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples ``seq`` to ``seq + len(t) - 1`` of one boot and stream as columns; everything that was measured."""
-
-    boot: int
-    stream: str
-    seq: int
-    t: list[float]
-    mono: list[float]
-    columns: dict[str, list[float | None]]
-    reasons: dict[str, str]
-
-    def halves(self) -> tuple[Batch, Batch]:
-        """Split into two batches that say the same."""
-        middle = len(self.t) // 2
-        first = {key: column[:middle] for key, column in self.columns.items()}
-        second = {key: column[middle:] for key, column in self.columns.items()}
-        return (
-            msgspec.structs.replace(self, t=self.t[:middle], mono=self.mono[:middle], columns=first),
-            msgspec.structs.replace(
-                self, seq=self.seq + middle, t=self.t[middle:], mono=self.mono[middle:], columns=second
-            ),
-        )
-
-
 class OpenBatch:
-    """The samples since the last batch went out. All of them have the same series. Not safe between threads."""
+    """The samples since the last batch went out. Not safe between threads.
 
-    def __init__(self, *, boot: int, stream: str, seq: int, first: Sample) -> None:
-        self._boot, self._stream, self._seq = boot, stream, seq
-        self._series = tuple(first.values)
-        self._samples = [first]
-        # Upper bounds, so that nothing has to be encoded twice: names once, then numbers of at most 24 characters.
-        self._row_bytes = (len(self._series) + 2) * _NUMBER_BYTES
-        self._size = _FRAME_BYTES + sum(map(len, self._series)) + 8 * len(self._series) + self._added(first)
+    Samples need not have the same series: what one lacks is null there, without a reason.
+    """
+
+    def __init__(self, *, node_id: str, boot: int, stream: str, seq: int) -> None:
+        self._node_id, self._boot, self._stream, self._seq = node_id, boot, stream, seq
+        self._series: dict[str, None] = {}
+        self._keys: tuple[str, ...] = ()
+        self._is_even = True
+        self._samples: list[Sample] = []
+        self._reasons: dict[str, str] = {}
+        self._size = _FRAME_BYTES
+
+    def __len__(self) -> int:
+        return len(self._samples)
 
     def fits(self, sample: Sample) -> bool:
-        """Tell whether a sample has the same series and finds room."""
-        return self._size + self._added(sample) <= MAX_BYTES and self._series == tuple(sample.values)
+        """Tell whether a sample finds room; the first one always does."""
+        return not self._samples or self._size + self._added(sample) <= MAX_BYTES
 
     def add(self, sample: Sample) -> None:
         """Take a sample that fits."""
-        self._samples.append(sample)
         self._size += self._added(sample)
+        keys = tuple(sample.values)
+        if keys != self._keys:
+            self._is_even = not self._samples
+            self._keys = keys
+            self._series.update(sample.values)  # type: ignore[arg-type]  # only the keys count
+        self._samples.append(sample)
+        if sample.reasons:
+            self._reasons.update(sample.reasons)
 
     def complete(self, next_in_s: float) -> bool:
         """Tell whether the batch goes out now: it is full, or would be too old when the next sample comes."""
@@ -65,19 +54,31 @@ class OpenBatch:
 
     def close(self) -> Batch:
         """Return what was gathered."""
-        rows = [sample.values.values() for sample in self._samples]
-        reasons: dict[str, str] = {}
-        for sample in self._samples:
-            reasons.update(sample.reasons)
         return Batch(
+            node_id=self._node_id,
             boot=self._boot,
             stream=self._stream,
             seq=self._seq,
             t=[round(sample.t, 3) for sample in self._samples],
             mono=[round(sample.mono, 6) for sample in self._samples],
-            columns={key: list(column) for key, column in zip(self._series, zip(*rows, strict=True), strict=True)},
-            reasons=reasons,
+            columns=self._columns(),
+            reasons=self._reasons,
         )
 
+    def _columns(self) -> dict[str, list[float | None]]:
+        if self._is_even:
+            rows = [sample.values.values() for sample in self._samples]
+            return {key: list(column) for key, column in zip(self._keys, zip(*rows, strict=True), strict=True)}
+        return {key: [sample.values.get(key) for sample in self._samples] for key in self._series}
+
     def _added(self, sample: Sample) -> int:
-        return self._row_bytes + sum(len(key) + len(text) + 8 for key, text in sample.reasons.items())
+        # Upper bounds, so that nothing has to be encoded twice: numbers of at most 24 characters, and each name once.
+        names = 0
+        if len(sample.values) != len(self._keys) or tuple(sample.values) != self._keys:
+            new = [key for key in sample.values if key not in self._series]
+            # A series that is new has an entry for each sample that lacks it.
+            names = sum(map(len, new)) + (8 + 5 * len(self._samples)) * len(new)
+        reasons = sum(
+            len(key) + len(text) + 8 for key, text in sample.reasons.items() if self._reasons.get(key) != text
+        )
+        return (max(len(self._series), len(sample.values)) + 2) * _NUMBER_BYTES + names + reasons

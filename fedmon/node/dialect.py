@@ -10,7 +10,8 @@ import msgspec
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import ALL_INSTANCES, ID_PATTERN, MAIN_INSTANCE
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Message, PlanDecision, Reply, Request
+from fedmon.common.wire.envelope import Message, Reply
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanDecision, Request
 from fedmon.common.wire.topics import Channel
 from fedmon.node.services import PAGE_BYTES
 

@@ -10,7 +10,7 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire import codec
-from fedmon.common.wire.messages import SampleBatch
+from fedmon.common.wire.samples import SampleBatch
 from fedmon.node.batch import Batch, OpenBatch
 
 logger = logging.getLogger(__name__)

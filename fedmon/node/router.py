@@ -14,15 +14,8 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, InvalidMessageError, StorageError
-from fedmon.common.wire.messages import (
-    STATE_CHANGING,
-    Error,
-    ErrorCode,
-    Message,
-    PlanDecision,
-    Reply,
-    Request,
-)
+from fedmon.common.wire.envelope import Message, Reply
+from fedmon.common.wire.messages import STATE_CHANGING, Error, ErrorCode, PlanDecision, Request
 from fedmon.node.dialect import Dialect, Outgoing, RefusedMessageError, Sender, error_reply
 from fedmon.node.effects import content_digest
 from fedmon.node.handlers import HANDLERS, WITH_BYTES

@@ -7,7 +7,9 @@ from typing import Protocol
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.messages import AddScalar, LogRecord, Reply, Request, SampleBatch
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import LogRecord, Request
+from fedmon.common.wire.samples import AddScalar, SampleBatch
 
 
 class Dialect(Protocol):

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from fedmon.common.clock import utc_now
 from fedmon.common.metrics.series import series
 from fedmon.common.wire import fedbiomed4
-from fedmon.common.wire.messages import AddScalar, LogRecord, SampleBatch
+from fedmon.common.wire.messages import LogRecord
+from fedmon.common.wire.samples import AddScalar, SampleBatch
 
 MAX_STREAMS = 10_000
 MAX_TEXT = 16_384

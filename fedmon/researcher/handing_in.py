@@ -9,9 +9,9 @@ import msgspec
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import topics
+from fedmon.common.wire.envelope import PROTOCOL
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, REPLIES
 from fedmon.common.wire.historic_messages import HistoricMessage, ResearcherMessages
-from fedmon.common.wire.messages import PROTOCOL
 
 PARENTS = (REPLIES, LOGGER, MONITORING)
 _OURS = PROTOCOL.partition("/")[0] + "/"

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fedmon.common.errors import ConnectionFailedError, InvalidIdError, NotConnectedError
-from fedmon.common.wire.messages import DatasetsReply, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import DatasetsReply
 from fedmon.researcher.historic_forms import historic
 from fedmon.researcher.outcomes import Outcome, Outcomes, OutcomeStatus
 

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
+from fedmon.common.wire.envelope import Message, Reply
 from fedmon.common.wire.fedbiomed4 import PLAN_STATUS_UNKNOWN, UNKNOWN_RESEARCHER, encode_log_text
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.fedbiomed4_messages import PROTOCOL_VERSION, LogText
 from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage
 from fedmon.common.wire.messages import (
-    AddScalar,
     Approval,
     ApprovalReply,
     Error,
@@ -26,16 +26,15 @@ from fedmon.common.wire.messages import (
     ListDatasets,
     ListReply,
     LogRecord,
-    Message,
     Ping,
     PlanStatus,
     Pong,
-    Reply,
     Request,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatusReply,
 )
+from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.submitting import StatusByUrl
 
 DOWNLOADED = 200

@@ -13,7 +13,9 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
-from fedmon.common.wire.messages import AddScalar, LogRecord, PlanDecision, Presence, Reply, SampleBatch
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import LogRecord, PlanDecision, Presence
+from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.common.wire.transport import Link
 from fedmon.researcher.dialect import Dialect

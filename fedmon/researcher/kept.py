@@ -8,7 +8,8 @@ from typing import Any, Self
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.wire.messages import AnyReply, PlanDecision, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import AnyReply, PlanDecision
 
 # What is kept was checked when it came, and may be longer than a message of our own wire.
 _decode_reply = msgspec.json.Decoder(AnyReply).decode

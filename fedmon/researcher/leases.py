@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Monitor, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Monitor
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.pending import Pending, Waiting
 

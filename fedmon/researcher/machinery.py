@@ -11,17 +11,9 @@ from typing import Any
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire import topics
-from fedmon.common.wire.messages import (
-    AddScalar,
-    Error,
-    ErrorCode,
-    LogRecord,
-    Ping,
-    PlanDecision,
-    Presence,
-    Reply,
-    SampleBatch,
-)
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision, Presence
+from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.transport import Link, Will
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection

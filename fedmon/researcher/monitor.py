@@ -12,7 +12,9 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.wire.messages import Error, MonitorReply, Reply, SampleBatch
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Error
+from fedmon.common.wire.samples import MonitorReply, SampleBatch
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
 from fedmon.researcher.gaps import Arrival, GapAccount
 from fedmon.researcher.leases import Wish

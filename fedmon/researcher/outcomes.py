@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import DatasetsReply, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import DatasetsReply
 from fedmon.researcher.tables import html_table, text_table
 
 R = TypeVar("R", bound=Reply)

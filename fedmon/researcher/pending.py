@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from fedmon.common.ids import NodeId
+from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import (
     Approval,
     ApprovalReply,
@@ -19,16 +20,15 @@ from fedmon.common.wire.messages import (
     ListDatasets,
     ListReply,
     Monitor,
-    MonitorReply,
     Ping,
     Pong,
-    Reply,
     Request,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatus,
     TrainingPlanStatusReply,
 )
+from fedmon.common.wire.samples import MonitorReply
 
 REMEMBERED_REQUESTS = 1_000
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from fedmon.common.wire.messages import Reply
+from fedmon.common.wire.envelope import Reply
 from fedmon.researcher.incoming import Incoming, OnKept, nothing
 from fedmon.researcher.kept import Entry, Keepable, KeptReply
 from fedmon.researcher.pending import Waiting

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import OTHER_WIRE, Error, ErrorCode, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import OTHER_WIRE, Error, ErrorCode
 from fedmon.researcher.asking import Asked
 from fedmon.researcher.outcomes import Outcome, OutcomeStatus
 from fedmon.researcher.roster import Instant, Node, NodeState, Roster

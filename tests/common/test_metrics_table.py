@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
 def test_a_metric_is_named_after_its_unit_and_kind(metric: Metric) -> None:
-    suffix = {Unit.BYTES: "_bytes", Unit.SECONDS: "_seconds", Unit.RATIO: "_ratio", Unit.COUNT: ""}[metric.unit]
-    ending = suffix + ("_total" if metric.kind is Kind.COUNTER else "")
+    suffix = "" if metric.unit in (Unit.COUNT, Unit.NONE) else f"_{metric.unit.value}"
+    ending = suffix + {Kind.COUNTER: "_total", Kind.INFO: "_info", Kind.GAUGE: ""}[metric.kind]
 
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
     assert metric.name.endswith(ending)

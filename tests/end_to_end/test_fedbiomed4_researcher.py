@@ -15,7 +15,8 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.settings import RepositorySettings, ResearcherSettings
-from fedmon.common.wire.messages import AddScalar, LogRecord, PlanStatus
+from fedmon.common.wire.messages import LogRecord, PlanStatus
+from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.outcomes import OutcomeStatus
 from fedmon.researcher.roster import NodeState

@@ -12,7 +12,7 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import new_id
-from fedmon.common.wire import messages
+from fedmon.common.wire import envelope, messages
 from fedmon.common.wire.messages import Dataset, Error, ErrorCode, LogRecord, PlanDecision, PlanStatus, Request
 from fedmon.node.dialect import Outgoing, RefusedMessageError, Sender
 from fedmon.node.dialect_fedbiomed4 import FedBioMedDialect
@@ -54,7 +54,7 @@ def said(outgoing: Outgoing | None) -> Message:
     return document
 
 
-def answer(dialect: FedBioMedDialect, reply: messages.Reply, request: Request | None) -> Message:
+def answer(dialect: FedBioMedDialect, reply: envelope.Reply, request: Request | None) -> Message:
     return said(dialect.answer(reply, to=Sender(researcher_id=RESEARCHER), request=request))
 
 

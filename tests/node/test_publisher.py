@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.wire import codec
-from fedmon.common.wire.messages import SampleBatch
+from fedmon.common.wire.samples import SampleBatch
 from fedmon.node.batch import MAX_BYTES
 from fedmon.node.publisher import Publisher
 

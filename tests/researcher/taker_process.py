@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from fedmon.common.wire.messages import Reply
+from fedmon.common.wire.envelope import Reply
 from fedmon.researcher.federation import Federation
 
 

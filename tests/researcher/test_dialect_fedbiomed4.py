@@ -10,9 +10,9 @@ import pytest
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
+from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import (
     Ack,
-    AddScalar,
     Approval,
     ApprovalReply,
     Error,
@@ -23,12 +23,12 @@ from fedmon.common.wire.messages import (
     Ping,
     PlanStatus,
     Pong,
-    Reply,
     Request,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatusReply,
 )
+from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.dialect_fedbiomed4 import FedBioMedDialect
 from fedmon.researcher.pending import Pending, Waiting
 from fedmon.researcher.submitting import StatusByUrl

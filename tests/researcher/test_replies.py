@@ -14,7 +14,8 @@ import pytest
 
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.store.queue import TasksQueue
-from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong
 from fedmon.researcher.pending import Pending, Waiting
 from fedmon.researcher.replies import TAKEN_SOON_S, Replies
 from fedmon.researcher.tally import Tally

@@ -10,6 +10,16 @@ MISSING = "-"
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("", "k", "M", "G", "T")
+_SYMBOLS = {
+    Unit.HERTZ: "Hz",
+    Unit.CELSIUS: "°C",
+    Unit.WATTS: "W",
+    Unit.JOULES: "J",
+    Unit.KILOWATT_HOURS: "kWh",
+    Unit.GRAMS: "g",
+    Unit.PER_SECOND: "/s",
+}
+_PREFIXED = frozenset({Unit.HERTZ, Unit.WATTS, Unit.JOULES, Unit.PER_SECOND})
 
 
 def format_value(metric: Metric | str, value: float | None) -> str:
@@ -24,8 +34,12 @@ def format_value(metric: Metric | str, value: float | None) -> str:
             return _scaled(value, 1024.0, _BINARY)
         case Unit.SECONDS:
             return _duration(value)
-        case _:
+        case Unit.COUNT | Unit.NONE | None:
             return _number(value)
+        case Unit.BYTES_PER_SECOND:
+            return f"{_scaled(value, 1024.0, _BINARY)}/s"
+        case unit:
+            return _with_symbol(value, unit)
 
 
 def format_rate(metric: Metric | str, per_second: float | None) -> str:
@@ -38,6 +52,8 @@ def format_rate(metric: Metric | str, per_second: float | None) -> str:
             return _percent(per_second)
         case Unit.BYTES:
             return f"{_scaled(per_second, 1024.0, _BINARY)}/s"
+        case Unit.JOULES:  # a joule a second is a watt
+            return _with_symbol(per_second, Unit.WATTS)
         case _:
             return f"{_number(per_second)}/s"
 
@@ -51,6 +67,12 @@ def is_counter(metric: Metric | str) -> bool:
 def _percent(ratio: float) -> str:
     percent = ratio * 100
     return f"{percent:.1f} %" if 0 < abs(percent) < 9.95 else f"{percent:.0f} %"
+
+
+def _with_symbol(value: float, unit: Unit) -> str:
+    if unit in _PREFIXED:
+        return _scaled(value, 1000.0, tuple(f"{prefix}{_SYMBOLS[unit]}" for prefix in _DECIMAL))
+    return f"{_number(value)} {_SYMBOLS[unit]}"
 
 
 def _number(value: float) -> str:

@@ -9,6 +9,14 @@ from fedmon.common.metrics.table import METRICS, Metric, Scope
 
 _TITLES = {
     Scope.HOST: "The machine",
+    Scope.INFINIBAND: "InfiniBand and RDMA ports",
+    Scope.RAPL: "Energy counters of processors",
+    Scope.HWMON: "Power sensors",
+    Scope.NODE: "Energy of the machine",
+    Scope.GPU: "NVIDIA GPUs",
+    Scope.PERF: "Events that perf counts",
+    Scope.JOB: "One job",
+    Scope.USER: "Values that programs report",
     Scope.AGENT: "What watching costs",
 }
 
@@ -16,7 +24,7 @@ _BEFORE = """\
 # Metrics
 
 Made from `fedmon/common/metrics/table.py` by `python -m fedmon.common.metrics.page docs/metrics.md`;
-edit the table, not this page.
+edit its rows in `fedmon/common/metrics/tables/`, not this page.
 
 A node reads all of these at one instant, every 5 s unless its owner or a researcher's lease says otherwise, and
 publishes them on `general/monitoring/<node_id>` in batches (see [topics](topics.md)). In a batch a metric with labels
@@ -51,7 +59,8 @@ with the reason `unsupported`.
 
 def page() -> str:
     """Return the page as Markdown."""
-    tables = [f"## {title}\n\n{_table(scope)}" for scope, title in _TITLES.items()]
+    measured = {metric.scope for metric in METRICS.values()}
+    tables = [f"## {title}\n\n{_table(scope)}" for scope, title in _TITLES.items() if scope in measured]
     return "\n".join((_BEFORE, *tables, _AFTER))
 
 

@@ -8,17 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.wire.messages import (
-    PROTOCOL,
-    AnyReply,
-    AnyRequest,
-    AnyTelemetry,
-    ErrorCode,
-    LogRecord,
-    Message,
-    Presence,
-    SampleBatch,
-)
+from fedmon.common.wire.envelope import PROTOCOL, Message
+from fedmon.common.wire.messages import AnyReply, AnyRequest, AnyTelemetry, ErrorCode, LogRecord, Presence
+from fedmon.common.wire.samples import SampleBatch
 
 M = TypeVar("M")
 

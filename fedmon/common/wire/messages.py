@@ -13,18 +13,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = "fedmon/1"
+from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Sha256, ShortText, Utc
+from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
+
 MAX_LEASE_S = 60.0
 MAX_PAGE = 1000
 CONNECTION_LOST = "connection lost"
 """The reason in a last will, which was written when its node connected: its ``since`` is not when the node went."""
-
-Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-ShortText = Annotated[str, Meta(max_length=256)]
-LongText = Annotated[str, Meta(max_length=16_384)]
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-Utc = Annotated[datetime.datetime, Meta(tz=True)]
 
 
 class ErrorCode(enum.Enum):
@@ -48,12 +43,6 @@ class PlanStatus(enum.Enum):
     PENDING = "pending"
     APPROVED = "approved"
     REJECTED = "rejected"
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
-    """What every message carries; ``command`` is the tag of the class."""
-
-    protocol_version: str = PROTOCOL
 
 
 # --- requests: researcher to node ---------------------------------------------------------------------------------
@@ -140,17 +129,6 @@ STATE_CHANGING: tuple[type[Request], ...] = (Approval,)
 # --- replies: node to the researcher that asked -------------------------------------------------------------------
 
 
-class Reply(Message, frozen=True, kw_only=True):
-    """The envelope of a reply."""
-
-    node_id: Id
-    researcher_id: Id
-    id: ShortText
-    session: ShortText
-    sequence: Count
-    success: bool = True
-
-
 class Pong(Reply, frozen=True, kw_only=True, tag="pong"):
     """A sign of life; ``time`` is the node's clock."""
 
@@ -215,21 +193,6 @@ class TrainingPlanStatusReply(Reply, frozen=True, kw_only=True, tag="training-pl
     approval_obligation: bool = True
 
 
-class MonitorReply(Reply, frozen=True, kw_only=True, tag="monitor"):
-    """The lease as granted, and what this node measures.
-
-    ``capabilities`` maps a metric or collector to null when measured, else to the reason why not.
-    """
-
-    action: str
-    interval_s: float
-    lease_s: float | None = None
-    streams: list[str]
-    capabilities: dict[str, str | None]
-    metrics: list[str]
-    reason: str = ""
-
-
 class Error(Reply, frozen=True, kw_only=True, tag="error"):
     """The node did not do it, and why; id, session and sequence are empty or 0 where they could not be read."""
 
@@ -260,24 +223,6 @@ class PlanDecision(Message, frozen=True, kw_only=True, tag="plan-decision"):
     decided: Utc
 
 
-class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
-    """Samples ``seq`` to ``seq + len(t) - 1`` of one stream, as columns.
-
-    ``t`` is Unix time and ``mono`` monotonic time, both in seconds; ``m`` maps a series such as
-    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null where a reading was missed.
-    ``reasons`` says why a null is one.
-    """
-
-    node_id: Id
-    boot: Count
-    stream: ShortText
-    seq: Count
-    t: list[float]
-    mono: list[float]
-    m: dict[str, list[float | None]]
-    reasons: dict[str, str] = {}
-
-
 class LogRecord(Message, frozen=True, kw_only=True, tag="log"):
     """One record of a node's log."""
 
@@ -287,18 +232,6 @@ class LogRecord(Message, frozen=True, kw_only=True, tag="log"):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
     logger: ShortText
     msg: LongText
-
-
-class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
-    """Scalars of a training loop, beside the resources of its node."""
-
-    node_id: Id
-    researcher_id: str = ""
-    job_id: str = ""
-    metric: dict[str, float | None]
-    iteration: int | None = None
-    epoch: int | None = None
-    t: float | None = None
 
 
 class Presence(Message, frozen=True, kw_only=True, tag="status"):
@@ -318,6 +251,14 @@ OTHER_WIRE = "fedbiomed4"
 """Among the capabilities of a node's presence: it answers on the wire of Fed-BioMed 4.4 and not on this one."""
 
 AnyReply = (
-    Pong | ListReply | SearchReply | ApprovalReply | TrainingPlanStatusReply | MonitorReply | Error | PlanDecision
+    Pong
+    | ListReply
+    | SearchReply
+    | ApprovalReply
+    | TrainingPlanStatusReply
+    | MonitorReply
+    | SamplesReply
+    | Error
+    | PlanDecision
 )
 AnyTelemetry = SampleBatch | AddScalar

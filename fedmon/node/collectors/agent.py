@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.base import Reading, Why, probe_by_reading
+from fedmon.node.collectors.base import Lane, Reading, Why, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
 
 CPU = "agent_cpu_seconds_total"
@@ -23,6 +23,7 @@ class AgentCollector:
     """
 
     name = "agent"
+    lane = Lane.FAST
 
     def __init__(
         self, *, proc: Path = Path("/proc"), counts: Callable[[], Mapping[str, float | None]] | None = None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.metrics.sample import Instant
@@ -28,6 +31,27 @@ class CollectorUnavailableError(FedmonError):
         super().__init__(self.reason)
 
 
+class Lane(enum.Enum):
+    """How often a collector is read at most; the fast lane is read at each tick. Values in seconds."""
+
+    FAST = 0.0
+    MEDIUM = 10.0
+    SLOW = 60.0
+
+
+class Roots(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the files of a machine lie: this machine's, or a tree that stands in for hardware that it lacks."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    cgroup: Path = Path("/sys/fs/cgroup")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of them is not this machine's own."""
+        return self != Roots()
+
+
 class Reading(NamedTuple):
     """What a collector read at one tick: series to value, and for each None the reason."""
 
@@ -47,6 +71,11 @@ class Collector(Protocol):
     @property
     def name(self) -> str:
         """Return the word under which this collector is reported."""
+        ...
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often this collector is read: with each tick, or when its lane's time is over."""
         ...
 
     def collect(self, now: Instant, /) -> Reading:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Why, probe_by_reading
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -46,6 +46,7 @@ class CpuCollector:
     """Reads the first line of ``stat``, and the list of online CPUs."""
 
     name = "cpu"
+    lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._stat = ProcFile(proc / "stat", size_bytes=512)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Why, probe_by_reading
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
 
 MAX_DISKS = 64
@@ -33,6 +33,7 @@ class DiskCollector:
     """
 
     name = "disk"
+    lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._diskstats = ProcFile(proc / "diskstats")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Reading, why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, why
 from fedmon.node.collectors.mounts import Mounts, parse_mounts
 from fedmon.node.collectors.procfile import ProcFile
 
@@ -22,6 +22,7 @@ class FilesystemCollector:
     """Reads the mounts, and asks each local one for its space; see ``mounts`` for those that are never asked."""
 
     name = "filesystem"
+    lane = Lane.MEDIUM
 
     def __init__(
         self,

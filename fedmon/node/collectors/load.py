@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.base import Reading, probe_by_reading
+from fedmon.node.collectors.base import Lane, Reading, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
 
 LOADS = ("host_load1", "host_load5", "host_load15")
@@ -16,6 +16,7 @@ class LoadCollector:
     """Reads ``loadavg``."""
 
     name = "load"
+    lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._loadavg = ProcFile(proc / "loadavg", size_bytes=128)
@@ -37,6 +38,7 @@ class UptimeCollector:
     """Reads ``uptime``."""
 
     name = "uptime"
+    lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._uptime = ProcFile(proc / "uptime", size_bytes=128)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.procfile import ProcFile
 
 _FIELDS = (
@@ -24,6 +24,7 @@ class MemoryCollector:
     """Reads ``meminfo``. A line that this kernel does not have leaves its metric out."""
 
     name = "memory"
+    lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._meminfo = ProcFile(proc / "meminfo")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Why, probe_by_reading
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
 
 MAX_INTERFACES = 64
@@ -33,6 +33,7 @@ class NetworkCollector:
     """Reads ``net/dev``; interfaces that only carry traffic inside the host, such as loopback, are left out."""
 
     name = "network"
+    lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._dev = ProcFile(proc / "net" / "dev")

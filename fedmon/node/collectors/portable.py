@@ -11,7 +11,7 @@ import psutil
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.node.collectors import agent, cpu, disk, filesystem, load, memory, network
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Reading, Why, why
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why, why
 from fedmon.node.collectors.mounts import Mounts, choose_mounts
 
 Values = dict[str, float | None]
@@ -60,6 +60,7 @@ class PortableCpuCollector:
     """CPU time by mode, with the busy share between two ticks."""
 
     name = "cpu"
+    lane = Lane.FAST
 
     def __init__(self) -> None:
         self._busy = cpu.CpuBusy()

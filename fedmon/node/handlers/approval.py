@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.common.wire.messages import Approval, ApprovalReply, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Approval, ApprovalReply
 from fedmon.node.handlers.envelope import echo
 from fedmon.node.services import Services
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedmon.common.wire.messages import ErrorCode, Monitor, MonitorReply, Reply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import ErrorCode, Monitor
+from fedmon.common.wire.samples import MonitorReply
 from fedmon.node.handlers.envelope import echo, error
 from fedmon.node.leases import LeaseRefusedError
 from fedmon.node.services import Services

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import codec
-from fedmon.common.wire.messages import SampleBatch
+from fedmon.common.wire.samples import SampleBatch
 
 BATCH = SampleBatch(
     node_id="site-a",

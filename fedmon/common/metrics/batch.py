@@ -1,0 +1,50 @@
+"""Samples of one stream that belong together, as columns."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples ``seq`` to ``last_seq`` of one stream of one boot of one node.
+
+    ``t`` is Unix time and ``mono`` monotonic time, in seconds. ``columns`` maps a series to one value a sample. A null
+    that has an entry in ``reasons`` is a reading that was missed; one without means that the series was not read for
+    this sample, because it is read less often or was not there.
+    """
+
+    node_id: str
+    boot: int
+    stream: str
+    seq: int
+    t: list[float]
+    mono: list[float]
+    columns: dict[str, list[float | None]]
+    reasons: dict[str, str] = {}
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last sample; ``seq - 1`` when there is none."""
+        return self.seq + len(self.t) - 1
+
+    def part(self, first_seq: int, last_seq: int) -> Self:
+        """Return the samples of this batch from ``first_seq`` to ``last_seq``, both included."""
+        low, high = max(0, first_seq - self.seq), max(0, min(last_seq, self.last_seq) - self.seq + 1)
+        if (low, high) == (0, len(self.t)):
+            return self
+        columns = {key: column[low:high] for key, column in self.columns.items()}
+        return msgspec.structs.replace(
+            self,
+            seq=self.seq + low,
+            t=self.t[low:high],
+            mono=self.mono[low:high],
+            columns={key: column for key, column in columns.items() if any(v is not None for v in column)}
+            | {key: column for key, column in columns.items() if key in self.reasons},
+        )
+
+    def halves(self) -> tuple[Self, Self]:
+        """Split into two batches that say the same."""
+        middle = self.seq + len(self.t) // 2
+        return self.part(self.seq, middle - 1), self.part(middle, self.last_seq)

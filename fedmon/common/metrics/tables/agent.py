@@ -1,0 +1,36 @@
+"""What watching itself costs."""
+
+from __future__ import annotations
+
+from fedmon.common.metrics.metric import Metric, Unit, rows
+
+ROWS: list[Metric] = [
+    *rows(
+        "CLOCK_PROCESS_CPUTIME_ID",
+        Unit.SECONDS,
+        {"agent_cpu_seconds_total": "CPU time of this node's own process, user and system, without its children."},
+    ),
+    *rows(
+        "/proc/self/statm",
+        Unit.BYTES,
+        {"agent_memory_rss_bytes": "Resident memory of this node's own process."},
+    ),
+    *rows(
+        "the sampler",
+        Unit.SECONDS,
+        {"agent_collect_seconds": "Time that all collectors together took for the previous sample."},
+    ),
+    *rows(
+        "the sampler",
+        Unit.COUNT,
+        {"agent_ticks_missed_total": "Ticks of the sampling grid that were left out because sampling came too late."},
+    ),
+    *rows(
+        "the publisher",
+        Unit.COUNT,
+        {
+            "agent_samples_published_total": "Samples handed to the connection with the broker.",
+            "agent_samples_dropped_total": "Samples dropped because there was no connection with a broker.",
+        },
+    ),
+]

@@ -1,0 +1,7 @@
+"""What a node measures of NVIDIA GPUs."""
+
+from __future__ import annotations
+
+from fedmon.common.metrics.metric import Metric
+
+ROWS: list[Metric] = []

@@ -1,0 +1,35 @@
+"""What every message of the wire carries, and the types that their fields share."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+PROTOCOL = "fedmon/1"
+
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ShortText = Annotated[str, Meta(max_length=256)]
+LongText = Annotated[str, Meta(max_length=16_384)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Utc = Annotated[datetime.datetime, Meta(tz=True)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
+    """What every message carries; ``command`` is the tag of the class."""
+
+    protocol_version: str = PROTOCOL
+
+
+class Reply(Message, frozen=True, kw_only=True):
+    """The envelope of a reply."""
+
+    node_id: Id
+    researcher_id: Id
+    id: ShortText
+    session: ShortText
+    sequence: Count
+    success: bool = True

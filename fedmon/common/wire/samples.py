@@ -1,0 +1,141 @@
+"""The messages that carry samples, and what a node says of what it measures and keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.wire.envelope import Count, Id, Message, Reply, ShortText
+
+
+class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
+    """Samples ``seq`` to ``seq + len(t) - 1`` of one stream, as columns.
+
+    ``t`` is Unix time and ``mono`` monotonic time, both in seconds; ``m`` maps a series such as
+    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null where a reading was missed.
+    ``reasons`` says why a null is one; a null of a series that has no reason was not due, because the series is read
+    less often than others, or was not there.
+    """
+
+    node_id: Id
+    boot: Count
+    stream: ShortText
+    seq: Count
+    t: list[float]
+    mono: list[float]
+    m: dict[str, list[float | None]]
+    reasons: dict[str, str] = {}
+
+
+class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
+    """Scalars of a training loop, beside the resources of its node."""
+
+    node_id: Id
+    researcher_id: str = ""
+    job_id: str = ""
+    metric: dict[str, float | None]
+    iteration: int | None = None
+    epoch: int | None = None
+    t: float | None = None
+
+
+class Extent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node still keeps of one stream of one boot: samples ``oldest_seq`` to ``last_seq``, and their times."""
+
+    boot: Count
+    stream: ShortText
+    oldest_seq: Count
+    last_seq: Count
+    oldest_t: float
+    last_t: float
+
+
+class MonitorReply(Reply, frozen=True, kw_only=True, tag="monitor"):
+    """The lease as granted, and what this node measures.
+
+    ``capabilities`` maps a metric or collector to null when measured, else to the reason why not. ``extents`` are what
+    the node's recording holds, newest first. ``hardware`` describes the machine. ``counts`` are what the node counted
+    since its start: samples dropped, ticks missed and the like.
+    """
+
+    action: str
+    interval_s: float
+    lease_s: float | None = None
+    streams: list[str]
+    capabilities: dict[str, str | None]
+    metrics: list[str]
+    reason: str = ""
+    extents: list[Extent] = []
+    hardware: dict[str, Any] | None = None
+    counts: dict[str, float] = {}
+
+
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of the stream that a SamplesReply names; fields as in SampleBatch."""
+
+    seq: Count
+    t: list[float]
+    mono: list[float]
+    m: dict[str, list[float | None]]
+    reasons: dict[str, str] = {}
+
+
+class SamplesReply(Reply, frozen=True, kw_only=True, tag="samples"):
+    """One page of samples that were asked for again, in order, as far as the owner lets them leave.
+
+    ``next_seq`` is where the next page starts, null when this one is the last. What was asked for below it and is not
+    here is gone for good. ``oldest_seq`` and ``last_seq`` are what the node keeps now, null when nothing of this boot.
+    """
+
+    boot: Count
+    stream: ShortText
+    batches: list[Columns]
+    next_seq: Count | None = None
+    oldest_seq: Count | None = None
+    last_seq: Count | None = None
+
+    def as_batches(self) -> list[Batch]:
+        """Return the samples as batches."""
+        return [
+            Batch(
+                node_id=self.node_id,
+                boot=self.boot,
+                stream=self.stream,
+                seq=part.seq,
+                t=part.t,
+                mono=part.mono,
+                columns=part.m,
+                reasons=part.reasons,
+            )
+            for part in self.batches
+        ]
+
+
+def as_batch(message: SampleBatch) -> Batch:
+    """Return the samples of a message as a batch; the columns are shared, not copied."""
+    return Batch(
+        node_id=message.node_id,
+        boot=message.boot,
+        stream=message.stream,
+        seq=message.seq,
+        t=message.t,
+        mono=message.mono,
+        columns=message.m,
+        reasons=message.reasons,
+    )
+
+
+def as_message(batch: Batch) -> SampleBatch:
+    """Return a batch as the message that carries it; the columns are shared, not copied."""
+    return SampleBatch(
+        node_id=batch.node_id,
+        boot=batch.boot,
+        stream=batch.stream,
+        seq=batch.seq,
+        t=batch.t,
+        mono=batch.mono,
+        m=batch.columns,
+        reasons=batch.reasons,
+    )
