@@ -10,7 +10,6 @@ from fedmon import __version__
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import NodeSettings
 from fedmon.node.audit import Audit
-from fedmon.node.collectors import host_collectors
 from fedmon.node.control import ControlServer
 from fedmon.node.database import Database
 from fedmon.node.datasets import DatasetRegister
@@ -19,15 +18,14 @@ from fedmon.node.effects import Effects
 from fedmon.node.fetcher import Fetcher
 from fedmon.node.folder import NodeFolder
 from fedmon.node.leases import Leases
+from fedmon.node.measuring import Measuring
 from fedmon.node.monitoring import Monitoring
 from fedmon.node.outbox import Outbox
 from fedmon.node.plan_checker import PlanChecker
 from fedmon.node.plan_records import Verdict
 from fedmon.node.plans import PlanRegister
 from fedmon.node.policy import Policy
-from fedmon.node.publisher import Publisher
 from fedmon.node.router import Router
-from fedmon.node.sampler import Sampler
 from fedmon.node.services import Services
 
 if TYPE_CHECKING:
@@ -57,7 +55,6 @@ class Assembly:
     ) -> None:
         self._settings, self._hand_over = settings, hand_over
         self._desk: ControlServer | None = None
-        self._measuring = False
         self.policy = Policy(settings.policy, settings.id)
         self.dialect = _dialect(settings)
         self.audit = Audit(folder.path)
@@ -65,8 +62,12 @@ class Assembly:
         plans = PlanRegister(database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes)
         self.checker = PlanChecker(plans.store.read, on_verdict=self._on_verdict)
         self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=hand_over)
-        self._sampler, self._publisher = self._metrics(publish, boot)
-        leases = Leases(default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s)
+        self.measuring = Measuring(
+            settings, boot=boot, send=publish, leaves=self.policy.metric_leaves, on_sent=self._sent
+        )
+        self._leases = Leases(
+            default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
+        )
         self.services = Services(
             node_id=settings.id,
             boot=boot,
@@ -78,7 +79,7 @@ class Assembly:
             effects=Effects(database),
             policy=self.policy,
             audit=self.audit,
-            monitoring=Monitoring(leases, self._sampler, self._publisher),
+            monitoring=Monitoring(self._leases, self.measuring),
             check_plan=self.checker.submit,
             fetch=self.fetcher.submit,
             page_bytes=self.dialect.page_bytes,
@@ -99,29 +100,25 @@ class Assembly:
         self._desk = open_desk(daemon)
         self.checker.start()
         self._hand_over(self._take_up)
-        if self._sampler is not None:
-            self._sampler.start()
-            self._measuring = True
+        self.measuring.start()
 
     def obey(self, settings: NodeSettings) -> None:
         """Follow other rules from now on; on the worker's thread."""
         self.policy = Policy(settings.policy, settings.id)
         self.services.policy = self.policy
-        if self._publisher is not None:
-            self._publisher.set_leaves(self.policy.metric_leaves)
+        self._leases.set_limits(
+            default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
+        )
+        self.measuring.reload(settings, self.policy.metric_leaves)
+        self.services.monitoring.follow()
 
     def reconnected(self, boot: int) -> None:
-        """Give samples and decisions the number of another boot; on the worker's thread."""
+        """Give decisions the number of another boot; on the worker's thread. Samples keep that of the process."""
         self.services.boot = boot
-        if self._publisher is not None:
-            self._publisher.set_boot(boot)
 
     def stop_measuring(self) -> None:
         """End the sampler, and send what it gathered."""
-        if self._sampler is not None and self._measuring:
-            self._sampler.stop()
-        if self._publisher is not None:
-            self._publisher.flush()
+        self.measuring.stop()
 
     def stop(self, timeout_s: float) -> None:
         """End the threads beside the worker."""
@@ -135,27 +132,8 @@ class Assembly:
         self.audit.close()
         self.services.database.close()
 
-    def _metrics(self, publish: Callable[[bytes], bool], boot: int) -> tuple[Sampler | None, Publisher | None]:
-        metrics = self._settings.metrics
-        if not metrics.enabled:
-            return None, None
-
-        def counts() -> dict[str, float | None]:
-            return sampler.counts() | publisher.counts()
-
-        def sent(names: Iterable[str], samples: int) -> None:
-            self.audit.count_all("metrics", names, samples)
-
-        publisher = Publisher(
-            node_id=self._settings.id,
-            boot=boot,
-            send=publish,
-            leaves=self.policy.metric_leaves,
-            interval_s=metrics.interval_s,
-            on_sent=sent,
-        )
-        sampler = Sampler(host_collectors(counts=counts), interval_s=metrics.interval_s, on_sample=publisher.publish)
-        return sampler, publisher
+    def _sent(self, names: Iterable[str], samples: int) -> None:
+        self.audit.count_all("metrics", names, samples)
 
     def _take_up(self) -> None:
         """Continue what an earlier process left: default plans, and plans that no worker has read."""

@@ -30,6 +30,11 @@ class OpenBatch:
     def __len__(self) -> int:
         return len(self._samples)
 
+    @property
+    def begun(self) -> float:
+        """The monotonic time of the first sample; there must be one."""
+        return self._samples[0].mono
+
     def fits(self, sample: Sample) -> bool:
         """Tell whether a sample finds room; the first one always does."""
         return not self._samples or self._size + self._added(sample) <= MAX_BYTES

@@ -58,8 +58,8 @@ class Daemon:
             publish=lambda topic, payload: self.transport.publish(topic, payload, qos=1, retain=True),
         )
         self.parts = Assembly(
-            folder, settings, boot=self.presence.boot, hand_over=self.worker.post, publish=self._publish_metrics,
-            send=self._send,
+            folder, settings, boot=self.presence.raise_boot(), hand_over=self.worker.post,
+            publish=self._publish_metrics, send=self._send,
         )  # fmt: skip
         self.transport = Transport(
             settings.broker,

@@ -18,12 +18,13 @@ class LeaseRefusedError(FedmonError):
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """One instance of a researcher that wants samples every ``interval_s`` until ``until`` on the monotonic clock.
 
-    ``live`` asks for each sample at once; otherwise samples come in batches.
+    Without ``interval_s`` it is content with the owner's own pace. ``live`` asks for each sample at once; otherwise
+    samples come in batches.
     """
 
     researcher_id: str
     instance: str
-    interval_s: float
+    interval_s: float | None
     live: bool
     until: float
 
@@ -52,9 +53,13 @@ class Leases:
     """
 
     def __init__(self, *, default_interval_s: float, min_interval_s: float) -> None:
+        self._leases: dict[tuple[str, str], Lease] = {}
+        self.set_limits(default_interval_s=default_interval_s, min_interval_s=min_interval_s)
+
+    def set_limits(self, *, default_interval_s: float, min_interval_s: float) -> None:
+        """Obey other limits of the owner from now on; what leases ask for is kept between them."""
         self._default_s = max(default_interval_s, min_interval_s)
         self._min_s = min_interval_s
-        self._leases: dict[tuple[str, str], Lease] = {}
 
     def start(
         self,
@@ -78,7 +83,7 @@ class Leases:
         self._leases[key] = Lease(
             researcher_id=researcher_id,
             instance=instance,
-            interval_s=min(max(interval_s or self._default_s, self._min_s), self._default_s),
+            interval_s=interval_s,
             live=live,
             until=now + held_s,
         )
@@ -93,7 +98,7 @@ class Leases:
         self._expire(now)
         leases = self._leases.values()
         return Pace(
-            interval_s=min((lease.interval_s for lease in leases), default=self._default_s),
+            interval_s=min((self._allowed(lease.interval_s) for lease in leases), default=self._default_s),
             live=any(lease.live for lease in leases),
             next_expiry=min((lease.until for lease in leases), default=None),
         )
@@ -102,6 +107,9 @@ class Leases:
         """Return the leases that hold at ``now``, for the owner to see."""
         self._expire(now)
         return list(self._leases.values())
+
+    def _allowed(self, interval_s: float | None) -> float:
+        return min(max(interval_s or self._default_s, self._min_s), self._default_s)
 
     def _check_room(self, researcher_id: str) -> None:
         if len(self._leases) >= MAX_LEASES:

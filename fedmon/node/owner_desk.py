@@ -58,7 +58,11 @@ def _live(daemon: Daemon) -> Live:
         last_error="" if error is None else str(error),
         counters=daemon.counters(),
         leases=[
-            {"researcher_id": lease.researcher_id, "instance": lease.instance, "interval_s": lease.interval_s}
+            {
+                "researcher_id": lease.researcher_id,
+                "instance": lease.instance,
+                "interval_s": lease.interval_s or daemon.parts.services.monitoring.interval_s(),
+            }
             for lease in daemon.parts.services.monitoring.leases()
         ],
     )

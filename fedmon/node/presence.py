@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import InvalidMessageError
+from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import CONNECTION_LOST, Presence
 from fedmon.common.wire.transport import Will
 from fedmon.node.boot import read_boot
 from fedmon.node.folder import NodeFolder
 from fedmon.node.throttle import Throttle
+
+logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
 
@@ -39,11 +42,23 @@ class PresenceKeeper:
         self._state: Presence | None = None
         self._corrections = Throttle(burst=3, per_s=1.0)
 
-    def will(self) -> Will:
-        """Raise the boot on disk, and return what the broker says of us when we vanish. Raises StorageError."""
+    def raise_boot(self) -> int:
+        """Raise the boot on disk and return it. Raises StorageError."""
         boot = self.boot + 1
         self._folder.write_private(self._folder.boot_file, f"{boot}\n".encode())
         self.boot = boot
+        return boot
+
+    def will(self) -> Will:
+        """Raise the boot for a new connection, and return what the broker says of us when we vanish.
+
+        On a full disk the boot is raised in memory only: a node that is measuring must be able to come back.
+        """
+        try:
+            self.raise_boot()
+        except StorageError as error:
+            logger.warning("the boot of this connection is not on disk: %s", error)
+            self.boot += 1
         return self._as_will(self._presence("offline", CONNECTION_LOST))
 
     def announce(self) -> None:

@@ -1,4 +1,4 @@
-"""Samples become numbered batches, and go out as far as the owner's policy lets them."""
+"""Samples become numbered batches; all of them are kept, and go out as far as the owner's policy lets them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterable
 
 from fedmon.common.errors import InvalidMessageError
+from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.sample import Sample
-from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire import codec
-from fedmon.common.wire.samples import SampleBatch
-from fedmon.node.batch import Batch, OpenBatch
+from fedmon.common.wire.samples import as_message
+from fedmon.node.batch import MAX_AGE_S, OpenBatch
+from fedmon.node.leaving import Leaving
 
 logger = logging.getLogger(__name__)
 
@@ -21,14 +22,14 @@ SAMPLES_DROPPED = "agent_samples_dropped_total"
 
 
 class Publisher:
-    """Numbers the samples of one stream, gathers them, and hands each batch to ``send``.
+    """Numbers the samples of each stream, gathers them, and hands each batch to ``keep`` and to ``send``.
 
-    The first sample of a boot has seq 0, and each sample one more than the one before, whether it was sent or not: a
-    receiver sees what it missed. A batch goes out with 10 samples, before it is 10 s or 64 KiB large, when the series
-    change, and with each sample while ``live``. ``send(payload)`` never waits and returns False when there is no
-    connection: those samples are counted as dropped. ``leaves(name)`` tells whether a metric leaves this node; only
-    the columns of those that do are sent. ``on_sent(names, samples)`` is told which metrics left, and how often. Every
-    method is safe from any thread.
+    The first sample of a stream has seq 0, and each sample one more than the one before, whether it was sent or not: a
+    receiver sees what it missed. A batch is closed with 10 samples, before it is 10 s or 64 KiB large, and with each
+    sample while ``live``. ``keep(batch)`` is given everything that was measured. ``send(payload)`` is given what may
+    leave and returns False when there is no connection; those samples are counted. Neither ever waits.
+    ``leaves(name)`` tells whether a metric leaves this node. ``on_sent(names, samples)`` is told which metrics left,
+    and how often. Every method is safe from any thread.
     """
 
     def __init__(
@@ -39,51 +40,58 @@ class Publisher:
         send: Callable[[bytes], bool],
         leaves: Callable[[str], bool],
         interval_s: float,
-        stream: str = HOST_STREAM,
+        keep: Callable[[Batch], None] = lambda _batch: None,
         on_sent: Callable[[Iterable[str], int], None] = lambda _names, _samples: None,
     ) -> None:
-        self._node_id, self._boot, self._stream = node_id, boot, stream
-        self._send, self._leaves, self._on_sent = send, leaves, on_sent
-        self._chosen = _Chosen((), leaves)
+        self._node_id, self._boot = node_id, boot
+        self._keep, self._send, self._on_sent = keep, send, on_sent
+        self._leaving = Leaving(leaves)
         self._interval_s, self._live = interval_s, False
         self._lock = threading.Lock()
-        self._open: OpenBatch | None = None
-        self._next_seq = 0
+        self._streams: dict[str, _Stream] = {}
         self._published = self._batches = self._dropped = self._withheld = 0
 
-    def publish(self, sample: Sample) -> None:
-        """Take the next sample, and send the batch when it is complete; for ``Sampler.on_sample``."""
+    def publish(self, stream: str, sample: Sample) -> None:
+        """Take the next sample of a stream, and close the batch when it is complete; for ``Sampler.on_sample``."""
         with self._lock:
-            if self._open is not None and self._open.fits(sample):
-                self._open.add(sample)
-            else:
-                self._close()
-                self._open = OpenBatch(boot=self._boot, stream=self._stream, seq=self._next_seq, first=sample)
-            self._next_seq += 1
-            self._close_when_complete()
+            state = self._streams.get(stream)
+            if state is None:
+                state = self._streams[stream] = _Stream()
+            if state.open is not None and not state.open.fits(sample):
+                self._close(state)
+            if state.open is None:
+                state.open = OpenBatch(node_id=self._node_id, boot=self._boot, stream=stream, seq=state.next_seq)
+            state.open.add(sample)
+            state.next_seq += 1
+            if self._live or state.open.complete(self._interval_s):
+                self._close(state)
 
     def set_pace(self, *, interval_s: float, live: bool) -> None:
         """Learn when the next sample comes, and whether somebody wants each at once."""
         with self._lock:
             self._interval_s, self._live = interval_s, live
-            self._close_when_complete()
+            for state in self._streams.values():
+                if state.open is not None and (live or state.open.complete(interval_s)):
+                    self._close(state)
 
-    def set_boot(self, boot: int) -> None:
-        """Start again at seq 0 under another boot; what was gathered goes out under the old one."""
+    def close_older(self, mono: float) -> None:
+        """Close batches whose first sample is 10 s old at ``mono``: a stream may have fallen silent."""
         with self._lock:
-            if boot != self._boot:
-                self._close()
-                self._boot, self._next_seq = boot, 0
+            for state in self._streams.values():
+                if state.open is not None and mono - state.open.begun >= MAX_AGE_S:
+                    self._close(state)
 
     def set_leaves(self, leaves: Callable[[str], bool]) -> None:
         """Obey another policy from the next batch on."""
         with self._lock:
-            self._leaves, self._chosen = leaves, _Chosen((), leaves)
+            self._leaving = Leaving(leaves)
 
-    def flush(self) -> None:
-        """Send what was gathered, complete or not."""
+    def flush(self, stream: str | None = None) -> None:
+        """Close what was gathered, complete or not, of one stream or of all."""
         with self._lock:
-            self._close()
+            for name, state in self._streams.items():
+                if stream in (None, name):
+                    self._close(state)
 
     def counts(self) -> dict[str, float | None]:
         """Return the ``agent_`` metrics that the publisher keeps, for AgentCollector."""
@@ -101,7 +109,7 @@ class Publisher:
 
     @property
     def dropped(self) -> int:
-        """Return how many samples were dropped because there was no connection."""
+        """Return how many samples were not sent because there was no connection, or no message could hold them."""
         return self._dropped
 
     @property
@@ -109,47 +117,42 @@ class Publisher:
         """Return how many samples stayed here whole because the policy lets none of their metrics leave."""
         return self._withheld
 
+    def last_seq(self, stream: str = HOST_STREAM) -> int | None:
+        """Return the number of the newest sample of a stream; None before the first."""
+        state = self._streams.get(stream)
+        return None if state is None else state.next_seq - 1
+
     @property
-    def last_seq(self) -> int | None:
-        """Return the number of the newest sample of this boot; None before the first."""
-        return self._next_seq - 1 if self._next_seq else None
+    def taken(self) -> int:
+        """Return how many samples of all streams were taken since the start."""
+        return sum(state.next_seq for state in list(self._streams.values()))
 
-    def _close_when_complete(self) -> None:
-        if self._open is not None and (self._live or self._open.complete(self._interval_s)):
-            self._close()
+    @property
+    def open_samples(self) -> int:
+        """Return how many samples are in batches that are not closed yet."""
+        return sum(len(state.open) for state in list(self._streams.values()) if state.open is not None)
 
-    def _close(self) -> None:
-        if self._open is not None:
-            batch, self._open = self._open.close(), None
+    def _close(self, state: _Stream) -> None:
+        if state.open is not None:
+            batch, state.open = state.open.close(), None
+            self._keep(batch)
             self._deliver(batch)
 
     def _deliver(self, batch: Batch) -> None:
-        """Send the part of a closed batch that may leave; a recording of everything belongs before this."""
-        if self._chosen.among != tuple(batch.columns):
-            self._chosen = _Chosen(tuple(batch.columns), self._leaves)
-        columns = {key: batch.columns[key] for key in self._chosen.series}
-        if not columns:
+        """Send the part of a closed batch that may leave."""
+        leaving = self._leaving.of(batch)
+        if leaving is None:
             self._withheld += len(batch.t)
             return
-        message = SampleBatch(
-            node_id=self._node_id,
-            boot=batch.boot,
-            stream=batch.stream,
-            seq=batch.seq,
-            t=batch.t,
-            mono=batch.mono,
-            m=columns,
-            reasons={key: reason for key, reason in batch.reasons.items() if key in columns},
-        )
         try:
-            payload = codec.encode(message)
+            payload = codec.encode(as_message(leaving))
         except InvalidMessageError as error:
             self._too_large(batch, error)
             return
         if self._send(payload):
             self._published += len(batch.t)
             self._batches += 1
-            self._on_sent(self._chosen.names, len(batch.t))
+            self._on_sent(self._leaving.names(leaving), len(batch.t))
         else:
             self._dropped += len(batch.t)
 
@@ -162,10 +165,9 @@ class Publisher:
             self._deliver(half)
 
 
-class _Chosen:
-    """Which of some series leave the node, and the names of their metrics; the same from batch to batch."""
+class _Stream:
+    """The numbering of one stream, and its batch that is still open."""
 
-    def __init__(self, among: tuple[str, ...], leaves: Callable[[str], bool]) -> None:
-        self.among = among
-        self.series = tuple(key for key in among if leaves(metric_name(key)))
-        self.names = tuple(dict.fromkeys(map(metric_name, self.series)))
+    def __init__(self) -> None:
+        self.next_seq = 0
+        self.open: OpenBatch | None = None

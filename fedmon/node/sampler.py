@@ -1,46 +1,58 @@
-"""One loop that reads every collector on a fixed grid."""
+"""One loop that reads every collector of every stream on a fixed grid."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from fedmon.common.metrics.sample import Instant, Sample
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Why
+from fedmon.common.metrics.series import series
+from fedmon.node.collectors.base import Collector
+from fedmon.node.cost import Cost
 from fedmon.node.grid import Grid
+from fedmon.node.stream_reader import StreamReader
 
 logger = logging.getLogger(__name__)
 
 MIN_INTERVAL_S = 0.2
+COST_BUDGET_RATIO = 0.05
 COLLECT_SECONDS = "agent_collect_seconds"
+COLLECT_CPU = "agent_collect_cpu_seconds_total"
+INTERVAL = "agent_interval_seconds"
 TICKS_MISSED = "agent_ticks_missed_total"
+COLLECTOR_SECONDS = "agent_collector_seconds"
 
 
 class Sampler:
-    """Reads all collectors at each tick of a grid, in a thread of its own, and hands the sample over.
+    """Reads all collectors at each tick of a grid, in a thread of its own, and hands the samples over by stream.
 
-    All collectors of a tick share one wall and one monotonic timestamp. A tick that comes too late is left out and
-    counted, never replayed. ``on_sample`` runs on the sampler's thread and only hands over. Every method is safe from
-    any thread. ``start`` and ``stop`` are also the context manager.
+    All collectors of a tick, whatever their stream, share one wall and one monotonic timestamp. A tick that comes too
+    late is left out and counted, never replayed. ``on_sample(stream, sample)`` runs on the sampler's thread and only
+    hands over. When sampling takes more than ``cost_budget_ratio`` of a core, ticks are taken further apart. Every
+    method is safe from any thread. ``start`` and ``stop`` are also the context manager.
     """
 
     def __init__(
         self,
-        collectors: Sequence[Collector],
+        streams: Mapping[str, Sequence[Collector]],
         *,
         interval_s: float,
-        on_sample: Callable[[Sample], None],
+        on_sample: Callable[[str, Sample], None],
+        cost_budget_ratio: float = COST_BUDGET_RATIO,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._watches = [_Watch(collector) for collector in collectors]
+        self._readers = {stream: StreamReader(collectors) for stream, collectors in streams.items()}
         self._on_sample = on_sample
-        self._monotonic, self._wall = monotonic, wall
+        self._monotonic, self._wall, self._cpu = monotonic, wall, cpu
         self._changed = threading.Condition()
-        self._interval_s = _checked(interval_s)
+        self._reading = threading.Lock()
+        self._asked_s = _checked(interval_s)
+        self._cost = Cost(budget_ratio=cost_budget_ratio)
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._ticks = self._missed = self._overruns = 0
@@ -48,13 +60,13 @@ class Sampler:
 
     def start(self) -> None:
         """Probe the collectors, then start the thread; its first tick is now."""
-        for watch in self._watches:
-            watch.probe()
+        for reader in self._readers.values():
+            reader.probe()
         self._thread = threading.Thread(target=self._run, name="fedmon-sampler")
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread; it ends at once unless a collector is being read."""
+        """End the thread, and close the collectors; it ends at once unless a collector is being read."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -62,6 +74,9 @@ class Sampler:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 logger.error("the sampler did not end within %.1f s: a collector is stuck", timeout_s)
+                return
+        for reader in self._readers.values():
+            reader.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -70,10 +85,42 @@ class Sampler:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    # --- streams -----------------------------------------------------------------------------------------------------
+
+    def add_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
+        """Read these collectors, too, from the next tick on; those of the stream before are closed."""
+        reader = StreamReader(collectors)
+        reader.probe()
+        with self._changed:
+            replaced = self._readers.get(stream)
+            self._readers = {**self._readers, stream: reader}
+        if replaced is not None:
+            self._close(replaced)
+
+    def remove_stream(self, stream: str) -> None:
+        """Read a stream no longer; nothing happens when there is none of this name."""
+        with self._changed:
+            removed = self._readers.get(stream)
+            self._readers = {name: reader for name, reader in self._readers.items() if name != stream}
+        if removed is not None:
+            self._close(removed)
+
+    @property
+    def streams(self) -> list[str]:
+        """Name the streams that are read."""
+        return list(self._readers)
+
+    # --- pace --------------------------------------------------------------------------------------------------------
+
+    @property
+    def asked_interval_s(self) -> float:
+        """Return the distance of two ticks that was asked for."""
+        return self._asked_s
+
     @property
     def interval_s(self) -> float:
-        """Return the present distance of two ticks."""
-        return self._interval_s
+        """Return the present distance of two ticks: what was asked for, or more when that costs too much."""
+        return self._asked_s * self._cost.stretch
 
     def set_interval(self, interval_s: float) -> None:
         """Sample at another interval at once: the next tick follows the last one by it, or is now.
@@ -81,17 +128,26 @@ class Sampler:
         Raises ValueError when it is below 0.2 s.
         """
         with self._changed:
-            self._interval_s = _checked(interval_s)
+            self._asked_s = _checked(interval_s)
             self._changed.notify_all()
 
-    def capabilities(self) -> dict[str, str | None]:
+    def set_cost_budget(self, ratio: float) -> None:
+        """Keep to another share of a core from the next tick on."""
+        self._cost.budget_ratio = ratio
+
+    # --- what is known of it -----------------------------------------------------------------------------------------
+
+    def capabilities(self, stream: str | None = None) -> dict[str, str | None]:
         """Map each metric, or one series of it, to None when it is measured, else to the reason why not.
 
-        What was found at the start, and what is wrong at present; empty before the start.
+        What was found at the start, and what is wrong at present, of one stream or of all; empty before the start.
         """
+        readers = self._readers
         report: dict[str, str | None] = {}
-        for watch in self._watches:
-            report.update(watch.capabilities())
+        for reader in readers.values() if stream is None else filter(None, (readers.get(stream),)):
+            for name, reason in reader.capabilities().items():
+                # What one stream measures is measured, though another cannot.
+                report[name] = None if reason is None or report.get(name, reason) is None else reason
         return report
 
     def metrics(self) -> list[str]:
@@ -100,11 +156,24 @@ class Sampler:
 
     def counts(self) -> dict[str, float | None]:
         """Return the ``agent_`` metrics that the sampler keeps of itself, for AgentCollector."""
-        return {COLLECT_SECONDS: self._collect_s, TICKS_MISSED: self._missed}
+        return {
+            COLLECT_SECONDS: self._collect_s,
+            COLLECT_CPU: round(self._cost.cpu_s, 6),
+            INTERVAL: self.interval_s,
+            TICKS_MISSED: self._missed,
+        }
+
+    def collector_counts(self) -> dict[str, float | None]:
+        """Return how long the last reading of each collector took, as series of ``agent_collector_seconds``."""
+        return {
+            series(COLLECTOR_SECONDS, stream=stream, collector=name): None if seconds is None else round(seconds, 6)
+            for stream, reader in self._readers.items()
+            for name, seconds in reader.seconds().items()
+        }
 
     @property
     def ticks(self) -> int:
-        """Return how many samples were taken."""
+        """Return how many ticks were taken."""
         return self._ticks
 
     @property
@@ -112,25 +181,28 @@ class Sampler:
         """Return how often sampling came too late for its next tick; each left out one tick or more."""
         return self._overruns
 
-    def sample(self) -> Sample:
-        """Read every collector once, now; called by the thread at each tick, and by who needs no grid."""
-        now = Instant(t=self._wall(), mono=self._monotonic())
-        values: dict[str, float | None] = {}
-        reasons: dict[str, str] = {}
-        for watch in self._watches:
-            watch.collect(now, values, reasons)
-        self._collect_s = round(self._monotonic() - now.mono, 6)
-        self._ticks += 1
-        return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
+    def sample(self) -> dict[str, Sample]:
+        """Read every collector that is due, now, by stream; called by the thread, and by who needs no grid."""
+        with self._reading:
+            now = Instant(t=self._wall(), mono=self._monotonic())
+            samples = {stream: reader.read(now) for stream, reader in self._readers.items()}
+            self._collect_s = round(self._monotonic() - now.mono, 6)
+            self._ticks += 1
+            return samples
+
+    # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        grid, number = Grid(start=self._monotonic(), interval_s=self._interval_s), 0
+        grid, number = Grid(start=self._monotonic(), interval_s=self.interval_s), 0
         while self._wait_for(grid, number):
-            if grid.interval_s != self._interval_s:
-                grid = Grid(start=self._restart(grid, number), interval_s=self._interval_s)
+            if grid.interval_s != self.interval_s:
+                grid = Grid(start=self._restart(grid, number), interval_s=self.interval_s)
                 number = 0
                 continue
-            self._hand_over(self.sample())
+            before = self._cpu()
+            for stream, sample in self.sample().items():
+                self._hand_over(stream, sample)
+            self._cost.account(self._cpu() - before, grid.interval_s)
             number, missed = grid.after(number, self._monotonic())
             if missed:
                 self._overruns += 1
@@ -139,7 +211,7 @@ class Sampler:
     def _wait_for(self, grid: Grid, number: int) -> bool:
         """Wait for a tick, or until the interval changes; False when it is time to stop."""
         with self._changed:
-            while not self._stopping and self._interval_s == grid.interval_s:
+            while not self._stopping and self.interval_s == grid.interval_s:
                 left_s = grid.due(number) - self._monotonic()
                 if left_s <= 0:
                     break
@@ -149,67 +221,22 @@ class Sampler:
     def _restart(self, grid: Grid, number: int) -> float:
         """Return the first instant of the grid that replaces ``grid``, whose next tick was ``number``."""
         now = self._monotonic()
-        return now if number == 0 else max(now, grid.due(number - 1) + self._interval_s)
+        return now if number == 0 else max(now, grid.due(number - 1) + self.interval_s)
 
-    def _hand_over(self, sample: Sample) -> None:
-        try:
-            self._on_sample(sample)
-        except Exception:  # the callback is another part's; the grid goes on
-            logger.exception("a sample was lost: its receiver failed")
-
-
-class _Watch:
-    """One collector, what it gave last, and what is wrong with it."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-        self._gave: tuple[str, ...] = ()
-        self._problem = ""
-        self._probed: dict[str, str | None] = {}
-
-    def probe(self) -> None:
-        """Ask the collector what it measures."""
-        try:
-            self._probed = dict(self._collector.probe())
-        except Exception as error:  # noqa: BLE001 - a collector must not keep the others from starting
-            self._probed = {self._collector.name: _reason(error)}
-            logger.warning("collector %s cannot be probed: %s", self._collector.name, _reason(error))
-
-    def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
-        """Add one reading; when it fails, None and the reason for each series of the previous one."""
-        try:
-            reading = self._collector.collect(now)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
-            self._failed(_reason(error))
-            values.update(dict.fromkeys(self._gave))
-            reasons.update(dict.fromkeys(self._gave, self._problem))
+    def _hand_over(self, stream: str, sample: Sample) -> None:
+        if not sample.values:
             return
-        if self._problem:
-            logger.info("collector %s works again", self._collector.name)
-            self._problem = ""
-        if len(self._gave) != len(reading.values) or self._gave != tuple(reading.values):
-            self._gave = tuple(reading.values)
-        values.update(reading.values)
-        if reading.reasons:
-            reasons.update(reading.reasons)
+        try:
+            self._on_sample(stream, sample)
+        except Exception:  # the callback is another part's; the grid goes on
+            logger.exception("a sample of stream %s was lost: its receiver failed", stream)
 
-    def capabilities(self) -> dict[str, str | None]:
-        """Return what the collector said of itself, with its present problem for what it measured before."""
-        problem = self._problem
-        if not problem:
-            return dict(self._probed)
-        return {name: reason or problem for name, reason in self._probed.items()}
-
-    def _failed(self, problem: str) -> None:
-        level = logging.DEBUG if self._problem else logging.WARNING
-        logger.log(level, "collector %s failed: %s", self._collector.name, problem)
-        self._problem = problem
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, CollectorUnavailableError):
-        return error.reason
-    return f"{Why.FAILED.value}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    def _close(self, reader: StreamReader) -> None:
+        if threading.current_thread() is self._thread:
+            reader.close()
+            return
+        with self._reading:
+            reader.close()
 
 
 def _checked(interval_s: float) -> float:

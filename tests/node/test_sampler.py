@@ -10,15 +10,16 @@ import pytest
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.node.collectors import host_collectors
-from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.sampler import Sampler
 
 
 class Scripted:
     """A collector whose readings are written down; the last one is repeated."""
 
-    def __init__(self, name: str, *readings: Mapping[str, float | None] | Exception) -> None:
+    def __init__(self, name: str, *readings: Mapping[str, float | None] | Exception, lane: Lane = Lane.FAST) -> None:
         self.name = name
+        self.lane = lane
         self._readings = list(readings)
         self.instants: list[Instant] = []
 
@@ -40,7 +41,7 @@ class Samples:
         self.taken: list[Sample] = []
         self._arrived = threading.Condition()
 
-    def __call__(self, sample: Sample) -> None:
+    def __call__(self, _stream: str, sample: Sample) -> None:
         with self._arrived:
             self.taken.append(sample)
             self._arrived.notify_all()
@@ -74,6 +75,7 @@ class Slow:
     """A collector that takes a written number of seconds of the clock that it was given."""
 
     name = "slow"
+    lane = Lane.FAST
 
     def __init__(self, clock: Clock, *, seconds: list[float]) -> None:
         self._clock, self._seconds = clock, seconds
@@ -87,15 +89,15 @@ class Slow:
         return {"a": None}
 
 
-def ignore(_sample: Sample) -> None:
+def ignore(_stream: str, _sample: Sample) -> None:
     """Take no notice."""
 
 
 def test_all_collectors_of_a_tick_share_one_instant() -> None:
     one, two = Scripted("one", {"a": 1.0}), Scripted("two", {"b": 2.0})
-    sampler = Sampler([one, two], interval_s=5.0, on_sample=ignore)
+    sampler = Sampler({"host": [one, two]}, interval_s=5.0, on_sample=ignore)
 
-    sample = sampler.sample()
+    sample = sampler.sample()["host"]
 
     assert sample.values == {"a": 1.0, "b": 2.0}
     assert one.instants == two.instants == [Instant(t=sample.t, mono=sample.mono)]
@@ -104,7 +106,7 @@ def test_all_collectors_of_a_tick_share_one_instant() -> None:
 def test_no_sample_comes_before_its_tick() -> None:
     samples, clock = Samples(), Clock()
 
-    with Sampler([Scripted("one", {"a": 1.0})], interval_s=0.2, on_sample=samples, monotonic=clock):
+    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_sample=samples, monotonic=clock):
         taken = samples.wait_for(6)
 
     assert clock.start is not None
@@ -116,7 +118,7 @@ def test_ticks_that_come_too_late_are_left_out_and_counted() -> None:
     samples, clock = Samples(), Clock()
     slow = Slow(clock, seconds=[0.0, 0.5])
 
-    with Sampler([slow], interval_s=0.2, on_sample=samples, monotonic=clock) as sampler:
+    with Sampler({"host": [slow]}, interval_s=0.2, on_sample=samples, monotonic=clock) as sampler:
         taken = samples.wait_for(3)
 
     # the second tick, at 0.2 s or later, was busy for 0.5 s: those at 0.4 s and 0.6 s lay behind then
@@ -128,10 +130,10 @@ def test_ticks_that_come_too_late_are_left_out_and_counted() -> None:
 
 def test_a_failing_collector_leaves_gaps_with_a_reason_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     flaky = Scripted("flaky", {"a": 1.0, "b": 2.0}, RuntimeError("sensor\ngone"), ValueError("x"), {"a": 3.0, "b": 4.0})
-    sampler = Sampler([flaky, Scripted("steady", {"c": 5.0})], interval_s=5.0, on_sample=ignore)
+    sampler = Sampler({"host": [flaky, Scripted("steady", {"c": 5.0})]}, interval_s=5.0, on_sample=ignore)
     caplog.set_level(logging.INFO)
 
-    taken = [sampler.sample() for _ in range(4)]
+    taken = [sampler.sample()["host"] for _ in range(4)]
 
     assert [sample.values for sample in taken] == [
         {"a": 1.0, "b": 2.0, "c": 5.0},
@@ -149,10 +151,10 @@ def test_a_failing_collector_leaves_gaps_with_a_reason_and_the_others_go_on(capl
 
 def test_a_collector_that_never_worked_is_absent_and_the_report_says_why() -> None:
     broken = Scripted("broken", CollectorUnavailableError(Why.NO_PERMISSION, "/sys/x"))
-    sampler = Sampler([broken, Scripted("good", {"good_metric": 1.0})], interval_s=60.0, on_sample=ignore)
+    sampler = Sampler({"host": [broken, Scripted("good", {"good_metric": 1.0})]}, interval_s=60.0, on_sample=ignore)
 
     with sampler:
-        sample = sampler.sample()
+        sample = sampler.sample()["host"]
         report = sampler.capabilities()
 
     assert sample.values == {"good_metric": 1.0}
@@ -166,7 +168,7 @@ def test_a_collector_that_cannot_even_be_probed_does_not_stop_the_start() -> Non
             raise OSError("no such bus")
 
     samples = Samples()
-    with Sampler([Unprobed("bus", {"a": 1.0})], interval_s=60.0, on_sample=samples) as sampler:
+    with Sampler({"host": [Unprobed("bus", {"a": 1.0})]}, interval_s=60.0, on_sample=samples) as sampler:
         samples.wait_for(1)
 
         assert sampler.capabilities() == {"bus": "failed: OSError: no such bus"}
@@ -175,18 +177,20 @@ def test_a_collector_that_cannot_even_be_probed_does_not_stop_the_start() -> Non
 def test_a_receiver_that_fails_loses_its_sample_and_nothing_else() -> None:
     samples = Samples()
 
-    def receive(sample: Sample) -> None:
-        samples(sample)
+    def receive(stream: str, sample: Sample) -> None:
+        samples(stream, sample)
         raise RuntimeError("receiver")
 
-    with Sampler([Scripted("one", {"a": 1.0})], interval_s=0.2, on_sample=receive):
+    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_sample=receive):
         samples.wait_for(3)
 
 
 def test_a_shorter_interval_acts_at_once() -> None:
     samples, clock = Samples(), Clock()
 
-    with Sampler([Scripted("one", {"a": 1.0})], interval_s=60.0, on_sample=samples, monotonic=clock) as sampler:
+    with Sampler(
+        {"host": [Scripted("one", {"a": 1.0})]}, interval_s=60.0, on_sample=samples, monotonic=clock
+    ) as sampler:
         samples.wait_for(1)
         waited = Deadline(60.0)
         sampler.set_interval(0.2)
@@ -202,7 +206,9 @@ def test_a_shorter_interval_acts_at_once() -> None:
 def test_setting_the_same_interval_again_does_not_disturb_the_grid() -> None:
     samples, clock = Samples(), Clock()
 
-    with Sampler([Scripted("one", {"a": 1.0})], interval_s=0.5, on_sample=samples, monotonic=clock) as sampler:
+    with Sampler(
+        {"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.5, on_sample=samples, monotonic=clock
+    ) as sampler:
         samples.wait_for(1)
         for _ in range(100):
             sampler.set_interval(0.5)
@@ -214,7 +220,7 @@ def test_setting_the_same_interval_again_does_not_disturb_the_grid() -> None:
 
 def test_stopping_does_not_wait_for_the_next_tick() -> None:
     samples = Samples()
-    sampler = Sampler([Scripted("one", {"a": 1.0})], interval_s=3600.0, on_sample=samples)
+    sampler = Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=3600.0, on_sample=samples)
     sampler.start()
     samples.wait_for(1)
 
@@ -227,13 +233,13 @@ def test_stopping_does_not_wait_for_the_next_tick() -> None:
 @pytest.mark.parametrize("interval_s", [0.19, 0.0, -1.0, float("nan")])
 def test_an_interval_below_the_limit_is_refused(interval_s: float) -> None:
     with pytest.raises(ValueError, match=r"use 0\.2 s or more"):
-        Sampler([], interval_s=interval_s, on_sample=ignore)
+        Sampler({"host": []}, interval_s=interval_s, on_sample=ignore)
 
 
 def test_the_real_collectors_run_together_and_count_their_own_cost() -> None:
     samples = Samples()
     collectors = host_collectors(counts=lambda: sampler.counts())  # noqa: PLW0108 - there is no sampler yet
-    sampler = Sampler(collectors, interval_s=0.2, on_sample=samples)
+    sampler = Sampler({"host": collectors}, interval_s=0.2, on_sample=samples)
 
     with sampler:
         first, second = samples.wait_for(2)
@@ -245,3 +251,137 @@ def test_the_real_collectors_run_together_and_count_their_own_cost() -> None:
     assert (second.values["agent_collect_seconds"] or 0) > 0
     assert report["host_memory_total_bytes"] is None
     assert report["agent_collect_seconds"] is None
+
+
+class Ticking:
+    """Both clocks, moved by hand."""
+
+    def __init__(self, mono: float = 100.0, wall: float = 1_000_000.0) -> None:
+        self.mono, self.wall = mono, wall
+
+    def advance(self, seconds: float) -> None:
+        self.mono += seconds
+        self.wall += seconds
+
+
+def ticked(collectors: list[Scripted], clock: Ticking) -> Sampler:
+    return Sampler(
+        {"host": collectors}, interval_s=1.0, on_sample=ignore, monotonic=lambda: clock.mono, wall=lambda: clock.wall
+    )
+
+
+def test_a_slow_lane_is_read_when_its_time_is_over_and_absent_in_between() -> None:
+    clock = Ticking()
+    fast = Scripted("fast", {"f": 1.0})
+    medium, slow = Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM), Scripted("slow", {"s": 1.0}, lane=Lane.SLOW)
+    sampler = ticked([fast, medium, slow], clock)
+
+    taken = []
+    for _ in range(121):
+        taken.append(sampler.sample()["host"])
+        clock.advance(1.0003)
+
+    assert all("f" in sample.values for sample in taken)
+    assert [number for number, sample in enumerate(taken) if "m" in sample.values] == list(range(0, 121, 10))
+    assert [number for number, sample in enumerate(taken) if "s" in sample.values] == [0, 60, 120]
+    assert all(sample.reasons == {} for sample in taken)
+
+
+def test_a_lane_is_read_at_each_tick_when_ticks_are_further_apart_than_it() -> None:
+    clock = Ticking()
+    medium = Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM)
+    sampler = ticked([medium], clock)
+
+    for _ in range(5):
+        sampler.sample()
+        clock.advance(30.0)
+
+    assert len(medium.instants) == 5
+
+
+@pytest.mark.parametrize("step_s", [-86_400.0, 7_200.0])
+def test_a_step_of_the_wall_clock_moves_no_tick_and_no_monotonic_time(step_s: float) -> None:
+    clock = Ticking()
+    medium = Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM)
+    sampler = ticked([medium], clock)
+    before = sampler.sample()["host"]
+    clock.advance(10.0)
+    clock.wall += step_s
+
+    after = sampler.sample()["host"]
+
+    assert after.mono - before.mono == 10.0
+    assert after.t - before.t == 10.0 + step_s
+    assert len(medium.instants) == 2
+
+
+def test_streams_share_the_instant_and_come_and_go_while_it_runs() -> None:
+    samples: dict[str, list[Sample]] = {"host": [], "job-1": []}
+    arrived = threading.Condition()
+
+    def take(stream: str, sample: Sample) -> None:
+        with arrived:
+            samples[stream].append(sample)
+            arrived.notify_all()
+
+    job = Scripted("job", {"j": 1.0})
+    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_sample=take) as sampler:
+        sampler.add_stream("job-1", [job])
+        with arrived:
+            assert arrived.wait_for(lambda: len(samples["job-1"]) >= 2, 20.0)
+        streams = sampler.streams
+        sampler.remove_stream("job-1")
+        read = len(job.instants)
+        with arrived:
+            so_far = len(samples["host"])
+            assert arrived.wait_for(lambda: len(samples["host"]) >= so_far + 2, 20.0)
+
+    assert streams == ["host", "job-1"]
+    assert {sample.mono for sample in samples["job-1"]} <= {sample.mono for sample in samples["host"]}
+    assert len(job.instants) == read
+    assert sampler.streams == ["host"]
+
+
+def test_collectors_are_closed_when_their_stream_or_the_sampler_ends() -> None:
+    class Closing(Scripted):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    first, second, host = Closing("a", {"a": 1.0}), Closing("b", {"b": 1.0}), Closing("c", {"c": 1.0})
+    with Sampler({"host": [host]}, interval_s=60.0, on_sample=ignore) as sampler:
+        sampler.add_stream("job-1", [first])
+        sampler.add_stream("job-1", [second])
+        replaced = (first.closed, second.closed)
+        sampler.remove_stream("job-1")
+
+    assert replaced == (1, 0)
+    assert (second.closed, host.closed) == (1, 1)
+
+
+def test_a_value_that_is_missing_without_a_word_gets_a_reason() -> None:
+    sampler = Sampler({"host": [Scripted("one", {"a": None, "b": 1.0})]}, interval_s=5.0, on_sample=ignore)
+
+    sample = sampler.sample()["host"]
+
+    assert sample.reasons == {"a": "failed: the collector gave no value and no reason"}
+
+
+def test_costly_sampling_backs_off_and_says_at_which_pace_it_runs(caplog: pytest.LogCaptureFixture) -> None:
+    samples, spent = Samples(), iter(range(0, 10_000, 100))
+    sampler = Sampler(
+        {"host": [Scripted("one", {"a": 1.0})]},
+        interval_s=0.2,
+        on_sample=samples,
+        cost_budget_ratio=0.05,
+        cpu=lambda: next(spent) / 1000.0,  # each tick takes 0.1 s, half of its interval
+    )
+
+    with sampler:
+        samples.wait_for(2)
+        interval_s = sampler.counts()["agent_interval_seconds"]
+
+    assert sampler.asked_interval_s == 0.2
+    assert (interval_s or 0) >= 0.4
+    assert "samples are now 2 times as far apart" in caplog.text

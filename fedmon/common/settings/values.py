@@ -35,6 +35,13 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_interval_s: Annotated[
         float, Meta(description="The fastest pace that a researcher may ask for, in seconds.", ge=0.2, le=3600)
     ] = 0.2
+    cost_budget_ratio: Annotated[
+        float,
+        Meta(
+            description="Share of a core that sampling may take, 0 to 1; above it samples are taken further apart.",
+            gt=0, le=1,
+        ),
+    ] = 0.05
 
     def __post_init__(self) -> None:
         if self.min_interval_s > self.interval_s:

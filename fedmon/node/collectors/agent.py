@@ -13,6 +13,7 @@ from fedmon.node.collectors.procfile import ProcFile
 
 CPU = "agent_cpu_seconds_total"
 RSS = "agent_memory_rss_bytes"
+TIMES = "agent_collector_seconds"
 
 
 class AgentCollector:
@@ -46,3 +47,21 @@ class AgentCollector:
 
     def _rss(self) -> int:
         return int(self._statm.head().split(None, 2)[1]) * self._page_bytes
+
+
+class CollectorTimes:
+    """Reads how long each collector took last; ``times`` gives it as series of ``agent_collector_seconds``."""
+
+    name = "collector-times"
+    lane = Lane.MEDIUM
+
+    def __init__(self, times: Callable[[], Mapping[str, float | None]]) -> None:
+        self._times = times
+
+    def collect(self, _now: Instant) -> Reading:
+        """Read the times; a collector that was not read yet is left out."""
+        return Reading({key: value for key, value in self._times().items() if value is not None})
+
+    def probe(self) -> dict[str, str | None]:
+        """Say that this can always be measured."""
+        return {TIMES: None}

@@ -18,7 +18,17 @@ ROWS: list[Metric] = [
     *rows(
         "the sampler",
         Unit.SECONDS,
-        {"agent_collect_seconds": "Time that all collectors together took for the previous sample."},
+        {
+            "agent_collect_seconds": "Time that all collectors together took for the previous sample.",
+            "agent_collect_cpu_seconds_total": "CPU time of the sampling thread: collecting, batching, handing over.",
+            "agent_interval_seconds": "Distance of two samples now; more than asked for while sampling costs too much.",
+        },
+    ),
+    *rows(
+        "the sampler",
+        Unit.SECONDS,
+        {"agent_collector_seconds": "Time that one collector took for its last reading."},
+        labels=("stream", "collector"),
     ),
     *rows(
         "the sampler",
@@ -30,7 +40,8 @@ ROWS: list[Metric] = [
         Unit.COUNT,
         {
             "agent_samples_published_total": "Samples handed to the connection with the broker.",
-            "agent_samples_dropped_total": "Samples dropped because there was no connection with a broker.",
+            "agent_samples_dropped_total": "Samples that were not sent when they were taken, for want of a"
+            " connection; the recording keeps them.",
         },
     ),
 ]
