@@ -11,8 +11,9 @@ from typing import Any, Self
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.store.damage import is_damaged, set_aside, tells_of_damage
 from fedmon.common.store.owned_folder import OwnedFolder
-from fedmon.common.store.queue_file import FILE_NAME, QueueFile, is_damaged, set_aside, tells_of_damage
+from fedmon.common.store.queue_file import FILE_NAME, QueueFile
 
 logger = logging.getLogger(__name__)
 

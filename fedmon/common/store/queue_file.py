@@ -18,7 +18,6 @@ _TABLES = """
     CREATE TABLE IF NOT EXISTS handed (row INTEGER PRIMARY KEY);
     CREATE TABLE IF NOT EXISTS seen (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE);
 """
-_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
 
 
 class QueueFile(FIFOSQLiteQueue):
@@ -148,41 +147,3 @@ class QueueFile(FIFOSQLiteQueue):
             raise StorageError(f"cannot {what} the queue in {self._folder}: {error}") from error
         except OSError as error:
             raise StorageError(f"cannot {what} the queue in {self._folder}: {error.strerror}") from error
-
-
-def tells_of_damage(error: StorageError) -> bool:
-    """Tell whether an error means that the file itself is not sound or not ours."""
-    return getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
-
-
-def is_damaged(path: Path) -> bool:
-    """Tell whether a file is no sound SQLite database; an empty or absent one is sound.
-
-    Raises StorageError when the file cannot be looked at.
-    """
-    try:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            verdict: object = connection.execute("PRAGMA quick_check").fetchone()
-            return verdict != ("ok",)
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode & 0xFF in _DAMAGE:
-            return True
-        raise StorageError(f"cannot read {path}: {error}") from error
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a damaged database and what belongs to it; returns its new name. Raises StorageError."""
-    moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    target = path.with_name(f"{path.name}.damaged-{moment}")
-    attempt = 1
-    while target.exists():
-        attempt += 1
-        target = path.with_name(f"{path.name}.damaged-{moment}-{attempt}")
-    try:
-        for suffix in ("-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
-        path.rename(target)
-    except OSError as error:
-        raise StorageError(f"cannot set the damaged file {path} aside: {error.strerror}") from error
-    return target

@@ -1,0 +1,54 @@
+"""A damaged SQLite file: how it is recognised, and how it gets out of the way."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+
+from fedmon.common.errors import StorageError
+
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
+
+
+class DamagedFileError(StorageError):
+    """A database holds what SQLite cannot have written."""
+
+
+def tells_of_damage(error: StorageError) -> bool:
+    """Tell whether an error means that the file itself is not sound or not ours."""
+    return isinstance(error, DamagedFileError) or getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
+def is_damaged(path: Path) -> bool:
+    """Tell whether a file is no sound SQLite database; an empty or absent one is sound.
+
+    Raises StorageError when the file cannot be looked at.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            verdict: object = connection.execute("PRAGMA quick_check").fetchone()
+            return verdict != ("ok",)
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF in _DAMAGE:
+            return True
+        raise StorageError(f"cannot read {path}: {error}") from error
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged database and what belongs to it; returns its new name. Raises StorageError."""
+    moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    target = path.with_name(f"{path.name}.damaged-{moment}")
+    attempt = 1
+    while target.exists():
+        attempt += 1
+        target = path.with_name(f"{path.name}.damaged-{moment}-{attempt}")
+    try:
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
+        path.rename(target)
+    except OSError as error:
+        raise StorageError(f"cannot set the damaged file {path} aside: {error.strerror}") from error
+    return target
