@@ -11,6 +11,7 @@ from fedmon.node.collectors.agent import CollectorTimes
 from fedmon.node.collectors.base import Collector
 from fedmon.node.publisher import HOST_STREAM, Publisher
 from fedmon.node.sampler import Sampler
+from fedmon.node.user_values import UserValues
 
 
 class Measuring:
@@ -43,6 +44,7 @@ class Measuring:
             on_sample=self.publisher.publish,
             cost_budget_ratio=settings.metrics.cost_budget_ratio,
         )
+        self.user_values = UserValues(self.publisher.publish)
         self._is_started = False
 
     @property

@@ -36,6 +36,8 @@ def open_desk(daemon: Daemon) -> ControlServer:
 
     def command(name: str, args: dict[str, Any]) -> dict[str, Any]:
         desk.settings = daemon.settings
+        measuring = daemon.parts.measuring
+        desk.user_values = measuring.user_values if measuring.enabled else None
         return run(desk, name, args)
 
     server = ControlServer(

@@ -13,7 +13,7 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _ESCAPED = re.compile(r'\\([\\"n])')
 
 
-def series(name: str, **labels: str) -> str:
+def series(name: str, /, **labels: str) -> str:
     """Return the text of one series; labels keep the order in which they are given."""
     if not labels:
         return name

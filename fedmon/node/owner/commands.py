@@ -13,10 +13,17 @@ from fedmon.node.owner.desk import Desk
 from fedmon.node.owner.plans import PLAN_COMMANDS
 from fedmon.node.owner.settings import SETTINGS_COMMANDS
 from fedmon.node.owner.status import STATUS_COMMANDS
+from fedmon.node.owner.values import VALUE_COMMANDS
 
 Command = tuple[type[Any], Callable[[Desk, Any], dict[str, Any]]]
 
-COMMANDS: Mapping[str, Command] = {**STATUS_COMMANDS, **DATASET_COMMANDS, **PLAN_COMMANDS, **SETTINGS_COMMANDS}
+COMMANDS: Mapping[str, Command] = {
+    **STATUS_COMMANDS,
+    **DATASET_COMMANDS,
+    **PLAN_COMMANDS,
+    **SETTINGS_COMMANDS,
+    **VALUE_COMMANDS,
+}
 """Name of each command, the values it takes, and the function that does it."""
 
 

@@ -14,15 +14,17 @@ from fedmon.node.folder import NodeFolder
 from fedmon.node.outbox import Outbox
 from fedmon.node.plan_records import Decision
 from fedmon.node.plans import PlanRegister
+from fedmon.node.user_values import UserValues
 
 
 @dataclasses.dataclass(kw_only=True)
 class Desk:
     """The registers of one node, owned by the thread that runs the commands.
 
-    ``boot`` is the node's present boot. A daemon passes four more: ``after_decision`` pushes what lies in the outbox
+    ``boot`` is the node's present boot. A daemon passes five more: ``after_decision`` pushes what lies in the outbox
     for the decision's researchers, ``check_plan`` has a new plan (its digest) read by a worker, ``follow`` makes the
-    node obey changed settings, and ``live`` tells what only a running node knows (see `owner.status.Live`).
+    node obey changed settings, ``live`` tells what only a running node knows (see `owner.status.Live`), and
+    ``user_values`` takes values of programs, None where metrics are off.
     """
 
     folder: NodeFolder
@@ -38,3 +40,4 @@ class Desk:
     check_plan: Callable[[str], object] = lambda _sha256: None
     follow: Callable[[NodeSettings], object] = lambda _settings: None
     live: Callable[[], Mapping[str, Any] | None] = lambda: None
+    user_values: UserValues | None = None

@@ -1,0 +1,190 @@
+"""Values that a program reports of itself, such as an accuracy or a loss, on the time axis of everything measured."""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import SupportsFloat, SupportsIndex
+
+import msgspec
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.series import series
+
+STREAM = "user"
+VALUE = "user_value"
+STEP = "user_step"
+DROPPED = "user_values_dropped_total"
+NOT_FINITE = "failed: not finite"
+MAX_NAME_CHARS = 256
+MAX_STEP = 2**53
+"""Up to here every whole number is a different one in a recording and in JSON. Source: IEEE 754, binary64."""
+BURST = 2000
+PER_S = 200.0
+
+_SAMPLE_BYTES = 32_768
+_MAX_T = 253_402_300_800.0
+"""The year 10000, where calendars of programs end."""
+
+Number = SupportsFloat | SupportsIndex
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """One value that was checked; ``value`` is None, with ``reason``, where it was not finite."""
+
+    name: str
+    value: float | None
+    reason: str = ""
+
+
+class UserValues:
+    """Turns named values into samples of the stream ``user`` and hands each to ``publish(stream, sample)``.
+
+    Every method is safe from any thread and never waits. ``burst`` values are taken at once and ``per_s`` a second in
+    the long run; what comes faster is dropped and counted. A value that is not finite (a loss that became infinite)
+    is an event of the program: it is kept as null with the reason "failed: not finite". What is no number is an error
+    of the caller, and refused.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[str, Sample], None],
+        *,
+        burst: int = BURST,
+        per_s: float = PER_S,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._publish = publish
+        self._burst, self._per_s = float(burst), per_s
+        self._wall, self._monotonic = wall, monotonic
+        self._lock = threading.Lock()
+        self._left, self._looked = float(burst), monotonic()
+        self._taken = self._dropped = 0
+
+    @property
+    def taken(self) -> int:
+        """Return how many values were taken since the start."""
+        return self._taken
+
+    @property
+    def dropped(self) -> int:
+        """Return how many values were dropped because they came too fast."""
+        return self._dropped
+
+    def add_scalar(
+        self, name: str, value: Number, step: int | None = None, t: float | None = None, *, job: str | None = None
+    ) -> int:
+        """Report one value; see `add_scalars`."""
+        return self.add_scalars({name: value}, step, t, job=job)
+
+    def add_scalars(
+        self, values: Mapping[str, Number], step: int | None = None, t: float | None = None, *, job: str | None = None
+    ) -> int:
+        """Report values of one moment, and return how many of them were taken.
+
+        A name is any text of 1 to 256 characters. ``step`` is the program's own count, ``t`` Unix seconds when it was
+        not now, ``job`` the id of the job that the values belong to. Raises InvalidInputError, and takes none of them,
+        when one of these cannot be used.
+        """
+        named = [checked(name, value) for name, value in values.items()]
+        number = _checked_step(step)
+        labels = {} if job is None else {"job": _checked_text(job, "a job id")}
+        if t is not None and not (math.isfinite(t) and 0 <= t < _MAX_T):
+            raise InvalidInputError(f"t={t!r} is no time: give Unix seconds, or leave it away for now")
+        # Publishing under the lock keeps samples in the order of their times.
+        with self._lock:
+            wall, mono = self._wall(), self._monotonic()
+            allowed = named[: self._admit(len(named), mono)]
+            when = wall if t is None else float(t)
+            for sample in self._samples(allowed, number, labels, when, mono + (when - wall)):
+                self._publish(STREAM, sample)
+        return len(allowed)
+
+    def _samples(
+        self, named: list[Named], step: int | None, labels: Mapping[str, str], t: float, mono: float
+    ) -> Iterator[Sample]:
+        """Yield samples that are small enough for a message each, however long the names are."""
+        values: dict[str, float | None] = {}
+        reasons: dict[str, str] = {}
+        size = 0
+        for each in named:
+            # A character takes 6 bytes of JSON at most, and a name stands in up to three series.
+            cost = 3 * (6 * (len(each.name) + sum(map(len, labels.values()))) + 64)
+            if values and size + cost > _SAMPLE_BYTES:
+                yield Sample(t=t, mono=mono, values=values, reasons=reasons)
+                values, reasons, size = {}, {}, 0
+            size += cost
+            key = series(VALUE, name=each.name, **labels)
+            values[key] = each.value
+            if each.reason:
+                reasons[key] = each.reason
+            if step is not None:
+                values[series(STEP, name=each.name, **labels)] = step
+        if values:
+            if self._dropped:
+                values[DROPPED] = self._dropped
+            yield Sample(t=t, mono=mono, values=values, reasons=reasons)
+
+    def _admit(self, count: int, now: float) -> int:
+        """Return how many of ``count`` values are within the limit, and count the others."""
+        self._left = min(self._burst, self._left + (now - self._looked) * self._per_s)
+        self._looked = now
+        admitted = min(count, int(self._left))
+        self._left -= admitted
+        self._taken += admitted
+        self._dropped += count - admitted
+        return admitted
+
+
+def checked(name: str, value: Number) -> Named:
+    """Return a value that can be recorded.
+
+    Raises InvalidInputError for a name or value that cannot be used.
+    """
+    name = _checked_text(name, "the name of a value")
+    if isinstance(value, str | bytes | bytearray):
+        raise _no_number(name, value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer that is larger than every float
+        return Named(name=name, value=None, reason=f"{NOT_FINITE}: an integer beyond 1.8e308")
+    except (TypeError, ValueError, RuntimeError):  # libraries of arrays choose among these for more than one element
+        raise _no_number(name, value) from None
+    if not math.isfinite(number):
+        return Named(name=name, value=None, reason=f"{NOT_FINITE}: {number}")
+    return Named(name=name, value=number)
+
+
+def _no_number(name: str, value: object) -> InvalidInputError:
+    shown = repr(value) if isinstance(value, str | bytes) and len(value) <= 40 else f"a {type(value).__name__}"
+    return InvalidInputError(f"the value of {name!r} is {shown}, not a number: give an int, a float or a 0-d array")
+
+
+def _checked_text(text: object, what: str) -> str:
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_NAME_CHARS:
+        given = f"of {len(text)} characters" if isinstance(text, str) else f"of type {type(text).__name__}"
+        raise InvalidInputError(f"{what} {given} cannot be used: give a text of 1 to {MAX_NAME_CHARS} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"{what} {text!r} holds half a character, which no file and no message can") from None
+    return text
+
+
+def _checked_step(step: object) -> int | None:
+    if step is None:
+        return None
+    try:
+        if isinstance(step, float) and step.is_integer():
+            step = int(step)
+        number = operator.index(step)  # type: ignore[arg-type]  # raises for what is no integer
+    except TypeError:
+        raise InvalidInputError(f"step={step!r} is no whole number: give the epoch or iteration") from None
+    if abs(number) > MAX_STEP:
+        raise InvalidInputError(f"step={step!r} is beyond {MAX_STEP}")
+    return number

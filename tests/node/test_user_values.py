@@ -1,0 +1,194 @@
+"""Values of programs: a name, a number, a moment, and never a wait."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.series import series, split_series
+from fedmon.common.metrics.table import metric_of
+from fedmon.common.wire import codec
+from fedmon.node.publisher import Publisher
+from fedmon.node.user_values import MAX_NAME_CHARS, UserValues
+from tests.node.owner_desks import made_folder
+from tests.node.owner_shell import node, refused, told
+from tests.support.brokers import Broker
+from tests.support.listener import Listener
+from tests.support.node_process import NodeProcess
+from tests.support.waiting import wait_until
+
+
+class Kept:
+    """Keeps what is published, with a clock that the test moves."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.samples: list[Sample] = []
+        self.streams: set[str] = set()
+        self.now = 1000.0
+        self.values = UserValues(self._take, wall=lambda: 1.7e9 + self.now, monotonic=lambda: self.now, **limits)
+
+    def _take(self, stream: str, sample: Sample) -> None:
+        self.streams.add(stream)
+        self.samples.append(sample)
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def test_a_value_gets_both_clocks_and_its_step(kept: Kept) -> None:
+    taken = kept.values.add_scalar("accuracy", 0.5, 3)
+
+    assert taken == 1
+    assert kept.streams == {"user"}
+    assert kept.samples == [
+        Sample(
+            t=1.7e9 + 1000, mono=1000.0, values={'user_value{name="accuracy"}': 0.5, 'user_step{name="accuracy"}': 3}
+        )
+    ]
+
+
+def test_values_of_one_moment_share_a_sample_and_name_their_job(kept: Kept) -> None:
+    kept.values.add_scalars({"loss": 1, "accuracy": 0.25}, job="slurm-7")
+
+    assert [sample.values for sample in kept.samples] == [
+        {'user_value{name="loss",job="slurm-7"}': 1.0, 'user_value{name="accuracy",job="slurm-7"}': 0.25}
+    ]
+
+
+def test_an_earlier_moment_moves_both_clocks(kept: Kept) -> None:
+    kept.values.add_scalar("loss", 1.0, t=1.7e9 + 990)
+
+    assert [(sample.t, sample.mono) for sample in kept.samples] == [(1.7e9 + 990, 990.0)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
+def test_a_loss_that_is_not_finite_is_an_event_and_no_error(kept: Kept, value: float) -> None:
+    kept.values.add_scalar("loss", value, step=9)
+
+    (sample,) = kept.samples
+    assert sample.values == {'user_value{name="loss"}': None, 'user_step{name="loss"}': 9}
+    assert sample.reasons['user_value{name="loss"}'].startswith("failed: not finite")
+
+
+@pytest.mark.parametrize("value", ["0.5", b"1", None, [1], {}, 1j, object()])
+def test_what_is_no_number_is_refused_by_name_and_takes_nothing(kept: Kept, value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"'loss' is .*not a number"):
+        kept.values.add_scalars({"accuracy": 0.5, "loss": value})
+
+    assert kept.samples == []
+
+
+@pytest.mark.parametrize("value", [1, True, Decimal("0.5"), Fraction(1, 2)])
+def test_every_kind_of_number_is_taken(kept: Kept, value: Any) -> None:
+    kept.values.add_scalar("x", value)
+
+    assert list(kept.samples[0].values.values()) == [float(value)]
+
+
+@pytest.mark.parametrize("name", ['a "quoted" \\ name', "line\nbreak", "Größe/ε", "A-Round{x=1}", "x" * MAX_NAME_CHARS])
+def test_any_text_is_a_name_and_comes_back_whole(kept: Kept, name: str) -> None:
+    kept.values.add_scalar(name, 1.0)
+
+    (key,) = kept.samples[0].values
+    assert split_series(key) == ("user_value", {"name": name})
+    assert metric_of(key) is not None
+
+
+@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME_CHARS + 1), 5, None, "\ud800"])
+def test_a_name_that_cannot_be_one_is_refused(kept: Kept, name: Any) -> None:
+    with pytest.raises(InvalidInputError, match="the name of a value"):
+        kept.values.add_scalar(name, 1.0)
+
+
+@pytest.mark.parametrize("extra", [{"step": 1.5}, {"step": "3"}, {"step": 2**60}, {"t": math.nan}, {"t": -5.0}])
+def test_a_step_or_time_that_cannot_be_one_is_refused(kept: Kept, extra: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(extra))):
+        kept.values.add_scalar("x", 1.0, **extra)
+
+
+def test_a_flood_is_cut_and_counted_and_the_count_is_reported() -> None:
+    kept = Kept(burst=10, per_s=5.0)
+
+    taken = sum(kept.values.add_scalar("x", number) for number in range(100))
+    kept.now += 1.0
+    later = sum(kept.values.add_scalar("x", number) for number in range(100))
+
+    assert (taken, later) == (10, 5)
+    assert (kept.values.taken, kept.values.dropped) == (15, 185)
+    assert kept.samples[9].values == {'user_value{name="x"}': 9.0}
+    assert kept.samples[10].values["user_values_dropped_total"] == 90
+
+
+def test_many_long_names_at_once_still_fit_into_messages() -> None:
+    payloads: list[bytes] = []
+
+    def send(payload: bytes) -> bool:
+        payloads.append(payload)
+        return True
+
+    publisher = Publisher(node_id="n", boot=1, send=send, leaves=lambda _name: True, interval_s=1.0)
+    values = UserValues(publisher.publish)
+
+    values.add_scalars({"\x01" * 250 + str(number): math.nan for number in range(300)}, step=1)
+    publisher.flush()
+
+    seen = {key for payload in payloads for key in json.loads(payload)["m"] if key.startswith("user_value{")}
+    assert seen == {series("user_value", name="\x01" * 250 + str(number)) for number in range(300)}
+    assert max(map(len, payloads)) <= codec.MAX_PAYLOAD_BYTES
+    assert publisher.dropped == 0
+
+
+def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() -> None:
+    samples: list[Sample] = []
+    values = UserValues(lambda _stream, sample: samples.append(sample))
+
+    def report(name: str) -> None:
+        for number in range(100):
+            values.add_scalar(name, number)
+
+    threads = [threading.Thread(target=report, args=(str(n),)) for n in range(8)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert values.taken == len(samples) == 800
+    assert [sample.mono for sample in samples] == sorted(sample.mono for sample in samples)
+
+
+def test_a_program_beside_a_running_node_reports_through_the_shell(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n", url=mosquitto.url)
+    with Listener(mosquitto) as listener, NodeProcess(folder) as process:
+        wait_until(lambda: listener.presences("hospital-a"), what="the node")
+        document = told(folder, "add-scalar", "accuracy", "-0.5", "--step", "3")
+        infinite = node(folder, "add-scalar", "loss", "inf")
+        wrong = refused(folder, "add-scalar", "loss", "high", code=2)
+        process.stop()
+        (batch,) = wait_until(lambda: listener.batches("user"), what="the values")
+
+    assert document == {"name": "accuracy", "taken": True}
+    assert infinite.returncode == 0
+    assert "not a number" in wrong
+    assert (batch["seq"], len(batch["t"])) == (0, 2)
+    assert batch["m"] == {
+        'user_value{name="accuracy"}': [-0.5, None],
+        'user_step{name="accuracy"}': [3, None],
+        'user_value{name="loss"}': [None, None],
+    }
+    assert set(batch["reasons"]) == {'user_value{name="loss"}'}
+
+
+def test_nobody_takes_a_value_for_a_stopped_node(tmp_path: Path) -> None:
+    assert "is not running" in refused(made_folder(tmp_path / "n"), "add-scalar", "accuracy", "0.5", code=5)

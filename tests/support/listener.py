@@ -1,0 +1,61 @@
+"""Everything that passes a broker, as JSON: for tests of what a party says of itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from typing import Any, NamedTuple, Self
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.support.brokers import Broker
+
+
+class Heard(NamedTuple):
+    """One message; ``retained`` tells that it lay at the broker before we came."""
+
+    topic: str
+    message: dict[str, Any]
+    retained: bool
+
+
+class Listener:
+    """Hears everything under ``general``; a context manager."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.heard: list[Heard] = []
+        self._broker = broker
+        self._ready = threading.Event()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"listener-{uuid.uuid4().hex[:8]}")
+        self._client.on_connect = lambda client, *_: client.subscribe("general/#", 1)
+        self._client.on_subscribe = lambda *_: self._ready.set()
+        self._client.on_message = self._on_message
+
+    def __enter__(self) -> Self:
+        self._client.connect("127.0.0.1", self._broker.port)
+        self._client.loop_start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def batches(self, stream: str) -> list[dict[str, Any]]:
+        """Return the batches of one stream so far."""
+        heard = list(self.heard)
+        return [each.message for each in heard if "/monitoring" in each.topic and each.message["stream"] == stream]
+
+    def presences(self, node_id: str) -> list[dict[str, Any]]:
+        """Return what one party said of itself so far."""
+        return [each.message for each in list(self.heard) if each.topic == f"general/status/{node_id}"]
+
+    def logs(self, node_id: str) -> list[dict[str, Any]]:
+        """Return one party's log records so far."""
+        return [each.message for each in list(self.heard) if each.topic == f"general/logger/{node_id}"]
+
+    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        if message.payload:
+            self.heard.append(Heard(message.topic, json.loads(message.payload), message.retain))
