@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fedmon.common.errors import FedmonError, NoAnswerError
+from fedmon.common.log import escape_control
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.monitor import Watch
 from fedmon.researcher.outcomes import Outcomes, OutcomeStatus
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
+
+    from fedmon.researcher.watching.screen import Screen
 
 REFUSED, NO_ANSWER = 4, 6
 
@@ -72,18 +75,38 @@ def verdict(watching: Watch, federation: Federation) -> FedmonError:
     return NoAnswerError(f"no sample came. {federation.nodes().explanation()}")
 
 
-def rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> Table:
-    """Return a table for a terminal, with numbers to the right."""
+def rich_screen(screen: Screen) -> Group:
+    """Return a screen of tables for a terminal, with numbers to the right and bad values in colour."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+    styles = ("", "yellow", "bold red")
+    parts: list[Table | Text] = []
+    for one in screen.tables:
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1),
+            collapse_padding=True,
+            title=one.title,
+            title_justify="left",
+            title_style="bold",
+        )
+        for index, column in enumerate(one.headers):
+            table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True, overflow="ellipsis")
+        for row in one.rows:
+            table.add_row(*(Text(escape_control(cell.text), style=styles[cell.grade]) for cell in row.cells))
+        parts.append(table)
+        parts.append(Text(f"... {one.more} more, none of them worse" if one.more else ""))
+    if screen.absent:
+        parts.append(Text("NOT MEASURED", style="bold"))
+        parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in screen.absent]
+        parts.append(Text(""))
+    parts.append(Text(f"{screen.totals}; Ctrl-C ends", style="dim"))
+    return Group(*parts)
 
 
 def _json(value: Any) -> str:
