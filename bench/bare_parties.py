@@ -1,13 +1,15 @@
 """What one writes by hand: a sampler that reads psutil and publishes JSON, and a listener that parses it.
 
-``python -m bench.bare_parties sampler --port 1883`` publishes each second; ``listener`` prints ``ready`` when its
-subscription is granted. Both end when their standard input does.
+``python -m bench.bare_parties sampler --port 1883`` publishes each second, or as often as ``--interval`` says; with
+``--tree PID`` it reads the processes below that one, too. ``listener`` prints ``ready`` when its subscription is
+granted. Both end when their standard input does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -43,6 +45,28 @@ def read_machine(process: Any) -> Values:
     return values
 
 
+def read_tree(root: Any) -> Values:
+    """Sum over a process and those below it what psutil says of each."""
+    import psutil
+
+    sums: dict[str, float] = dict.fromkeys(("user", "system", "rss", "read_bytes", "write_bytes", "threads", "fds"), 0)
+    processes = [root, *root.children(recursive=True)]
+    for process in processes:
+        try:
+            with process.oneshot():
+                cpu, memory, io = process.cpu_times(), process.memory_info(), process.io_counters()
+                sums["user"] += cpu.user
+                sums["system"] += cpu.system
+                sums["rss"] += memory.rss
+                sums["read_bytes"] += io.read_bytes
+                sums["write_bytes"] += io.write_bytes
+                sums["threads"] += process.num_threads()
+                sums["fds"] += process.num_fds()
+        except psutil.Error:
+            continue
+    return {f"tree_{name}": value for name, value in sums.items()} | {"tree_processes": float(len(processes))}
+
+
 def connected(port: int, client_id: str) -> mqtt.Client:
     """Return a client that is connected."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id)
@@ -51,14 +75,16 @@ def connected(port: int, client_id: str) -> mqtt.Client:
     return client
 
 
-def sample(port: int, interval_s: float, ended: threading.Event) -> None:
+def sample(port: int, interval_s: float, tree: int | None, ended: threading.Event) -> None:
     """Publish one JSON object an interval, on a grid."""
     import psutil
 
-    client, process = connected(port, "bare-sampler"), psutil.Process()
+    client, process = connected(port, f"bare-sampler-{os.getpid()}"), psutil.Process()
+    root = None if tree is None else psutil.Process(tree)
     due = time.monotonic()
     while not ended.wait(max(0.0, due - time.monotonic())):
-        client.publish(TOPIC, json.dumps({"t": time.time(), "m": read_machine(process)}))
+        values = read_machine(process) | (read_tree(root) if root is not None else {})
+        client.publish(TOPIC, json.dumps({"t": time.time(), "m": values}))
         due += interval_s
     client.disconnect()
     client.loop_stop()
@@ -80,6 +106,7 @@ def main() -> None:
     parser.add_argument("party", choices=("sampler", "listener"))
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--interval", type=float, default=1.0)
+    parser.add_argument("--tree", type=int, default=None)
     arguments = parser.parse_args()
     ended = threading.Event()
 
@@ -89,7 +116,7 @@ def main() -> None:
 
     threading.Thread(target=wait_for_the_end, name="until-stdin-ends").start()
     if arguments.party == "sampler":
-        sample(arguments.port, arguments.interval, ended)
+        sample(arguments.port, arguments.interval, arguments.tree, ended)
     else:
         listen(arguments.port, ended)
 
