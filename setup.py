@@ -64,6 +64,7 @@ setup(
         "fedmon": ["py.typed"],
         "fedmon.broker": ["templates/**"],
         "fedmon.demo": ["data/*"],
+        "fedmon.node.collectors.energy": ["data/*"],
     },
     install_requires=BASE,
     extras_require={"broker": BROKER, "report": REPORT, "test": [*BROKER, *TEST]},

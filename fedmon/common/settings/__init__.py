@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedmon.common.settings.broker import BrokerOptions, BrokerSettings, Host, broker_from_url
+from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.load import load_node, load_researcher
 from fedmon.common.settings.secret import read_secret
 from fedmon.common.settings.values import (
@@ -16,6 +17,7 @@ from fedmon.common.settings.values import (
 __all__ = [
     "BrokerOptions",
     "BrokerSettings",
+    "EnergySettings",
     "Host",
     "MetricsSettings",
     "NodeSettings",

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings
+from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.values import (
     MetricsSettings,
     NodeSettings,
@@ -80,11 +81,12 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     def allowed(self) -> str:
         """Say in words what the value may be."""
-        bare = _bare(self.type)
+        part = _without_none(self.type)
+        bare = _bare(part)
         if typing.get_origin(bare) is Literal:
             return "one of " + ", ".join(f'"{word}"' for word in typing.get_args(bare))
         if bare in (int, float):
-            return f"a {'whole ' if bare is int else ''}number{_range(_meta(self.type))}"
+            return f"a {'whole ' if bare is int else ''}number{_range(_meta(part))}"
         if self.is_table:
             return "a table of lists of texts"
         if self.is_list:
@@ -97,9 +99,13 @@ def keys_of(party: Party) -> tuple[Key, ...]:
     url = Key(section="broker", name="url", type=_URL, default=DEFAULT_URL, description=_description(_URL))
     shared = (*_keys("broker", BrokerSettings, without=("hosts", "tls")),)
     own: type[msgspec.Struct] = NodeSettings if party == "node" else ResearcherSettings
-    found = [*_keys(party, own, without=("broker", "policy", "metrics", "repository")), url, *shared]
+    found = [*_keys(party, own, without=("broker", "policy", "metrics", "energy", "repository")), url, *shared]
     if party == "node":
-        found += [*_keys("policy", PolicySettings), *_keys("metrics", MetricsSettings)]
+        found += [
+            *_keys("policy", PolicySettings),
+            *_keys("metrics", MetricsSettings),
+            *_keys("energy", EnergySettings),
+        ]
     return (*found, *_keys("repository", RepositorySettings))
 
 
@@ -134,10 +140,15 @@ def _description(kind: Any) -> str:
 
 def _bare(kind: Any) -> Any:
     """Return a type without its annotation and without `| None`."""
-    if typing.get_origin(kind) is Annotated:
-        kind = typing.get_args(kind)[0]
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return next(part for part in typing.get_args(kind) if part is not type(None))
+    kind = _without_none(kind)
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+
+
+def _without_none(kind: Any) -> Any:
+    """Return the part of `X | None` that is not None, with the annotation that says what it may be."""
+    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    if isinstance(inner, types.UnionType) or typing.get_origin(inner) is typing.Union:
+        return next(part for part in typing.get_args(inner) if part is not type(None))
     return kind
 
 

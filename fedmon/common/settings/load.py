@@ -12,6 +12,7 @@ import msgspec
 
 from fedmon.common.errors import SettingsError
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
+from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of
 from fedmon.common.settings.researcher_id import kept_researcher_id
 from fedmon.common.settings.values import (
@@ -43,6 +44,7 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
             broker=_broker(found["broker"]),
             policy=PolicySettings(**found["policy"]),
             metrics=MetricsSettings(**found["metrics"]),
+            energy=EnergySettings(**found["energy"]),
             repository=RepositorySettings(**found["repository"]),
             **found["node"],
         )

@@ -25,6 +25,12 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("researcher", "id"): "researcher-anna",
     ("researcher", "folder"): "~/.local/share/fedmon/researcher",
     ("researcher", "strict_identity"): True,
+    ("energy", "region"): "FR",
+    ("energy", "gco2e_per_kwh"): 42.5,
+    ("energy", "factor_source"): "the contract with our supplier",
+    ("energy", "factor_date"): "2024",
+    ("energy", "factors_file"): "factors.csv",
+    ("energy", "node_power_sensors"): ["power_meter/power1"],
     ("broker", "ca_file"): "ca.crt",
     ("broker", "cert_file"): "hospital-north.crt",
     ("broker", "key_file"): "hospital-north.key",
@@ -40,6 +46,7 @@ _SECTIONS = {
     "broker": "Where the broker is, and how we prove who we are.",
     "policy": "Whom the node obeys, what it lists to whom, and what leaves it.",
     "metrics": "What the node measures.",
+    "energy": "How energy is measured, and what a kilowatt-hour emits.",
     "repository": "Files too large for a message.",
 }
 _HEADS = {

@@ -12,6 +12,7 @@ from msgspec import Meta
 from fedmon.common.errors import SettingsError
 from fedmon.common.ids import ID_PATTERN, checked_id
 from fedmon.common.settings.broker import BrokerSettings
+from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.secret import read_secret
 
 EVERYBODY = "*"
@@ -39,7 +40,8 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             description="Share of a core that sampling may take, 0 to 1; above it samples are taken further apart.",
-            gt=0, le=1,
+            gt=0,
+            le=1,
         ),
     ] = 0.05
 
@@ -126,6 +128,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1_048_576
     policy: PolicySettings = PolicySettings()
     metrics: MetricsSettings = MetricsSettings()
+    energy: EnergySettings = EnergySettings()
     repository: RepositorySettings = RepositorySettings()
 
     def __post_init__(self) -> None:

@@ -1,0 +1,48 @@
+"""Small files of /sys that hold one number and may go away with their device."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from fedmon.node.collectors.base import CollectorUnavailableError, Why
+from fedmon.node.collectors.procfile import ProcFile
+
+_NUMBER = re.compile(rb"-?[0-9]{1,30}")
+_BYTES = 64
+
+
+class DeviceFile(ProcFile):
+    """One number of a device, kept open; where the file was taken away or replaced, it is opened anew."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, size_bytes=_BYTES)
+
+    def number(self) -> int:
+        """Return the number. Raises CollectorUnavailableError when there is none."""
+        # /sys answers ENODEV for a device that is gone; a file of any other file system would be read on for ever.
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
+            self.close()
+        text = self.head().strip()
+        if not _NUMBER.fullmatch(text):
+            shown = text[:40].decode(errors="replace")
+            raise CollectorUnavailableError(Why.FAILED, f"{self._path}: {shown!r} is not a number")
+        return int(text)
+
+
+def text_of(path: Path) -> str | None:
+    """Return the first line of a small file, None where it cannot be read or is empty."""
+    try:
+        with path.open("rb") as file:
+            return file.read(256).decode(errors="replace").partition("\n")[0].strip() or None
+    except OSError:
+        return None
+
+
+def number_of(path: Path) -> int | None:
+    """Return the number above 0 that a file holds, None where there is none."""
+    try:
+        return value if (value := DeviceFile(path).number()) > 0 else None
+    except CollectorUnavailableError:
+        return None

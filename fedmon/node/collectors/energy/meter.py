@@ -1,0 +1,189 @@
+"""One meter for a node: its energy, the share of each job, and what they emit, read once for each instant."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.settings.energy import EnergySettings
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Roots
+from fedmon.node.collectors.energy.carbon import chosen_factor
+from fedmon.node.collectors.energy.cpu_time import BusyCpuTime
+from fedmon.node.collectors.energy.hwmon_power import HwmonReader
+from fedmon.node.collectors.energy.job_shares import JobShares
+from fedmon.node.collectors.energy.node_total import GpuEnergy, Method, NodeEnergy, NodeTotal
+from fedmon.node.collectors.energy.rapl import RaplReader
+
+JobCpu = Callable[[], Mapping[str, float]]
+GpuShares = Callable[[], Mapping[str, Mapping[str, float]]]
+
+logger = logging.getLogger(__name__)
+
+_UJ_PER_KWH = 3_600_000_000_000
+_MICRO = 1_000_000
+
+
+class Energy(NamedTuple):
+    """Microjoules, or the reason why they are not known this time."""
+
+    uj: int | None
+    reason: str | None
+
+
+class EnergyMeter:
+    """Reads counters and sensors, and hands the machine's energy out to jobs.
+
+    ``job_cpu`` gives the CPU seconds of each job that runs, ``busy_cpu`` those of the machine (from /proc/stat when
+    absent), ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share from 0 to 1 that each job has of each GPU.
+    All are called from the sampler's thread, must not wait, and may raise CollectorUnavailableError. Every method but
+    ``factor`` belongs to the sampler's thread.
+    """
+
+    def __init__(
+        self,
+        roots: Roots,
+        settings: EnergySettings,
+        *,
+        job_cpu: JobCpu | None = None,
+        busy_cpu: Callable[[], float] | None = None,
+        gpu_energy: GpuEnergy | None = None,
+        gpu_shares: GpuShares | None = None,
+    ) -> None:
+        self.rapl = RaplReader(roots.sys, max_watts=settings.max_zone_watts)
+        self.hwmon = HwmonReader(roots.sys, max_watts=settings.max_zone_watts)
+        self.total = NodeTotal(self.rapl, self.hwmon, sensors=settings.node_power_sensors, gpu_energy=gpu_energy)
+        self._job_cpu, self._gpu_shares = job_cpu, gpu_shares
+        self._busy_cpu = busy_cpu or BusyCpuTime(roots.proc)
+        self._shares = JobShares()
+        self._watched: set[str] = set()
+        self._read_at: Instant | None = None
+        self._node: NodeEnergy | None = None
+        self._settled_at: Instant | None = None
+        self._unsettled: str | None = None
+        self._pue = settings.pue
+        self._micrograms_per_kwh: int | None = None
+        self.no_factor: str | None = None
+        self._factor: dict[str, str | float] = {}
+        try:
+            factor = chosen_factor(settings)
+        except CollectorUnavailableError as error:
+            self.no_factor = error.reason
+            if settings.region is not None:
+                logger.warning("no emissions are reported: %s", error.reason)
+        else:
+            self._micrograms_per_kwh = round(factor.gco2e_per_kwh * self._pue * _MICRO)
+            self._factor = {name: getattr(factor, name) for name in factor.__struct_fields__} | {"pue": self._pue}
+
+    @property
+    def lane(self) -> Lane:
+        """How often the machine's energy is read: counters each time, sensors behind a bus every 10 s."""
+        return Lane.MEDIUM if self.total.method is Method.SENSORS else Lane.FAST
+
+    @property
+    def method(self) -> str | None:
+        """The word for how the machine's energy is found, None where it cannot be."""
+        return self.total.method.value if self.total.method else None
+
+    @property
+    def no_method(self) -> str:
+        """Why the machine's energy cannot be found; a reason."""
+        return self.total.no_method
+
+    def factor(self) -> dict[str, str | float]:
+        """Return the emission factor: region, name, gco2e_per_kwh, date, source, table and pue; empty without one."""
+        return dict(self._factor)
+
+    def node(self, now: Instant) -> Energy:
+        """Return the machine's energy since the node's start."""
+        if self._read_at != now:
+            self._node, self._read_at = self.total.read(now), now
+        if self._node is None:
+            return Energy(None, self.total.no_method)
+        return Energy(None, self._node.reason) if self._node.reason else Energy(self._node.total_uj, None)
+
+    def watch(self, job_id: str) -> None:
+        """Keep what this job got until ``forget``, also while no CPU time of it is known."""
+        self._watched.add(job_id)
+
+    def forget(self, job_id: str) -> None:
+        """Let go of a job that has ended."""
+        self._watched.discard(job_id)
+
+    def job(self, now: Instant, job_id: str) -> Energy:
+        """Return a job's share of the machine's energy since the job was seen first."""
+        if self._settled_at != now:
+            self._unsettled, self._settled_at = self._settle(now), now
+        return Energy(None, self._unsettled) if self._unsettled else Energy(*self._shares.total_uj(job_id))
+
+    @property
+    def no_shares_ever(self) -> bool:
+        """Whether jobs get no energy on this machine at all, so that nothing is missed at a single reading."""
+        return self.total.method is None or self._job_cpu is None
+
+    def no_shares(self) -> str | None:
+        """Return the reason why jobs get no energy; None where they do."""
+        if self.total.method is None:
+            return self.total.no_method
+        if self._job_cpu is None:
+            return "unsupported: this node watches no jobs"
+        try:
+            self._busy_cpu()
+        except CollectorUnavailableError as error:
+            return error.reason
+        return None
+
+    def grams(self, uj: int) -> float | None:
+        """Return what an energy emits, in grams of CO2 equivalent; None without a factor."""
+        return None if self._micrograms_per_kwh is None else uj * self._micrograms_per_kwh / (_UJ_PER_KWH * _MICRO)
+
+    def grams_of_a_job(self, uj: int) -> float | None:
+        """Return the same, rounded down so that the sum over jobs is not above what the machine emitted."""
+        if self._micrograms_per_kwh is None:
+            return None
+        return _down(uj * self._micrograms_per_kwh, _UJ_PER_KWH * _MICRO, bits=32)
+
+    def _settle(self, now: Instant) -> str | None:
+        """Hand out what was drawn since the last time that all was known; return the reason why that is not now."""
+        energy = self.node(now)
+        if energy.reason is not None or self._node is None or self._job_cpu is None:
+            return energy.reason or self.no_shares()
+        try:
+            busy_s, job_cpu_s = self._busy_cpu(), self._job_cpu()
+            gpu_shares = self._gpu_shares() if self._gpu_shares is not None and self._node.gpu_uj else {}
+        except CollectorUnavailableError as error:
+            return error.reason
+        self._shares.settle(
+            cpu_uj=self._node.cpu_uj,
+            gpu_uj=self._node.gpu_uj,
+            busy_s=busy_s,
+            job_cpu_s=job_cpu_s,
+            gpu_shares=gpu_shares,
+        )
+        self._shares.keep(self._watched)
+        return None
+
+
+def joules(uj: int) -> float:
+    """Return microjoules as joules."""
+    return uj / _MICRO
+
+
+def kilowatt_hours(uj: int) -> float:
+    """Return microjoules as kilowatt-hours."""
+    return uj / _UJ_PER_KWH
+
+
+def joules_of_a_job(uj: int) -> float:
+    """Return joules, rounded down to 2**-20 J: such numbers add up without error, so never to more than the whole."""
+    return _down(uj, _MICRO, bits=20)
+
+
+def kilowatt_hours_of_a_job(uj: int) -> float:
+    """Return kilowatt-hours, rounded down to 2**-40 kWh (3 uJ) for the same reason."""
+    return _down(uj, _UJ_PER_KWH, bits=40)
+
+
+def _down(numerator: int, denominator: int, *, bits: int) -> float:
+    return ((numerator << bits) // denominator) / (1 << bits)
