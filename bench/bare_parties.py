@@ -64,7 +64,8 @@ def read_tree(root: Any) -> Values:
                 sums["fds"] += process.num_fds()
         except psutil.Error:
             continue
-    return {f"tree_{name}": value for name, value in sums.items()} | {"tree_processes": float(len(processes))}
+    values: Values = {f"tree_{name}": value for name, value in sums.items()}
+    return values | {"tree_processes": len(processes)}
 
 
 def connected(port: int, client_id: str) -> mqtt.Client:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Row = Sequence[str]
-Update = Callable[[Sequence[Row], float], None]
-"""Shows rows, and how much of the watch is over, 0 to 1."""
+Update = Callable[[Row, Sequence[Row], float], None]
+"""Shows columns and rows, and how much of the watch is over, 0 to 1."""
 
 
 class Screen(Protocol):
@@ -33,7 +33,7 @@ class Screen(Protocol):
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Show a table."""
 
-    def live(self, title: str, columns: Row) -> contextlib.AbstractContextManager[Update]:
+    def live(self, title: str) -> contextlib.AbstractContextManager[Update]:
         """Show a table that changes."""
         ...
 
@@ -66,19 +66,19 @@ class RichScreen:
         self._console.print(Padding(_rich_table(columns, rows), (0, 0, 0, 4)))
 
     @contextlib.contextmanager
-    def live(self, title: str, columns: Row) -> Iterator[Update]:
+    def live(self, title: str) -> Iterator[Update]:
         """Show a table that changes in place."""
         from rich.console import Group, RenderableType
         from rich.live import Live
         from rich.padding import Padding
         from rich.progress_bar import ProgressBar
 
-        def shown(rows: Sequence[Row], done: float) -> RenderableType:
+        def shown(columns: Row, rows: Sequence[Row], done: float) -> RenderableType:
             body = Group(_rich_table(columns, rows, title), ProgressBar(total=1.0, completed=done, width=40))
             return Padding(body, (0, 0, 0, 4))
 
-        with Live(shown([], 0.0), console=self._console, refresh_per_second=5) as live:
-            yield lambda rows, done: live.update(shown(rows, done))
+        with Live(shown((), (), 0.0), console=self._console, refresh_per_second=5) as live:
+            yield lambda columns, rows, done: live.update(shown(columns, rows, done))
 
 
 class PlainScreen:
@@ -106,17 +106,17 @@ class PlainScreen:
             self._print(f"    {line}")
 
     @contextlib.contextmanager
-    def live(self, title: str, columns: Row) -> Iterator[Update]:
+    def live(self, title: str) -> Iterator[Update]:
         """Show what the table holds at the end."""
-        last: Sequence[Row] = []
+        last: tuple[Row, Sequence[Row]] = ((), ())
 
-        def update(rows: Sequence[Row], _done: float) -> None:
+        def update(columns: Row, rows: Sequence[Row], _done: float) -> None:
             nonlocal last
-            last = rows
+            last = columns, rows
 
         yield update
         self.note(title)
-        self.table(columns, last)
+        self.table(*last)
 
     @staticmethod
     def _print(line: str) -> None:
@@ -141,9 +141,9 @@ class SilentScreen:
         """Show nothing."""
 
     @contextlib.contextmanager
-    def live(self, title: str, columns: Row) -> Iterator[Update]:  # noqa: ARG002
+    def live(self, title: str) -> Iterator[Update]:  # noqa: ARG002
         """Show nothing."""
-        yield lambda _rows, _done: None
+        yield lambda _columns, _rows, _done: None
 
 
 def choose_screen(*, json: bool) -> Screen:

@@ -13,14 +13,17 @@ from fedmon.common.wire.messages import PlanDecision
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.demo.screen import Screen
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.live_table import LiveTable
 from fedmon.researcher.outcomes import Outcomes
 from fedmon.researcher.roster import Node, NodeState
+from fedmon.researcher.watching.groups import HOST
+from fedmon.researcher.watching.latest import Latest
+from fedmon.researcher.watching.state import WatchState
 
 STEPS = 8
 WATCH_S = 6.0
 SAMPLE_EVERY_S = 0.5
 OFFLINE_WITHIN_S = 2.0
+NEWEST = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")
 NODES = [hospital.node_id for hospital in HOSPITALS]
 VICTIM = NODES[1]
 
@@ -142,23 +145,27 @@ class Story:
 
     def _watch(self) -> None:
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
-        table = LiveTable(NODES, width=self._screen.width)
+        state = WatchState()
         deadline = Deadline(WATCH_S)
         with (
             self._fed.monitor(nodes=NODES, interval_s=SAMPLE_EVERY_S) as watch,
-            self._screen.live("the newest sample of each node", table.columns) as update,
+            self._screen.live("the newest sample of each node") as update,
         ):
             while not deadline.passed():
                 sample = watch.next(timeout_s=min(0.2, deadline.left_s()))
                 if sample is not None:
-                    table.add(sample)
-                update(table.rows(), min(1.0, deadline.elapsed_s() / WATCH_S))
+                    state.take(sample)
+                table = HOST.table(state).narrowed(self._screen.width)
+                rows = [[cell.text for cell in row.cells] for row in table.rows]
+                update(table.headers, rows, min(1.0, deadline.elapsed_s() / WATCH_S))
             lost = watch.lost
-        least = min(table.counts.values())
-        if least < 3:
-            raise DemoError(f"live samples are missing: {table.counts} in {WATCH_S:g} s")
-        self._screen.note(f"{sum(table.counts.values())} samples in {WATCH_S:g} s, {lost} lost")
-        self.document["metrics"] = {"samples": table.counts, "lost": lost, "newest": table.numbers()}
+        latest = {node: state.latest(node, "host") or Latest() for node in NODES}
+        counts = {node: newest.samples for node, newest in latest.items()}
+        if min(counts.values()) < 3:
+            raise DemoError(f"live samples are missing: {counts} in {WATCH_S:g} s")
+        self._screen.note(f"{sum(counts.values())} samples in {WATCH_S:g} s, {lost} lost")
+        newest_of = {node: {name: newest.value(name) for name in NEWEST} for node, newest in latest.items()}
+        self.document["metrics"] = {"samples": counts, "lost": lost, "newest": newest_of}
 
     def _loss(self) -> None:
         self._screen.step(6, STEPS, f"The process of {VICTIM} is killed")
