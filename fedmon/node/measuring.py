@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector
+from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.publisher import HOST_STREAM, Publisher
 from fedmon.node.sampler import Sampler
 from fedmon.node.user_values import UserValues
@@ -94,8 +94,10 @@ class Measuring:
         return self.sampler.counts() | self.publisher.counts()
 
     def _host(self) -> list[Collector]:
+        metrics = self._settings.metrics
+        roots = Roots(proc=metrics.proc_root, sys=metrics.sys_root, cgroup=metrics.cgroup_root)
         return [
-            *host_collectors(counts=self._counts),
+            *host_collectors(roots=roots, per_core=metrics.per_core, counts=self._counts),
             # The sampler does not exist yet when its collectors are made.
             CollectorTimes(lambda: self.sampler.collector_counts()),  # noqa: PLW0108
         ]

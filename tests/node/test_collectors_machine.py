@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Unit
-from fedmon.node.collectors import host_collectors
-from fedmon.node.collectors.base import Collector
+from fedmon.node.collectors import host_collectors, needs_psutil
+from fedmon.node.collectors.base import THIS_MACHINE, Collector, Roots
 from fedmon.node.collectors.portable import portable_collectors
 from fedmon.node.collectors.procfile import ProcFile
 
@@ -109,11 +110,24 @@ def test_the_agent_s_own_cost_is_that_of_this_process() -> None:
     assert 0 < (values["agent_cpu_seconds_total"] or 0) < sum(os.times()[:2]) + 1
 
 
-def test_without_proc_psutil_stands_in(tmp_path: Path) -> None:
-    kinds = {type(collector).__module__ for collector in host_collectors(proc=tmp_path)}
+def test_a_tree_that_stands_in_is_never_filled_up_with_this_machine(tmp_path: Path) -> None:
+    collectors = host_collectors(roots=Roots(proc=tmp_path, sys=tmp_path))
 
-    assert "fedmon.node.collectors.portable" in kinds
-    assert "fedmon.node.collectors.cpu" not in kinds
+    kinds = {type(collector).__module__ for collector in collectors}
+    measured = {
+        metric
+        for collector in collectors
+        for metric, reason in collector.probe().items()
+        if reason is None and not metric.startswith("agent_")
+    }
+
+    assert "fedmon.node.collectors.portable" not in kinds
+    assert measured == {"host_hardware_info"}
+
+
+def test_psutil_stands_in_where_the_machine_has_no_proc() -> None:
+    assert needs_psutil(THIS_MACHINE) is not (Path("/proc") / "stat").exists()
+    assert not needs_psutil(Roots(proc=Path("/nowhere")))
 
 
 @pytest.mark.skipif(not LINUX, reason="needs /proc")
@@ -137,6 +151,7 @@ def test_a_file_of_proc_that_comes_in_pages_is_read_whole() -> None:
 def test_collectors_keep_their_files_open_and_leak_none() -> None:
     collectors = host_collectors()
     read(collectors)
+    gc.collect()  # collectors of earlier tests close their files late
     before = psutil.Process().num_fds()
 
     for _ in range(50):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import AgentCollector
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, why
 from fedmon.node.collectors.cpu import CpuCollector
@@ -114,6 +113,10 @@ Cached:           300 kB
 SwapCached:         9 kB
 SwapTotal:         50 kB
 SwapFree:          30 kB
+Dirty:              7 kB
+Shmem:              8 kB
+ShmemHugePages:   999 kB
+Slab:              90 kB
 """
     memory = MemoryCollector(proc=tree(tmp_path, {"meminfo": meminfo}))
 
@@ -123,6 +126,10 @@ SwapFree:          30 kB
         "host_memory_free_bytes": 100 * 1024,
         "host_memory_buffers_bytes": 20 * 1024,
         "host_memory_cached_bytes": 300 * 1024,
+        "host_memory_dirty_bytes": 7 * 1024,
+        "host_memory_shared_bytes": 8 * 1024,
+        "host_memory_slab_bytes": 90 * 1024,
+        "host_memory_used_bytes": 400 * 1024,
         "host_swap_total_bytes": 50 * 1024,
         "host_swap_used_bytes": 20 * 1024,
     }
@@ -143,7 +150,13 @@ def test_a_line_that_the_kernel_lacks_is_absent_and_never_zero(tmp_path: Path) -
 def test_load_and_uptime(tmp_path: Path) -> None:
     proc = tree(tmp_path, {"loadavg": "0.50 1.25 10.00 3/512 4242\n", "uptime": "93784.25 180000.00\n"})
 
-    assert LoadCollector(proc=proc).collect(NOW).values == {"host_load1": 0.5, "host_load5": 1.25, "host_load15": 10.0}
+    assert LoadCollector(proc=proc).collect(NOW).values == {
+        "host_load1": 0.5,
+        "host_load5": 1.25,
+        "host_load15": 10.0,
+        "host_threads": 512,
+        "host_threads_runnable": 3,
+    }
     assert UptimeCollector(proc=proc).collect(NOW).values == {"host_uptime_seconds": 93784.25}
 
 
@@ -176,11 +189,17 @@ def test_a_disk_may_come_and_go(tmp_path: Path) -> None:
     disk = DiskCollector(proc=tree(tmp_path, {"diskstats": diskstats("sda", "sdb")}))
     both = disk.collect(NOW).values
     tree(tmp_path, {"diskstats": diskstats("sda")})
+    leaving = disk.collect(NOW)
     one = disk.collect(NOW).values
     tree(tmp_path, {"diskstats": ""})
+    disk.collect(NOW)
     none = disk.collect(NOW).values
 
     assert (len(both), len(one), len(none)) == (10, 5, 0)
+    assert (
+        {key for key, value in leaving.values.items() if value is None} == set(leaving.reasons) == set(both) - set(one)
+    )
+    assert set(leaving.reasons.values()) == {f"not found: sdb is no longer listed in {tmp_path / 'diskstats'}"}
     assert set(disk.probe().values()) == {"not found: no disk is listed"}
 
 
@@ -249,10 +268,19 @@ def test_what_cannot_be_read_is_named_and_never_a_number(
 ) -> None:
     files = ("stat", "meminfo", "loadavg", "uptime", "self/statm", "self/mounts", "net/dev", "diskstats")
     proc = tree(tmp_path, {"stat": "", **dict.fromkeys(files, content)} if content is not None else {"stat": ""})
-    collectors = {collector.name: collector for collector in host_collectors(proc=proc, sys=proc)}
+    collectors: dict[str, Collector] = {
+        collector.name: collector
+        for collector in (
+            CpuCollector(proc=proc, sys=proc),
+            MemoryCollector(proc=proc),
+            LoadCollector(proc=proc),
+            UptimeCollector(proc=proc),
+            AgentCollector(proc=proc),
+        )
+    }
     if content is None:
         (proc / "stat").unlink()
-    collector: Collector = collectors[name]
+    collector = collectors[name]
 
     elsewhere = {"agent_cpu_seconds_total", "host_cpu_count"}  # these have sources of their own
     report = collector.probe()

@@ -152,7 +152,7 @@ def _historic(key: Key) -> list[str]:
 
 def _literal(value: Any) -> str:
     # The JSON of a text, number, truth value or list of texts is TOML too.
-    return json.dumps(value)
+    return json.dumps(str(value) if isinstance(value, Path) else value)
 
 
 def _comment(text: str) -> str:

@@ -44,6 +44,16 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
             le=1,
         ),
     ] = 0.05
+    per_core: Annotated[
+        bool, Meta(description="Measure each CPU by itself, too: its modes, busy share and frequency.")
+    ] = False
+    proc_root: Annotated[
+        Path, Meta(description="Where /proc is; a tree of files that stands in for it makes results simulated.")
+    ] = Path("/proc")
+    sys_root: Annotated[Path, Meta(description="Where /sys is, or a tree that stands in for it.")] = Path("/sys")
+    cgroup_root: Annotated[
+        Path, Meta(description="Where the cgroup file systems are, or a tree that stands in for them.")
+    ] = Path("/sys/fs/cgroup")
 
     def __post_init__(self) -> None:
         if self.min_interval_s > self.interval_s:

@@ -26,7 +26,13 @@ class Why(enum.Enum):
 class CollectorUnavailableError(FedmonError):
     """A source of metrics cannot be read; the text is a reason that begins with a word of Why."""
 
+    @property
+    def is_lack(self) -> bool:
+        """Whether this machine does not have the source at all, rather than refuses it or fails."""
+        return self.why in (Why.UNSUPPORTED, Why.NOT_FOUND)
+
     def __init__(self, why: Why, detail: str) -> None:
+        self.why = why
         self.reason = f"{why.value}: {detail}"
         super().__init__(self.reason)
 
@@ -49,7 +55,11 @@ class Roots(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def simulated(self) -> bool:
         """Whether any of them is not this machine's own."""
-        return self != Roots()
+        return self != THIS_MACHINE
+
+
+THIS_MACHINE = Roots()
+"""The roots of the machine that this process runs on."""
 
 
 class Reading(NamedTuple):

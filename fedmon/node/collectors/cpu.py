@@ -9,6 +9,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The first eight columns; guest and guest_nice, which follow, are already counted in user and nice.
@@ -19,12 +20,14 @@ Source: Linux Documentation/filesystems/proc.rst, section 1.7.
 BUSY = "host_cpu_busy_ratio"
 SECONDS = "host_cpu_seconds_total"
 COUNT = "host_cpu_count"
-_NOT_BUSY = slice(MODES.index("idle"), MODES.index("iowait") + 1)
+NOT_BUSY = slice(MODES.index("idle"), MODES.index("iowait") + 1)
+MAX_CPUS = 65_536
 _SERIES = tuple(series(SECONDS, mode=mode) for mode in MODES)
+_MIN_MODES = 4
 
 
 class CpuBusy:
-    """The busy share of all CPUs between two readings of their counters."""
+    """The busy share of CPUs between two readings of their counters."""
 
     def __init__(self) -> None:
         self._earlier: tuple[float, float] | None = None
@@ -53,15 +56,17 @@ class CpuCollector:
         self._online = ProcFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._busy = CpuBusy()
+        self._counted: tuple[bytes, int] | None = None
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters; the busy share is None at the first tick."""
         ticks = self._ticks()
         total = sum(ticks)
-        share, reason = self._busy.between(total - sum(ticks[_NOT_BUSY]), total)
+        share, reason = self._busy.between(total - sum(ticks[NOT_BUSY]), total)
         values: dict[str, float | None] = {BUSY: share}
+        ticks_per_s = self._ticks_per_s
         for key, value in zip(_SERIES, ticks, strict=False):
-            values[key] = value / self._ticks_per_s
+            values[key] = value / ticks_per_s
         try:
             values[COUNT] = self._count()
         except CollectorUnavailableError as error:
@@ -73,16 +78,46 @@ class CpuCollector:
         return probe_by_reading(self._ticks, (BUSY, SECONDS)) | probe_by_reading(self._count, (COUNT,))
 
     def _ticks(self) -> list[int]:
-        fields = self._stat.head().partition(b"\n")[0].split()
-        if len(fields) < 5 or fields[0] != b"cpu":
-            raise CollectorUnavailableError(Why.FAILED, "the first line of stat is not that of all CPUs")
-        return list(map(int, fields[1 : 1 + len(MODES)]))
+        line, newline, _ = self._stat.head().partition(b"\n")
+        return ticks_of(line, b"cpu", is_whole=bool(newline), where=self._stat.path)
 
     def _count(self) -> int:
-        """Count the CPUs of a list such as ``0-3,8``."""
-        text = self._online.head().strip()
-        try:
-            ranges = [part.partition(b"-") for part in text.split(b",")]
-            return sum(int(last if dash else first) - int(first) + 1 for first, dash, last in ranges)
-        except ValueError:
-            raise CollectorUnavailableError(Why.FAILED, f"{text[:80]!r} is not a list of CPUs") from None
+        text = self._online.head()
+        if self._counted is None or self._counted[0] != text:
+            self._counted = text, len(cpus_in(text, where=self._online.path))
+        return self._counted[1]
+
+
+def ticks_of(line: bytes, name: bytes, *, is_whole: bool, where: Path) -> list[int]:
+    """Return the clock ticks by mode of one line of ``stat``; old kernels have fewer modes.
+
+    Raises CollectorUnavailableError when it is not the line of ``name``, or is not whole.
+    """
+    fields = line.split(None, len(MODES) + 1)
+    try:
+        if fields[0] != name or not (is_whole or len(fields) > len(MODES) + 1):
+            raise garbled(where, line)
+        ticks = list(map(int, fields[1 : 1 + len(MODES)]))
+        if len(ticks) < _MIN_MODES or min(ticks) < 0 or max(ticks) > MAX_NUMBER:
+            raise garbled(where, line)
+    except (ValueError, IndexError):
+        raise garbled(where, line) from None
+    return ticks
+
+
+def cpus_in(text: bytes, *, where: Path) -> list[int]:
+    """Return the CPUs, or NUMA nodes, of a list such as ``0-3,8``.
+
+    Raises CollectorUnavailableError when it is no such list.
+    """
+    cpus: list[int] = []
+    try:
+        for part in text.strip().split(b","):
+            first, dash, last = part.partition(b"-")
+            low, high = int(first), int(last if dash else first)
+            if not 0 <= low <= high < MAX_CPUS:
+                raise garbled(where, text)
+            cpus += range(low, high + 1)
+    except ValueError:
+        raise garbled(where, text) from None
+    return cpus

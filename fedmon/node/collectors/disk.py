@@ -8,7 +8,9 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
+from fedmon.node.collectors.listing import Listing, Reasons, Values, miss
 from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
 
 MAX_DISKS = 64
 """Disks beyond this number are left out, in the kernel's order, so that one sample always fits into a message."""
@@ -20,7 +22,9 @@ METRICS = (
     "host_disk_written_bytes_total",
     "host_disk_busy_seconds_total",
 )
-_SECTOR_BYTES = 512
+SECTOR_BYTES = 512
+_USED = (0, 2, 4, 6, 9)
+_COLUMNS = 11
 _NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+(?:p\d+)?")
 _PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md)\d+)p\d+")
 
@@ -37,38 +41,56 @@ class DiskCollector:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._diskstats = ProcFile(proc / "diskstats")
-        self._names: tuple[bytes, ...] = ()
-        self._series: dict[bytes, tuple[str, ...]] = {}
+        self._listing = Listing(choose_disks, where=str(proc / "diskstats"))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters of each disk that is there now."""
-        return Reading(self._values())
+        return self._reading()
 
     def probe(self) -> dict[str, str | None]:
         """Say whether the counters can be read."""
         return probe_by_reading(self._some, METRICS)
 
     def _some(self) -> None:
-        if not self._values():
-            raise CollectorUnavailableError(Why.NOT_FOUND, "no disk is listed")
+        values, reasons = self._reading()
+        if not any(value is not None for value in values.values()):
+            reason = next(iter(reasons.values()), "")
+            raise CollectorUnavailableError(Why.NOT_FOUND, reason or "no disk is listed")
 
-    def _values(self) -> dict[str, float | None]:
-        lines = [line.split(None, 3) for line in self._diskstats.read().splitlines()]
-        names = tuple([fields[2] for fields in lines])
-        if names != self._names:
-            self._names, self._series = names, choose_disks(names)
-        values: dict[str, float | None] = {}
-        for _, _, name, numbers in lines:
-            keys = self._series.get(name)
+    def _reading(self) -> Reading:
+        text = self._diskstats.read()
+        lines = [line.split(None, 3) for line in text.splitlines()]
+        if lines and len(lines[-1]) < 4:
+            lines.pop()  # cut off, perhaps in the middle of its name
+        try:
+            names = tuple([fields[2] for fields in lines])
+        except IndexError:
+            lines = [fields for fields in lines if len(fields) > 3]
+            names = tuple([fields[2] for fields in lines])
+        if text and not names:
+            raise garbled(self._diskstats.path, text)
+        values: Values = {}
+        reasons: Reasons = {}
+        chosen = self._listing.follow(names, values, reasons)
+        for fields in lines:
+            keys = chosen.get(fields[2])
             if keys is None:
                 continue
-            fields = numbers.split(None, 10)
-            values[keys[0]] = int(fields[0])
-            values[keys[1]] = int(fields[2]) * _SECTOR_BYTES
-            values[keys[2]] = int(fields[4])
-            values[keys[3]] = int(fields[6]) * _SECTOR_BYTES
-            values[keys[4]] = int(fields[9]) / 1000
-        return values
+            try:
+                # One column more than is used: a number may be cut off unless another follows it.
+                columns = fields[3].split(None, _COLUMNS)
+                reads, read, writes, written, busy_ms = numbers = [int(columns[index]) for index in _USED]
+                if len(columns) <= _USED[-1] + 1 or min(numbers) < 0 or max(numbers) > MAX_NUMBER // SECTOR_BYTES:
+                    raise ValueError(columns)
+            except (ValueError, IndexError):
+                miss(values, reasons, keys, garbled(self._diskstats.path, b" ".join(fields)).reason)
+                continue
+            values[keys[0]] = reads
+            values[keys[1]] = read * SECTOR_BYTES
+            values[keys[2]] = writes
+            values[keys[3]] = written * SECTOR_BYTES
+            values[keys[4]] = busy_ms / 1000
+        return Reading(values, reasons)
 
 
 def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:

@@ -9,13 +9,25 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, why
+from fedmon.node.collectors.listing import Reasons, Values, miss
 from fedmon.node.collectors.mounts import Mounts, parse_mounts
 from fedmon.node.collectors.procfile import ProcFile
 
 METRICS = ("host_filesystem_size_bytes", "host_filesystem_free_bytes", "host_filesystem_available_bytes")
 REREAD_MOUNTS_S = 10.0
 """How long a change of the mounts may go unnoticed: the list is long on container hosts and changes seldom."""
+
+
+_NOT_OURS = (
+    f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine lists its mounts, and this machine has others"
+)
+
+
+def refuse_to_ask(_point: str) -> os.statvfs_result:
+    """Stand in for statvfs where the mounts are those of another machine. Raises CollectorUnavailableError."""
+    _, _, detail = _NOT_OURS.partition(": ")
+    raise CollectorUnavailableError(Why.UNSUPPORTED, detail)
 
 
 class FilesystemCollector:
@@ -44,14 +56,16 @@ class FilesystemCollector:
         if now.mono >= self._reread:
             self._series = series_of_mounts(self._read_mounts())
             self._reread = now.mono + REREAD_MOUNTS_S
-        values: dict[str, float | None] = {}
-        reasons: dict[str, str] = {}
+        values: Values = {}
+        reasons: Reasons = {}
         for point, keys in self._series.items():
             try:
                 space = self._statvfs(point)
             except OSError as error:
-                values.update(dict.fromkeys(keys))
-                reasons.update(dict.fromkeys(keys, why(error).reason))
+                miss(values, reasons, keys, why(error).reason)
+                continue
+            except CollectorUnavailableError as error:
+                miss(values, reasons, keys, error.reason)
                 continue
             unit = space.f_frsize
             values[keys[0]] = space.f_blocks * unit
@@ -65,7 +79,12 @@ class FilesystemCollector:
             mounts = self._read_mounts()
         except CollectorUnavailableError as error:
             return dict.fromkeys(METRICS, error.reason)
-        report: dict[str, str | None] = dict.fromkeys(METRICS)
+        reason = None
+        if self._statvfs is refuse_to_ask:
+            reason = _NOT_OURS
+        elif not mounts.readable:
+            reason = f"{Why.NOT_FOUND.value}: no local file system is mounted"
+        report: dict[str, str | None] = dict.fromkeys(METRICS, reason)
         for point, reason in mounts.unread.items():
             report[series(METRICS[0], mountpoint=_printable(point))] = reason
         return report

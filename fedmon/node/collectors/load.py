@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Lane, Reading, probe_by_reading
 from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.sysfs import garbled
 
 LOADS = ("host_load1", "host_load5", "host_load15")
+THREADS, RUNNABLE = "host_threads", "host_threads_runnable"
+METRICS = (*LOADS, THREADS, RUNNABLE)
 UPTIME = "host_uptime_seconds"
 
 
@@ -22,16 +26,28 @@ class LoadCollector:
         self._loadavg = ProcFile(proc / "loadavg", size_bytes=128)
 
     def collect(self, _now: Instant) -> Reading:
-        """Read the three averages."""
+        """Read the three averages and the number of threads."""
         return Reading(self._values())
 
     def probe(self) -> dict[str, str | None]:
         """Say whether the averages can be read."""
-        return probe_by_reading(self._values, LOADS)
+        return probe_by_reading(self._values, METRICS)
 
     def _values(self) -> dict[str, float | None]:
-        one, five, fifteen = self._loadavg.head().split(None, 3)[:3]
-        return {"host_load1": float(one), "host_load5": float(five), "host_load15": float(fifteen)}
+        text = self._loadavg.head()
+        try:
+            one, five, fifteen, threads, _ = text.split(None, 4)
+            runnable, _, all_threads = threads.partition(b"/")
+            values: dict[str, float | None] = {
+                "host_load1": _measured(one),
+                "host_load5": _measured(five),
+                "host_load15": _measured(fifteen),
+                THREADS: _measured(all_threads),
+                RUNNABLE: _measured(runnable),
+            }
+        except ValueError:
+            raise garbled(self._loadavg.path, text) from None
+        return values
 
 
 class UptimeCollector:
@@ -52,4 +68,18 @@ class UptimeCollector:
         return probe_by_reading(self._values, (UPTIME,))
 
     def _values(self) -> dict[str, float | None]:
-        return {UPTIME: float(self._uptime.head().partition(b" ")[0])}
+        text = self._uptime.head()
+        up, space, _ = text.partition(b" ")
+        try:
+            if not space:
+                raise garbled(self._uptime.path, text)
+            return {UPTIME: _measured(up)}
+        except ValueError:
+            raise garbled(self._uptime.path, text) from None
+
+
+def _measured(text: bytes) -> float:
+    number = float(text) if b"." in text else int(text)
+    if not 0 <= number < math.inf:
+        raise ValueError(number)
+    return number

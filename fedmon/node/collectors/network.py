@@ -8,22 +8,26 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
+from fedmon.node.collectors.listing import Listing, Reasons, Values, miss
 from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
 
 MAX_INTERFACES = 64
 """Interfaces beyond this number are left out, in the kernel's order, so that one sample always fits into a message."""
 
-_COLUMNS = (
-    ("host_network_receive_bytes_total", 0),
-    ("host_network_receive_packets_total", 1),
-    ("host_network_receive_errors_total", 2),
-    ("host_network_receive_dropped_total", 3),
-    ("host_network_transmit_bytes_total", 8),
-    ("host_network_transmit_packets_total", 9),
-    ("host_network_transmit_errors_total", 10),
-    ("host_network_transmit_dropped_total", 11),
+METRICS = (
+    "host_network_receive_bytes_total",
+    "host_network_receive_packets_total",
+    "host_network_receive_errors_total",
+    "host_network_receive_dropped_total",
+    "host_network_transmit_bytes_total",
+    "host_network_transmit_packets_total",
+    "host_network_transmit_errors_total",
+    "host_network_transmit_dropped_total",
 )
-METRICS = tuple(metric for metric, _ in _COLUMNS)
+_SENT = 8
+_EACH_WAY = 4
+_USED = _SENT + _EACH_WAY
 _INSIDE_THE_HOST = re.compile(
     rb"lo\d*|veth.*|cali.*|cni.*|flannel.*|docker\d+|br-[0-9a-f]{12}|virbr.*|vnet\d+|ifb\d+|dummy\d+"
 )
@@ -37,35 +41,47 @@ class NetworkCollector:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._dev = ProcFile(proc / "net" / "dev")
-        self._names: tuple[bytes, ...] = ()
-        self._series: dict[bytes, tuple[str, ...]] = {}
+        self._listing = Listing(choose_interfaces, where=str(proc / "net" / "dev"))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters of each interface that is there now."""
-        return Reading(self._values())
+        return self._reading()
 
     def probe(self) -> dict[str, str | None]:
         """Say whether the counters can be read."""
         return probe_by_reading(self._some, METRICS)
 
     def _some(self) -> None:
-        if not self._values():
-            raise CollectorUnavailableError(Why.NOT_FOUND, "no interface that leaves this host is listed")
+        values, reasons = self._reading()
+        if not any(value is not None for value in values.values()):
+            reason = next(iter(reasons.values()), "")
+            raise CollectorUnavailableError(Why.NOT_FOUND, reason or "no interface that leaves this host is listed")
 
-    def _values(self) -> dict[str, float | None]:
-        lines = [line.rpartition(b":") for line in self._dev.read().splitlines()[2:]]
+    def _reading(self) -> Reading:
+        text = self._dev.read()
+        if b"|" not in text:
+            raise garbled(self._dev.path, text)
+        lines = [line.rpartition(b":") for line in text.splitlines()[2:]]
         names = tuple([name.strip() for name, _, _ in lines])
-        if names != self._names:
-            self._names, self._series = names, choose_interfaces(names)
-        values: dict[str, float | None] = {}
+        values: Values = {}
+        reasons: Reasons = {}
+        chosen = self._listing.follow(names, values, reasons)
         for name, (_, _, numbers) in zip(names, lines, strict=True):
-            keys = self._series.get(name)
+            keys = chosen.get(name)
             if keys is None:
                 continue
-            fields = numbers.split(None, 12)
-            for key, (_, column) in zip(keys, _COLUMNS, strict=True):
-                values[key] = int(fields[column])
-        return values
+            try:
+                # One column more than is used: a number may be cut off unless another follows it.
+                columns = numbers.split(None, _USED + 1)
+                del columns[_EACH_WAY:_SENT]
+                counted = list(map(int, columns[: 2 * _EACH_WAY]))
+                if len(columns) <= 2 * _EACH_WAY or min(counted) < 0 or max(counted) > MAX_NUMBER:
+                    raise ValueError(columns)
+            except ValueError:
+                miss(values, reasons, keys, garbled(self._dev.path, name + b":" + numbers).reason)
+                continue
+            values.update(zip(keys, counted, strict=True))
+        return Reading(values, reasons)
 
 
 def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:

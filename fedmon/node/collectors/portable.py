@@ -10,7 +10,7 @@ import psutil
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, series
-from fedmon.node.collectors import agent, cpu, disk, filesystem, load, memory, network
+from fedmon.node.collectors import activity, agent, cpu, disk, filesystem, frequency, load, memory, network, temperature
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why, why
 from fedmon.node.collectors.mounts import Mounts, choose_mounts
 
@@ -23,13 +23,20 @@ class PortableCollector:
     A metric that ``read`` does not give on this system is reported as unsupported.
     """
 
-    def __init__(self, name: str, metrics: tuple[str, ...], read: Callable[[], Values]) -> None:
-        self._name, self._metrics, self._read = name, metrics, read
+    def __init__(
+        self, name: str, metrics: tuple[str, ...], read: Callable[[], Values], *, lane: Lane = Lane.FAST
+    ) -> None:
+        self._name, self._metrics, self._read, self._lane = name, metrics, read, lane
 
     @property
     def name(self) -> str:
         """Return the word under which this collector is reported."""
         return self._name
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often this group is read."""
+        return self._lane
 
     def collect(self, _now: Instant) -> Reading:
         """Read the group once."""
@@ -98,6 +105,9 @@ def portable_collectors(*, counts: Callable[[], Mapping[str, float | None]] | No
         filesystem.FilesystemCollector(read_mounts=_mounts),
         PortableCollector("disk", disk.METRICS, _disk),
         PortableCollector("network", network.METRICS, _network),
+        PortableCollector("temperature", temperature.METRICS, _temperature, lane=Lane.MEDIUM),
+        PortableCollector("frequency", frequency.METRICS, _frequency, lane=Lane.MEDIUM),
+        PortableCollector("paging", tuple(activity.VMSTAT), _paging, lane=Lane.MEDIUM),
         PortableCollector("uptime", (load.UPTIME,), _uptime),
         PortableCollector("agent", (agent.CPU, agent.RSS), own_cost),
     ]
@@ -117,14 +127,37 @@ def _memory() -> Values:
     values: Values = {
         "host_memory_total_bytes": main.total,
         "host_memory_available_bytes": main.available,
+        "host_memory_used_bytes": max(0, main.total - main.available),
         "host_memory_free_bytes": main.free,
         "host_swap_total_bytes": swap.total,
         "host_swap_used_bytes": swap.used,
     }
-    for metric, field in (("host_memory_buffers_bytes", "buffers"), ("host_memory_cached_bytes", "cached")):
+    for field in ("buffers", "cached", "shared", "slab"):
+        metric = f"host_memory_{field}_bytes"
         if hasattr(main, field):
             values[metric] = getattr(main, field)
     return values
+
+
+def _paging() -> Values:
+    swap = psutil.swap_memory()
+    return {"host_swap_in_bytes_total": swap.sin, "host_swap_out_bytes_total": swap.sout}
+
+
+def _temperature() -> Values:
+    """Return what psutil tells, which is nothing on systems where it has no such functions."""
+    values: Values = {}
+    for chip, sensors in psutil.sensors_temperatures().items():
+        for number, sensor in enumerate(sensors, 1):
+            values[series(temperature.TEMPERATURE, chip=chip, sensor=sensor.label or f"temp{number}")] = sensor.current
+    return values
+
+
+def _frequency() -> Values:
+    each = [core.current * 1_000_000 for core in psutil.cpu_freq(percpu=True) if core.current > 0]
+    if not each:
+        raise CollectorUnavailableError(Why.UNSUPPORTED, "psutil tells no frequency on this system")
+    return dict(zip(frequency.METRICS, (round(sum(each) / len(each)), round(min(each)), round(max(each))), strict=True))
 
 
 def _load() -> Values:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why, why
+from fedmon.node.collectors.sysfs import READ_FLAGS
 
 _FIRST_READ_BYTES = 16_384
 _MAX_BYTES = 4_194_304
@@ -20,6 +21,11 @@ class ProcFile:
     def __init__(self, path: Path, *, size_bytes: int = _FIRST_READ_BYTES) -> None:
         self._path, self._size = path, size_bytes
         self._fd: int | None = None
+
+    @property
+    def path(self) -> Path:
+        """Return the path, for reasons."""
+        return self._path
 
     def head(self) -> bytes:
         """Return what one read gives: enough for a file that the kernel makes in one piece, or for its first line.
@@ -56,7 +62,7 @@ class ProcFile:
 
     def _descriptor(self) -> int:
         if self._fd is None:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(self._path, READ_FLAGS)
         return self._fd
 
     def _unavailable(self, error: OSError) -> CollectorUnavailableError:

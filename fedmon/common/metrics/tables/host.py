@@ -5,6 +5,9 @@ from __future__ import annotations
 from fedmon.common.metrics.metric import Metric, Unit, rows
 
 _STAT = "/proc/stat, first line"
+_CORES = "/proc/stat, the lines of single CPUs"
+_ACTIVITY = "/proc/stat"
+_VMSTAT = "/proc/vmstat"
 _MEMINFO = "/proc/meminfo"
 _LOADAVG = "/proc/loadavg"
 _DISKSTATS = "/proc/diskstats"
@@ -31,14 +34,30 @@ ROWS: list[Metric] = [
     ),
     *rows("/sys/devices/system/cpu/online", Unit.COUNT, {"host_cpu_count": "Logical CPUs that are online."}),
     *rows(
+        _CORES,
+        Unit.RATIO,
+        {"host_cpu_core_busy_ratio": "Busy share of one CPU since the previous sample; with `per_core` only."},
+        labels=("cpu",),
+    ),
+    *rows(
+        _CORES,
+        Unit.SECONDS,
+        {"host_cpu_core_seconds_total": "Time that one CPU spent in a mode; with `per_core` only, and up to 64 CPUs."},
+        labels=("cpu", "mode"),
+    ),
+    *rows(
         _MEMINFO,
         Unit.BYTES,
         {
             "host_memory_total_bytes": "Memory that the system has.",
             "host_memory_available_bytes": "Memory that programs can still get without swapping.",
+            "host_memory_used_bytes": "Memory in use: what is not available to programs without swapping.",
             "host_memory_free_bytes": "Memory that nothing uses, not even as a cache.",
             "host_memory_buffers_bytes": "Memory that holds raw disk blocks.",
             "host_memory_cached_bytes": "Memory that holds file contents, shared memory included.",
+            "host_memory_dirty_bytes": "Cached file contents that wait to be written.",
+            "host_memory_shared_bytes": "Memory of tmpfs and shared between processes; part of the cached one.",
+            "host_memory_slab_bytes": "Memory that the kernel uses for its own objects.",
             "host_swap_total_bytes": "Swap space that the system has; 0 where swap is off.",
             "host_swap_used_bytes": "Swap space in use.",
         },
@@ -50,6 +69,8 @@ ROWS: list[Metric] = [
             "host_load1": "Processes running or waiting for CPU or disk, averaged over 1 minute.",
             "host_load5": "Processes running or waiting for CPU or disk, averaged over 5 minutes.",
             "host_load15": "Processes running or waiting for CPU or disk, averaged over 15 minutes.",
+            "host_threads": "Threads that there are.",
+            "host_threads_runnable": "Threads that run or wait for a CPU at this instant.",
         },
     ),
     *rows(
@@ -107,6 +128,34 @@ ROWS: list[Metric] = [
             "host_network_transmit_dropped_total": "Packets dropped before they were sent.",
         },
         labels=("interface",),
+    ),
+    *rows(
+        _ACTIVITY,
+        Unit.COUNT,
+        {
+            "host_context_switches_total": "Switches of a CPU from one thread to another.",
+            "host_interrupts_total": "Interrupts that were served.",
+            "host_processes_started_total": "Processes and threads that were started.",
+            "host_processes_running": "Threads that run or wait for a CPU at this instant.",
+            "host_processes_blocked": "Threads that wait for a disk at this instant.",
+        },
+    ),
+    *rows(
+        _VMSTAT,
+        Unit.COUNT,
+        {
+            "host_page_faults_total": "Page faults, with and without reading a disk.",
+            "host_page_faults_major_total": "Page faults that had to read a disk.",
+            "host_oom_kills_total": "Processes that the kernel killed because memory ran out.",
+        },
+    ),
+    *rows(
+        _VMSTAT,
+        Unit.BYTES,
+        {
+            "host_swap_in_bytes_total": "Memory read back from swap space.",
+            "host_swap_out_bytes_total": "Memory written to swap space.",
+        },
     ),
     *rows("/proc/uptime", Unit.SECONDS, {"host_uptime_seconds": "Time since the system started."}),
 ]

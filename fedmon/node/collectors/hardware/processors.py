@@ -1,0 +1,124 @@
+"""Sockets, cores, threads, model and caches of the CPUs."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fedmon.node.collectors.base import CollectorUnavailableError, Roots, Why
+from fedmon.node.collectors.hardware.description import Cache
+from fedmon.node.collectors.hardware.microarchitecture import microarchitecture
+from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.sysfs import entries, read_number, read_text
+
+_SIZE = re.compile(r"(\d+)([KMG]?)")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_VENDOR_KEYS = ("vendor_id", "CPU implementer")
+_MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
+
+
+def processors(roots: Roots, found: dict[str, Any], reasons: dict[str, str], notes: dict[str, str]) -> None:
+    """Describe the CPUs by ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
+    cpus = roots.sys / "devices" / "system" / "cpu"
+    try:
+        blocks = cpuinfo(roots.proc / "cpuinfo")
+        unknown = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not tell"
+    except CollectorUnavailableError as error:
+        blocks, unknown = [], error.reason
+    first = blocks[0] if blocks else {}
+    found["vendor"] = _first(first, _VENDOR_KEYS)
+    found["model"] = _first(first, _MODEL_KEYS)
+    found["architecture"] = _architecture(roots, first)
+    for field in ("vendor", "model", "architecture"):
+        if found[field] is None:
+            reasons[field] = unknown
+    found["microarchitecture"] = microarchitecture(first, found["architecture"], reasons, notes)
+    try:
+        names = entries(cpus, r"cpu\d+")
+    except CollectorUnavailableError:
+        names = []
+    found["threads"] = len(names) or len(blocks) or None
+    places: set[tuple[object, object]] = {
+        place for name in names if (place := _place(cpus / name / "topology")) is not None
+    }
+    if not places:
+        told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
+        places = {(block["physical id"], block["core id"]) for block in told}
+    found["cores"] = len(places) or None
+    found["sockets"] = len({socket for socket, _ in places}) or None
+    found["caches"] = _caches(cpus, names) or None
+    untold = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
+    for field, where in (("threads", ""), ("cores", "/topology"), ("sockets", "/topology"), ("caches", "/cache")):
+        if found[field] is None:
+            reasons[field] = untold + where
+
+
+def cpuinfo(path: Path) -> list[dict[str, str]]:
+    """Return the blocks of ``cpuinfo``, one for each CPU that is on. Raises CollectorUnavailableError."""
+    blocks: list[dict[str, str]] = []
+    block: dict[str, str] = {}
+    for line in ProcFile(path, size_bytes=65_536).read().decode(errors="replace").splitlines():
+        key, colon, value = line.partition(":")
+        if key.strip() == "processor" or not blocks:
+            block = {}
+            blocks.append(block)
+        if colon:
+            block[key.strip()] = value.strip()
+    return [block for block in blocks if "processor" in block]
+
+
+def _first(block: dict[str, str], keys: tuple[str, ...]) -> str | None:
+    return next((block[key] for key in keys if block.get(key)), None)
+
+
+def _architecture(roots: Roots, block: dict[str, str]) -> str | None:
+    if not roots.simulated:
+        return platform.machine()
+    if " lm " in f" {block.get('flags', '')} ":
+        return "x86_64"
+    return "aarch64" if "CPU implementer" in block else None
+
+
+def _place(topology: Path) -> tuple[int, int] | None:
+    """Return socket and core of a CPU; None where the kernel does not tell, as of one that is off."""
+    try:
+        return read_number(topology / "physical_package_id"), read_number(topology / "core_id")
+    except CollectorUnavailableError:
+        return None
+
+
+def _caches(cpus: Path, names: list[str]) -> list[Cache]:
+    """Count the caches, each of which all CPUs that share it list."""
+    seen: set[tuple[int, str, int | None, str]] = set()
+    for name in names:
+        folder = cpus / name / "cache"
+        try:
+            for index in entries(folder, r"index\d+"):
+                cache = folder / index
+                level, kind = read_number(cache / "level"), read_text(cache / "type")
+                seen.add((level, kind, _size(cache / "size"), _shared(cache, name)))
+        except CollectorUnavailableError:
+            continue
+    counted = Counter((level, kind, size) for level, kind, size, _ in seen)
+    return [
+        Cache(level=level, kind=kind, size_bytes=size, count=count)
+        for (level, kind, size), count in sorted(counted.items(), key=lambda each: (each[0][0], each[0][1]))
+    ]
+
+
+def _shared(cache: Path, name: str) -> str:
+    try:
+        return read_text(cache / "shared_cpu_list")
+    except CollectorUnavailableError:
+        return name
+
+
+def _size(path: Path) -> int | None:
+    try:
+        match = _SIZE.fullmatch(read_text(path))
+    except CollectorUnavailableError:
+        return None
+    return int(match[1]) * _UNITS[match[2]] if match else None
