@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 STOP_WAITS_S = 1.0
 LANE_BYTES = 16 * 1024 * 1024
+"""Of memory, by what the entries are said to weigh."""
 
 
 class Subscription:
@@ -44,9 +45,12 @@ class Dispatcher:
     What is plenty (samples, logs) is dropped and counted when callbacks are too slow; the rest has a lane of its own.
     """
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: Tally, *, on_room: Callable[[], None] | None = None) -> None:
         self._tally = tally
-        self._lanes: Lanes[tuple[Subscription, Iterable[Any], Callable[[], None] | None]] = Lanes(lane_bytes=LANE_BYTES)
+        # One at a time: what is urgent waits for one slow batch, and what was taken is not beyond the bound.
+        self._lanes: Lanes[tuple[Subscription, Iterable[Any], Callable[[], None] | None]] = Lanes(
+            lane_bytes=LANE_BYTES, bulk_at_once=1, on_room=on_room
+        )
         self._thread = threading.Thread(target=self._run, name="fedmon-callbacks", daemon=True)
 
     def start(self) -> None:
@@ -58,6 +62,10 @@ class Dispatcher:
         self._lanes.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(STOP_WAITS_S)
+
+    def has_room(self) -> bool:
+        """Tell whether what is plenty is taken now; after a no, ``on_room`` is called when it is again."""
+        return self._lanes.has_room()
 
     def call(
         self,

@@ -28,6 +28,7 @@ from fedmon.researcher.asking import checked_timeout
 from fedmon.researcher.calls import ask, ask_pages
 from fedmon.researcher.dispatcher import Subscription
 from fedmon.researcher.forgetting import Forgotten, forget
+from fedmon.researcher.leases import Wish
 from fedmon.researcher.logs import LogStream
 from fedmon.researcher.machinery import EVENTS
 from fedmon.researcher.monitor import LiveSample, Watch
@@ -40,6 +41,7 @@ from fedmon.researcher.submitting import question, submission
 
 if TYPE_CHECKING:
     from fedmon.common.training_plan import TrainingPlan
+    from fedmon.researcher.record import Record
 
     Plan = str | Path | type[TrainingPlan] | TrainingPlan
 
@@ -217,23 +219,51 @@ class Federation:
     ) -> Watch:
         """Watch live metrics: by callback, or by iterating over what is returned, until it is closed.
 
-        ``interval_s`` is the pace that we wish for (null: each owner's), ``metrics`` names of metrics with ``*``
-        and
-        ``?``. With ``ordered`` no sample comes after a newer one of its stream: what arrives late is left out.
+        ``interval_s`` is the pace that we wish for (null: each owner's), ``metrics`` names of metrics with ``*`` and
+        ``?``. It begins with the first sample heard. What is missed from then on is asked for again, and comes marked
+        ``late``; with ``ordered`` newer samples of its stream wait for it, until it is there or known to be lost.
         """
-        parts = self.parts
-        named = node_ids(nodes)
-        watch = Watch(
-            callback,
+        parts, named = self.parts, node_ids(nodes)
+        wish = Wish(
             nodes=None if named is None else frozenset(named),
             interval_s=None if interval_s is None else checked_timeout(interval_s),
+        )
+        watch = Watch(
+            callback,
+            wish=wish,
             metrics=metrics,
             ordered=ordered,
             dispatcher=parts.dispatcher,
-            on_closed=parts.machinery.remove_watch,
+            on_closed=parts.machinery.remove_consumer,
+            inquire=parts.machinery.consumers.inquire,
+            wake=parts.inbox.wake,
         )
-        parts.machinery.add_watch(watch)
+        parts.machinery.add_consumer(watch)
         return watch
+
+    def record(
+        self,
+        path: str | Path,
+        *,
+        nodes: Nodelist = None,
+        metrics: Sequence[str] | None = None,
+        interval_s: float | None = None,
+        history_s: float = 3600.0,
+    ) -> Record:
+        """Keep every sample in a store at ``path`` until what is returned is stopped; see `Record`.
+
+        Of nodes that are not in the store yet it begins ``history_s`` seconds back. Raises StorageError when the store
+        cannot be opened.
+        """
+        from fedmon.researcher.record import begin_record
+
+        named = node_ids(nodes)
+        wish = Wish(
+            nodes=None if named is None else frozenset(named),
+            interval_s=None if interval_s is None else checked_timeout(interval_s),
+            live=False,
+        )
+        return begin_record(self.parts, Path(path), wish=wish, metrics=metrics, history_s=history_s)
 
     def logs(
         self,

@@ -1,10 +1,8 @@
-"""Accounting for every sample of a stream: delivered, or counted as lost."""
+"""Accounting for every sample of a stream: here, missing, or given up."""
 
 from __future__ import annotations
 
 import enum
-
-MAX_MISSING_RANGES = 1_000
 
 
 class Arrival(enum.Enum):
@@ -18,15 +16,41 @@ class Arrival(enum.Enum):
 class GapAccount:
     """The samples of one (node, boot, stream), by their numbers; belongs to one thread.
 
-    The first number heard is where the account begins. A number that is skipped counts as lost until it arrives.
+    It begins with ``begin``, or with the first number heard. Every number from there on is received once, pending
+    (known to exist, not here yet), or lost because it was given up. ``missing`` are the pending ones, as ranges
+    whose end is not included, in order.
     """
 
-    def __init__(self) -> None:
-        self._next: int | None = None
-        self._missing: list[tuple[int, int]] = []
-        self.received = 0
-        self.lost = 0
-        self.repeated = 0
+    def __init__(self, begin: int | None = None) -> None:
+        self._begin = self._next = begin
+        self.missing: list[tuple[int, int]] = []
+        self.received = self.lost = self.repeated = self.pending = 0
+
+    @property
+    def next(self) -> int:
+        """The number after the last one known to exist; 0 before the first."""
+        return self._next or 0
+
+    @property
+    def edge(self) -> int:
+        """The first number that is neither here nor given up."""
+        return self.missing[0][0] if self.missing else self.next
+
+    def begin_back(self, begin: int) -> None:
+        """Let the account begin earlier than it does; what lies between is missing."""
+        if self._begin is None:
+            self._begin = self._next = begin
+        elif begin < self._begin:
+            self.missing.insert(0, (begin, self._begin))
+            self.pending += self._begin - begin
+            self._begin = begin
+
+    def exists(self, end: int) -> None:
+        """Note that every number below ``end`` exists; those not heard of so far are missing."""
+        if self._next is None or end <= self._next:
+            return
+        self._miss(self._next, end)
+        self._next = end
 
     def arrived(self, first: int, length: int) -> list[tuple[int, int, Arrival]]:
         """Account for samples ``first`` to ``first + length - 1``.
@@ -37,33 +61,53 @@ class GapAccount:
             return []
         end = first + length
         if self._next is None:
-            self._next = first
-        parts: list[tuple[int, int, Arrival]] = []
-        if first < self._next:
-            parts = self._late(first, min(end, self._next))
-            if end > self._next:
-                parts.append((self._next - first, end - self._next, Arrival.NEXT))
-        else:
-            if first > self._next:
-                self.lost += first - self._next
-                self._missing.append((self._next, first))
-                del self._missing[:-MAX_MISSING_RANGES]
-            parts = [(0, length, Arrival.NEXT)]
-        self._next = max(self._next, end)
+            self._begin = self._next = first
+        if first >= self._next:
+            self.exists(first)
+            self._next = end
+            self.received += length
+            return [(0, length, Arrival.NEXT)]
+        parts = self._late(first, min(end, self._next))
+        if end > self._next:
+            parts.append((self._next - first, end - self._next, Arrival.NEXT))
+            self._next = end
         for _offset, count, arrival in parts:
             if arrival is Arrival.REPEATED:
                 self.repeated += count
             else:
                 self.received += count
-                self.lost -= count if arrival is Arrival.LATE else 0
         return parts
+
+    def refilled(self, first: int, length: int) -> list[tuple[int, int]]:
+        """Account for samples that were pulled; returns the parts that were missing, as (offset, length)."""
+        parts = self._late(first, first + length)
+        late = [(offset, count) for offset, count, arrival in parts if arrival is Arrival.LATE]
+        self.received += sum(count for _offset, count in late)
+        return late
+
+    def give_up(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Declare lost what is missing from ``first`` up to ``end``, which is not included; returns those ranges."""
+        pieces = [
+            (first + offset, first + offset + count)
+            for offset, count, arrival in self._late(first, end)
+            if arrival is Arrival.LATE
+        ]
+        self.lost += sum(high - low for low, high in pieces)
+        return pieces
+
+    def _miss(self, low: int, high: int) -> None:
+        self.pending += high - low
+        if self.missing and self.missing[-1][1] == low:
+            self.missing[-1] = (self.missing[-1][0], high)
+        else:
+            self.missing.append((low, high))
 
     def _late(self, first: int, end: int) -> list[tuple[int, int, Arrival]]:
         """Take the numbers from the missing ranges; what is not missing was there before."""
         parts: list[tuple[int, int, Arrival]] = []
         left: list[tuple[int, int]] = []
         at = first
-        for low, high in self._missing:
+        for low, high in self.missing:
             from_, to = max(low, first), min(high, end)
             if from_ >= to:
                 left.append((low, high))
@@ -71,9 +115,10 @@ class GapAccount:
             if from_ > at:
                 parts.append((at - first, from_ - at, Arrival.REPEATED))
             parts.append((from_ - first, to - from_, Arrival.LATE))
+            self.pending -= to - from_
             at = to
             left.extend(piece for piece in ((low, from_), (to, high)) if piece[0] < piece[1])
-        self._missing = left
+        self.missing = left
         if at < end:
             parts.append((at - first, end - at, Arrival.REPEATED))
         return parts

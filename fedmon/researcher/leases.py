@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,10 +18,14 @@ RENEW_EVERY_S = 10.0
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What one watcher wants: of which nodes (null for all), and how often (null for each node's own pace)."""
+    """What one watcher wants: of which nodes (null for all), and how often (null for each node's own pace).
+
+    ``live`` asks for each sample at once, and not for batches.
+    """
 
     nodes: frozenset[NodeId] | None
     interval_s: float | None
+    live: bool = True
 
 
 class Leases:
@@ -40,7 +45,7 @@ class Leases:
         before, self._wishes = self._wishes, tuple(wishes)
         gone = self._nobody_watches(before)
         if gone is not None:
-            self._tell("stop", sorted(gone) or None, None)
+            self._tell("stop", sorted(gone) or None, ())
         self._due_at = None
         self.renew(now)
 
@@ -55,15 +60,15 @@ class Leases:
         self._forget_told()
         everybody = [wish for wish in self._wishes if wish.nodes is None]
         if everybody:
-            self._tell("start", None, _smallest(everybody))
+            self._tell("start", None, everybody)
         for node_id in sorted({node for wish in self._wishes for node in wish.nodes or ()}):
-            self._tell("start", [node_id], _smallest(self._wishes_for(node_id)))
+            self._tell("start", [node_id], self._wishes_for(node_id))
 
-    def node_came_up(self, node_id: NodeId) -> None:
-        """Ask a node that has just come up for its lease; it remembers none of before."""
+    def ask(self, node_id: NodeId) -> None:
+        """Ask one node for its lease now: it has just come up, or what it keeps is to be known."""
         wishes = self._wishes_for(node_id)
         if wishes:
-            self._tell("start", [node_id], _smallest(wishes))
+            self._tell("start", [node_id], wishes)
 
     def due_at(self) -> float | None:
         """Return when `renew` is to be called next, on the monotonic clock."""
@@ -81,16 +86,19 @@ class Leases:
         watched = {node for wish in self._wishes for node in wish.nodes or ()}
         return {node for wish in before for node in wish.nodes or ()} - watched or None
 
-    def _tell(self, action: str, nodes: list[NodeId] | None, interval_s: float | None) -> None:
-        fields = {"interval_s": interval_s, "lease_s": LEASE_S} if action == "start" else {}
+    def _tell(self, action: str, nodes: list[NodeId] | None, wishes: Sequence[Wish]) -> None:
+        fields: dict[str, Any] = {}
+        if action == "start":
+            live = any(wish.live for wish in wishes)
+            fields = {"interval_s": _smallest(wishes), "lease_s": LEASE_S, "live": live}
         request = self._asker.request(Monitor, action=action, **fields)
         self._told.append(self._asker.tell(request, nodes, on_answer=self._on_answer))
 
     def _forget_told(self) -> None:
         told, self._told = self._told, []
         for waiting in told:
-            self._pending.close(waiting, taken=True)
+            self._pending.forget(waiting)
 
 
-def _smallest(wishes: list[Wish]) -> float | None:
+def _smallest(wishes: Sequence[Wish]) -> float | None:
     return min((wish.interval_s for wish in wishes if wish.interval_s is not None), default=None)

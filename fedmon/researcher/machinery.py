@@ -13,17 +13,16 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire import topics
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision, Presence
-from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 from fedmon.common.wire.transport import Link, Will
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection
 from fedmon.researcher.decisions import Decisions
 from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
-from fedmon.researcher.leases import Leases
 from fedmon.researcher.logs import Logs, LogStream
-from fedmon.researcher.monitor import Watch
 from fedmon.researcher.pending import Pending, Verdict, Waiting
+from fedmon.researcher.refill_consumers import Consumer, Consumers
 from fedmon.researcher.replies import Replies
 from fedmon.researcher.roster import Change, Instant, Roster
 from fedmon.researcher.settling import Settling
@@ -63,11 +62,9 @@ class Machinery:
         self._marker = b""
         self._greeting: Waiting | None = None
         self._was_connected = False
-        self._leases = Leases(asker, pending, self._on_lease_answer)
+        self.consumers = Consumers(asker, pending)
         self._logs = Logs(dispatcher)
         self._lock = threading.Lock()
-        self._watches: tuple[Watch, ...] = ()
-        self._wishes_changed = False
         self._subscriptions: dict[str, tuple[Subscription, ...]] = dict.fromkeys(EVENTS, ())
         self._stale_at = 0.0
         self._clearing: dict[NodeId, threading.Event] = {}
@@ -94,19 +91,15 @@ class Machinery:
         for subscription in self._subscriptions[event]:
             self._dispatcher.call(subscription, (value,), urgent=True)
 
-    def add_watch(self, watch: Watch) -> None:
-        """Begin to hand samples to a watch, and to hold leases for it."""
-        with self._lock:
-            self._watches += (watch,)
-            self._wishes_changed = True
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Begin to hand samples to a watch or a record, and to hold leases for it."""
+        self.consumers.add(consumer)
         self._want()
         self._wake()
 
-    def remove_watch(self, watch: Watch) -> None:
-        """End what `add_watch` began."""
-        with self._lock:
-            self._watches = tuple(one for one in self._watches if one is not watch)
-            self._wishes_changed = True
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """End what `add_consumer` began."""
+        self.consumers.remove(consumer)
         self._want()
         self._wake()
 
@@ -123,9 +116,9 @@ class Machinery:
         self._want()
 
     def close_all(self) -> None:
-        """End every watch and every listener."""
-        for watch in self._watches:
-            watch.close()
+        """End every watch, every record and every listener."""
+        for consumer in self.consumers.all:
+            consumer.close()
         for stream in self._logs.streams:
             stream.remove()
 
@@ -137,13 +130,13 @@ class Machinery:
         """
         if not self._connection.is_connected:
             return None
-        self._leases.change((), time.monotonic())
+        self.consumers.farewell(time.monotonic())
         return Will(topic=self._marker_topic, payload=b"end", qos=1, retain=False)
 
     def _want(self) -> None:
         with self._lock:
             dialect = self._dialect
-            filters = _filters([watch.wish.nodes for watch in self._watches], dialect.metrics_filter)
+            filters = _filters([consumer.wish.nodes for consumer in self.consumers.all], dialect.metrics_filter)
             if self._subscriptions["telemetry"]:
                 filters = {dialect.metrics_filter(None)}
             filters |= _filters([stream.nodes for stream in self._logs.streams], dialect.logs_filter)
@@ -162,10 +155,10 @@ class Machinery:
             if self._greeting is not None:
                 self._pending.close(self._greeting, taken=True)
             self._greeting = self._asker.tell(self._asker.request(Ping), None)
-            self._wishes_changed = True
         else:
             self._settling.interrupt()
             self.settled.clear()
+        self.consumers.link(up=link.up)
         if self._was_connected or not link.up:
             for waiting in self._pending.all_open():
                 waiting.ask_all_again()
@@ -180,6 +173,9 @@ class Machinery:
         """Give a reply to who waits for it, or keep it."""
         verdict, waiting = self._pending.match(reply)
         match verdict:
+            case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply):
+                # Nobody takes up these later: what is missing is asked for anew.
+                self._tally.count("late answers about metrics", quiet=True)
             case Verdict.MATCHED if waiting is not None and waiting.kept:
                 self._replies.watch(waiting)
             case Verdict.LATE | Verdict.UNKNOWN if waiting is None or waiting.kept:
@@ -225,8 +221,7 @@ class Machinery:
         self._heard(NodeId(telemetry.node_id), revives=False)
         batch = telemetry if isinstance(telemetry, SampleBatch) else self._dialect.samples_of(telemetry)
         if batch is not None:
-            for watch in self._watches:
-                watch.take(batch, size_bytes)
+            self.consumers.heard(batch, size_bytes)
         for subscription in self._subscriptions["telemetry"]:
             self._dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=size_bytes)
 
@@ -242,15 +237,12 @@ class Machinery:
             self.settled.set()
             for waiting in self._pending.all_open():
                 waiting.wake()
-        if self._wishes_changed:
-            self._wishes_changed = False
-            self._leases.change((watch.wish for watch in self._watches), now)
-        self._leases.renew(now)
+        self.consumers.tick(now)
         if now >= self._stale_at:
             self._stale_at = now + LOOK_FOR_STALE_EVERY_S
             for node in self._roster.newly_stale(Instant.now()):
                 self.tell("presence", node)
-        dues = [self._stale_at, self._settling.due_at(), self._leases.due_at()]
+        dues = [self._stale_at, self._settling.due_at(), self.consumers.due_at()]
         return max(0.0, min(due for due in dues if due is not None) - now)
 
     # --- what follows ------------------------------------------------------------------------------------------------
@@ -264,6 +256,7 @@ class Machinery:
         self._clearing.pop(node_id, None)
 
     def _heard(self, node_id: NodeId, *, revives: bool) -> None:
+        self.consumers.node_heard(node_id)
         change = self._roster.heard(node_id, now=Instant.now(), revives=revives)
         if change is not None:
             self._changed(change)
@@ -274,12 +267,8 @@ class Machinery:
         if change.came_up:
             for waiting in self._pending.all_open():
                 waiting.urge(change.node.node_id)
-            self._leases.node_came_up(change.node.node_id)
+            self.consumers.node_came_up(change.node.node_id)
         self.tell("presence", change.node)
-
-    def _on_lease_answer(self, reply: Reply) -> None:
-        for watch in self._watches:
-            watch.answered(reply)
 
 
 def _filters(choices: list[frozenset[NodeId] | None], of: Callable[[NodeId | None], str]) -> set[str]:

@@ -1,97 +1,105 @@
-"""Watching live metrics: every sample is delivered, or counted as lost."""
+"""Watching live metrics: every sample is handed on, pending, or known to be lost."""
 
 from __future__ import annotations
 
-import fnmatch
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
-import msgspec
-
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.series import metric_name
+from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error
-from fedmon.common.wire.samples import MonitorReply, SampleBatch
+from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
-from fedmon.researcher.gaps import Arrival, GapAccount
 from fedmon.researcher.leases import Wish
+from fedmon.researcher.live_sample import LiveSample, WantedSeries, samples_of
+from fedmon.researcher.refill_follower import Follower
+from fedmon.researcher.refill_line import Want
+
+__all__ = ["HELD_SAMPLES", "LiveSample", "Watch"]
 
 HELD_SAMPLES = 5_000
-KNOWN_SERIES = 10_000
-MAX_STREAMS = 20_000
-
-Stream = tuple[NodeId, int, str]
-
-
-class LiveSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample of one node: ``t`` is its Unix time and ``mono`` its monotonic time, in seconds.
-
-    ``values`` maps a series to its value, null where a reading was missed, and ``reasons`` says why a null is one.
-    ``late`` marks a sample that arrived after newer ones.
-    """
-
-    node_id: NodeId
-    boot: int
-    stream: str
-    seq: int
-    t: float
-    mono: float
-    values: Mapping[str, float | None]
-    reasons: Mapping[str, str] = {}
-    late: bool = False
+HELD_BYTES = 16 * 1024 * 1024
 
 
 class Watch:
     """One watcher of live metrics: a context manager, and an iterator when no callback was given.
 
     Iterating waits for the next sample and ends when the watch is closed. Of samples that nobody takes the newest
-    5,000 are held; ``dropped`` counts the rest. Safe from any thread.
+    5,000 are held, at most 16 MiB of them, and ``dropped`` counts the rest; an ordered watch drops none but asks the
+    nodes again when there is room. Safe from any thread.
     """
 
     def __init__(
         self,
         callback: Callable[[LiveSample], object] | None,
         *,
-        nodes: frozenset[NodeId] | None,
-        interval_s: float | None,
+        wish: Wish,
         metrics: Sequence[str] | None,
         ordered: bool,
         dispatcher: Dispatcher,
         on_closed: Callable[[Watch], None],
+        inquire: Callable[[NodeId], None],
+        wake: Callable[[], None],
     ) -> None:
-        self.wish = Wish(nodes=nodes, interval_s=interval_s)
+        self.wish = wish
         self.capabilities: dict[NodeId, MonitorReply] = {}
         self.refusals: dict[NodeId, str] = {}
         self.delivered = 0
         self.dropped = 0
         self.closed = False
-        self._ordered, self._dispatcher, self._on_closed = ordered, dispatcher, on_closed
+        self.follower = Follower(self, nodes=wish.nodes, ordered=ordered, start=None, inquire=inquire)
+        self._ordered, self._dispatcher, self._on_closed, self._wake = ordered, dispatcher, on_closed, wake
         self._subscription = Subscription(callback, lambda _: self.close()) if callback is not None else None
-        self._accounts: dict[Stream, GapAccount] = {}
-        self._held: deque[LiveSample] = deque()
+        self._held: deque[tuple[Iterator[LiveSample], int, int]] = deque()
+        self._head: Iterator[LiveSample] = iter(())
+        self._left = self._held_samples = self._held_bytes = 0
+        self._was_full = False
         self._arrived = threading.Condition()
-        self._wanted = None if metrics is None else _Wanted(tuple(metrics))
+        self._wanted = None if metrics is None else WantedSeries(metrics)
 
     @property
     def lost(self) -> int:
-        """How many samples were sent by the nodes and did not arrive."""
-        return sum(account.lost for account in list(self._accounts.values()))
+        """How many samples will not come: their nodes do not have them any more; `losses` says why."""
+        return sum(self.losses.values())
+
+    @property
+    def losses(self) -> Mapping[str, int]:
+        """How many samples were lost, by reason."""
+        return dict(self.follower.losses)
+
+    @property
+    def pending(self) -> int:
+        """How many samples are known to exist and have not come yet."""
+        return self.follower.pending
+
+    @property
+    def refilled(self) -> int:
+        """How many samples were missed at first and asked for again."""
+        return self.follower.refilled
 
     @property
     def repeated(self) -> int:
-        """How many samples arrived more than once."""
-        return sum(account.repeated for account in list(self._accounts.values()))
+        """How many samples arrived more than once; each was handed on once."""
+        return self.follower.repeated
 
     def next(self, timeout_s: float | None = None) -> LiveSample | None:
         """Return the next sample, or null when none came within ``timeout_s`` or the watch was closed."""
         if self._subscription is not None:
             raise TypeError("this watch has a callback; call monitor() without one to iterate")
         with self._arrived:
-            self._arrived.wait_for(lambda: self._held or self.closed, timeout=timeout_s)
-            return self._held.popleft() if self._held else None
+            self._arrived.wait_for(lambda: self._held_samples or self.closed, timeout=timeout_s)
+            if not self._held_samples:
+                return None
+            sample = self._pop()
+            room_again = self._was_full and self._has_room(0.5)
+            self._was_full = self._was_full and not room_again
+        if room_again:
+            self._wake()
+        return sample
 
     def __iter__(self) -> Iterator[LiveSample]:
         while (sample := self.next()) is not None:
@@ -116,85 +124,60 @@ class Watch:
 
     # --- called on the thread of the inbox ---------------------------------------------------------------------------
 
-    def take(self, batch: SampleBatch, size_bytes: int) -> None:
-        """Account for a batch, and hand its samples on."""
-        node_id = NodeId(batch.node_id)
-        if self.closed or (self.wish.nodes is not None and node_id not in self.wish.nodes):
-            return
-        stream = (node_id, batch.boot, batch.stream)
-        account = self._accounts.get(stream)
-        if account is None:
-            if len(self._accounts) >= MAX_STREAMS:
-                self._accounts.pop(next(iter(self._accounts)))
-            account = self._accounts[stream] = GapAccount()
-        for offset, count, arrival in account.arrived(batch.seq, len(batch.t)):
-            if arrival is Arrival.NEXT or (arrival is Arrival.LATE and not self._ordered):
-                self._hand_on(batch, offset, count, late=arrival is Arrival.LATE, size_bytes=size_bytes)
-            elif arrival is Arrival.LATE:
-                self.dropped += count
+    def heard(self, batch: Batch, size_bytes: int) -> None:
+        """Take a live batch."""
+        if not self.closed:
+            self.follower.heard(batch, size_bytes)
 
     def answered(self, reply: Reply) -> None:
-        """Note what a node said about the lease."""
+        """Note what a node said about the lease, and what it keeps."""
         node_id = NodeId(reply.node_id)
         if isinstance(reply, MonitorReply) and reply.success:
             self.capabilities[node_id] = reply
             self.refusals.pop(node_id, None)
         elif isinstance(reply, Error | MonitorReply):
             self.refusals[node_id] = reply.reason
+        self.follower.answered(reply, time.monotonic())
 
-    def _hand_on(self, batch: SampleBatch, offset: int, count: int, *, late: bool, size_bytes: int) -> None:
-        samples = self._samples(batch, offset, count, late=late)
-        if self._subscription is None:
-            with self._arrived:
-                self._held.extend(samples)
-                while len(self._held) > HELD_SAMPLES:
-                    self._held.popleft()
-                    self.dropped += 1
-                self._arrived.notify_all()
+    def has_room(self) -> bool:
+        """Tell whether samples may be put; see `Sink`."""
+        if self._subscription is not None:
+            return self._dispatcher.has_room()
+        if not self._ordered:
+            return True
+        with self._arrived:
+            self._was_full = not self._has_room(0.5 if self._was_full else 1.0)
+            return not self._was_full
+
+    def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
+        """Hand samples on; see `Sink`."""
+        samples, count = samples_of(batch, self._wanted, late=late), len(batch.t)
+        if self._subscription is not None:
+            self._dispatcher.call(self._subscription, samples, urgent=False, size_bytes=size_bytes)
             self.delivered += count
-        elif self._dispatcher.call(self._subscription, samples, urgent=False, size_bytes=size_bytes):
+            return
+        with self._arrived:
+            self._held.append((samples, count, size_bytes))
+            self._held_samples += count
+            self._held_bytes += size_bytes
             self.delivered += count
-        else:
-            self.dropped += count
+            while not self._ordered and not self._has_room(1.0) and self._held_samples > count:
+                self._pop()
+                self.dropped += 1
+                self.delivered -= 1
+            self._arrived.notify_all()
 
-    def _samples(self, batch: SampleBatch, offset: int, count: int, *, late: bool) -> Iterator[LiveSample]:
-        """Take the batch apart, on the thread that uses the samples: columns need a tenth of their memory."""
-        columns = self._wanted.of(batch.m) if self._wanted is not None else batch.m
-        names, node_id = tuple(columns), NodeId(batch.node_id)
-        rows = list(zip(*columns.values(), strict=True))
-        for number in range(offset, offset + count):
-            values = dict(zip(names, rows[number], strict=True)) if rows else {}
-            yield LiveSample(
-                node_id=node_id,
-                boot=batch.boot,
-                stream=batch.stream,
-                seq=batch.seq + number,
-                t=batch.t[number],
-                mono=batch.mono[number],
-                values=values,
-                reasons={
-                    name: batch.reasons[name] for name in batch.reasons if name in values and values[name] is None
-                },
-                late=late,
-            )
+    def lost_for_good(self, want: Want, reason: str) -> None:
+        """Hear that samples will not come; the follower has counted them."""
 
+    def _has_room(self, share: float) -> bool:
+        return self._held_samples <= share * HELD_SAMPLES and self._held_bytes <= share * HELD_BYTES
 
-class _Wanted:
-    """Chooses series by the name of their metric, or by their whole name with labels, with ``*`` and ``?``."""
-
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        self._patterns = patterns
-        self._known: dict[str, bool] = {}
-
-    def of(self, columns: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
-        return {series: column for series, column in columns.items() if self._is_wanted(series)}
-
-    def _is_wanted(self, series: str) -> bool:
-        known = self._known.get(series)
-        if known is None:
-            if len(self._known) > KNOWN_SERIES:
-                self._known.clear()
-            names = (series, metric_name(series))
-            known = any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self._patterns)
-            self._known[series] = known
-        return known
+    def _pop(self) -> LiveSample:
+        """Take the oldest sample, of which there is one."""
+        if not self._left:
+            self._head, self._left, size_bytes = self._held.popleft()
+            self._held_bytes -= size_bytes
+        self._left -= 1
+        self._held_samples -= 1
+        return next(self._head)

@@ -49,7 +49,7 @@ class Parts:
         self.pending = Pending(new_id())
         self.dialect = self._spoken(settings.wire)
         self.roster = Roster(announced=self.dialect.announced)
-        self.dispatcher = Dispatcher(self.tally)
+        self.dispatcher = Dispatcher(self.tally, on_room=self._wake)
         self.replies = Replies(queue, tally=self.tally)
         self.connection = Connection(
             settings.broker,

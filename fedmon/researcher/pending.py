@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from types import UnionType
 
 import msgspec
 
@@ -28,17 +29,17 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatus,
     TrainingPlanStatusReply,
 )
-from fedmon.common.wire.samples import MonitorReply
+from fedmon.common.wire.samples import MonitorReply, SamplesReply
 
 REMEMBERED_REQUESTS = 1_000
 
-REPLY_KINDS: dict[type[Request], type[Reply]] = {
+REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
     Ping: Pong,
     ListDatasets: ListReply,
     SearchDatasets: SearchReply,
     Approval: ApprovalReply,
     TrainingPlanStatus: TrainingPlanStatusReply,
-    Monitor: MonitorReply,
+    Monitor: MonitorReply | SamplesReply,
 }
 
 
@@ -216,6 +217,12 @@ class Pending:
             while len(self._closed) > self._remembered:
                 self._closed.popitem(last=False)
         return answers
+
+    def forget(self, waiting: Waiting) -> None:
+        """End a wait whose replies are of no interest any more, not even late ones."""
+        waiting.end(taken=True)
+        with self._lock:
+            self._open.pop(waiting.id, None)
 
     def match(self, reply: Reply) -> tuple[Verdict, Waiting | None]:
         """Give a reply to the request it belongs to."""

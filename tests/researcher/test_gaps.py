@@ -1,4 +1,4 @@
-"""The account of samples: delivered, or counted as lost."""
+"""The account of samples: received, pending, or lost."""
 
 from __future__ import annotations
 
@@ -13,20 +13,57 @@ def test_the_first_number_heard_is_where_the_account_begins() -> None:
     parts = account.arrived(7, 3)
 
     assert parts == [(0, 3, Arrival.NEXT)]
-    assert (account.received, account.lost, account.repeated) == (3, 0, 0)
+    assert (account.received, account.pending, account.repeated) == (3, 0, 0)
 
 
-def test_skipped_numbers_count_as_lost_until_they_arrive() -> None:
+def test_skipped_numbers_are_pending_until_they_arrive() -> None:
     account = GapAccount()
     account.arrived(0, 2)
     account.arrived(10, 2)
-    lost_before = account.lost
+    pending_before = account.pending
 
     parts = account.arrived(4, 3)
 
-    assert lost_before == 8
+    assert pending_before == 8
     assert parts == [(0, 3, Arrival.LATE)]
-    assert (account.received, account.lost) == (7, 5)
+    assert account.missing == [(2, 4), (7, 10)]
+    assert (account.received, account.pending, account.lost) == (7, 5, 0)
+
+
+def test_what_is_given_up_is_lost_and_what_comes_of_it_later_is_repeated() -> None:
+    account = GapAccount()
+    account.arrived(0, 2)
+    account.arrived(10, 2)
+
+    given_up = account.give_up(0, 5)
+    parts = account.arrived(3, 4)
+
+    assert given_up == [(2, 5)]
+    assert parts == [(0, 2, Arrival.REPEATED), (2, 2, Arrival.LATE)]
+    assert (account.received, account.pending, account.lost) == (6, 3, 3)
+
+
+def test_numbers_told_of_are_missing_until_they_are_pulled() -> None:
+    account = GapAccount()
+    account.arrived(5, 1)
+    account.exists(9)
+
+    parts = account.refilled(4, 4)
+    again = account.refilled(4, 4)
+
+    assert (parts, again) == ([(2, 2)], [])
+    assert (account.missing, account.pending, account.received) == ([(8, 9)], 1, 3)
+
+
+def test_an_account_can_begin_earlier_than_with_what_was_heard_first() -> None:
+    account = GapAccount()
+    account.arrived(5, 2)
+
+    account.begin_back(2)
+    account.begin_back(4)
+
+    assert (account.missing, account.edge, account.pending) == ([(2, 5)], 2, 3)
+    assert account.arrived(1, 2) == [(0, 1, Arrival.REPEATED), (1, 1, Arrival.LATE)]
 
 
 def test_what_was_there_before_is_repeated_and_counts_for_nothing() -> None:
@@ -36,7 +73,7 @@ def test_what_was_there_before_is_repeated_and_counts_for_nothing() -> None:
     parts = account.arrived(3, 4)
 
     assert parts == [(0, 2, Arrival.REPEATED), (2, 2, Arrival.NEXT)]
-    assert (account.received, account.lost, account.repeated) == (7, 0, 2)
+    assert (account.received, account.pending, account.repeated) == (7, 0, 2)
 
 
 def test_a_late_batch_over_two_gaps_is_taken_apart() -> None:
@@ -47,7 +84,7 @@ def test_a_late_batch_over_two_gaps_is_taken_apart() -> None:
     parts = account.arrived(1, 5)
 
     assert parts == [(0, 2, Arrival.LATE), (2, 1, Arrival.REPEATED), (3, 2, Arrival.LATE)]
-    assert (account.received, account.lost, account.repeated) == (7, 0, 1)
+    assert (account.received, account.pending, account.repeated) == (7, 0, 1)
 
 
 def test_an_empty_batch_changes_nothing() -> None:
@@ -57,7 +94,7 @@ def test_an_empty_batch_changes_nothing() -> None:
     assert account.arrived(9, 1) == [(0, 1, Arrival.NEXT)]
 
 
-def test_whatever_is_dropped_doubled_or_swapped_every_number_is_received_once_or_lost() -> None:
+def test_whatever_is_dropped_doubled_or_swapped_every_number_is_received_once_or_pending() -> None:
     chance = random.Random(20261121)
     for _ in range(200):
         batches = [(0, 1)]
@@ -78,5 +115,10 @@ def test_whatever_is_dropped_doubled_or_swapped_every_number_is_received_once_or
                     assert not numbers & received
                     received |= numbers
 
+        pending = account.pending
+        given_up = account.give_up(0, account.next)
+
         assert len(received) == account.received
-        assert sum(batches[-1]) == account.received + account.lost
+        assert sum(batches[-1]) == account.received + pending
+        assert (sum(end - first for first, end in given_up), account.pending) == (pending, 0)
+        assert account.lost == pending
