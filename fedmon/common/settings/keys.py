@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings
 from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.values import (
     MetricsSettings,
     NodeSettings,
@@ -99,12 +100,13 @@ def keys_of(party: Party) -> tuple[Key, ...]:
     url = Key(section="broker", name="url", type=_URL, default=DEFAULT_URL, description=_description(_URL))
     shared = (*_keys("broker", BrokerSettings, without=("hosts", "tls")),)
     own: type[msgspec.Struct] = NodeSettings if party == "node" else ResearcherSettings
-    found = [*_keys(party, own, without=("broker", "policy", "metrics", "energy", "repository")), url, *shared]
+    found = [*_keys(party, own, without=("broker", "policy", "metrics", "energy", "perf", "repository")), url, *shared]
     if party == "node":
         found += [
             *_keys("policy", PolicySettings),
             *_keys("metrics", MetricsSettings),
             *_keys("energy", EnergySettings),
+            *_keys("perf", PerfSettings),
         ]
     return (*found, *_keys("repository", RepositorySettings))
 

@@ -47,6 +47,7 @@ _SECTIONS = {
     "policy": "Whom the node obeys, what it lists to whom, and what leaves it.",
     "metrics": "What the node measures.",
     "energy": "How energy is measured, and what a kilowatt-hour emits.",
+    "perf": "Events of processor and kernel, counted by the program perf (see docs/howtos/perf.md).",
     "repository": "Files too large for a message.",
 }
 _HEADS = {

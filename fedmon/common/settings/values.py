@@ -13,6 +13,7 @@ from fedmon.common.errors import SettingsError
 from fedmon.common.ids import ID_PATTERN, checked_id
 from fedmon.common.settings.broker import BrokerSettings
 from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.secret import read_secret
 
 EVERYBODY = "*"
@@ -139,6 +140,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicySettings = PolicySettings()
     metrics: MetricsSettings = MetricsSettings()
     energy: EnergySettings = EnergySettings()
+    perf: PerfSettings = PerfSettings()
     repository: RepositorySettings = RepositorySettings()
 
     def __post_init__(self) -> None:

@@ -26,8 +26,8 @@ _AGAIN_AFTER_S = 2.0
 class _PerfCollector:
     """What counting the machine and counting a job have in common.
 
-    ``collect`` starts perf's thread when first called, and afterwards only takes what that thread has ready: a series is
-    left out of a sample when perf has ended no interval since the previous one.
+    ``collect`` starts perf's thread when first called, and afterwards only takes what that thread has ready: a series
+    is left out of a sample when perf has ended no interval since the previous one.
     """
 
     name = "perf"
@@ -82,6 +82,7 @@ class _PerfCollector:
 
     def close(self) -> None:
         """End perf and its thread."""
+        self._started = True
         self._session.stop()
 
     def _start(self) -> None:
@@ -122,9 +123,9 @@ class PerfCollector(_PerfCollector):
 class PerfJobCollector(_PerfCollector):
     """Counts the processes of one job; for the stream of that job.
 
-    ``pids`` gives the processes that the job has now; it is called at each tick and must not wait. ``cgroup`` is the folder
-    of the cgroup that holds the job and nothing else; it is preferred where perf sees it and may count it, since it
-    holds whatever the job will start.
+    ``pids`` gives the processes that the job has now; it is called at each tick and must not wait. ``cgroup`` is the
+    folder of the cgroup that holds the job and nothing else; it is preferred where perf sees it and may count it, since
+    it holds whatever the job will start.
     """
 
     def __init__(
@@ -155,9 +156,10 @@ class PerfJobCollector(_PerfCollector):
     def _look(self, now: Instant) -> None:
         if self._job.cgroup is not None:
             return
-        self._job.see(self._pids())
+        pids = self._pids()
+        self._job.see(pids)
         session = self._session
-        waits = session.plan is not None and session.pid is None and session.problem is None
+        waits = bool(pids) and session.plan is not None and session.pid is None and session.problem is None
         if now.mono < self._again_from or not (waits or self._job.uncounted(session.attached_at)):
             return
         self._again_from = now.mono + max(_AGAIN_AFTER_S, 2 * self._source.settings.interval_s)
