@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedmon.common.training_plan import TrainingPlan
+    from fedmon.node.reporter import Reporter
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.requests import Requests
 
-__all__ = ["Federation", "Requests", "TrainingPlan", "__version__"]
+__all__ = ["Federation", "Reporter", "Requests", "TrainingPlan", "__version__"]
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Federation": "fedmon.researcher.federation",
+    "Reporter": "fedmon.node.reporter",
     "Requests": "fedmon.researcher.requests",
     "TrainingPlan": "fedmon.common.training_plan",
 }

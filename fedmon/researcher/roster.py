@@ -12,7 +12,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import CONNECTION_LOST, OTHER_WIRE, Presence
+from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, OTHER_WIRE, Presence
 
 PRESENCE_EVERY_S = 30.0
 STALE_AFTER_S = 3 * PRESENCE_EVERY_S
@@ -250,7 +250,7 @@ class Roster:
                 for node_id, entry in self._entries.items()
                 if entry.state is not NodeState.OFFLINE
                 and not entry.is_stale(now)
-                and OTHER_WIRE not in entry.capabilities
+                and not {OTHER_WIRE, ONLY_TELLS} & set(entry.capabilities)
             }
 
     def get(self, node_id: str, now: Instant) -> Node | None:

@@ -250,6 +250,9 @@ class Presence(Message, frozen=True, kw_only=True, tag="status"):
 OTHER_WIRE = "fedbiomed4"
 """Among the capabilities of a node's presence: it answers on the wire of Fed-BioMed 4.4 and not on this one."""
 
+ONLY_TELLS = "reporter"
+"""Among the capabilities of a presence: this party tells what it measures, and answers nobody."""
+
 AnyReply = (
     Pong
     | ListReply

@@ -1,0 +1,183 @@
+"""A reporter's own connection with the broker: presence, samples, and the end of its scenario as an event."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from collections.abc import Callable
+
+from fedmon import __version__
+from fedmon.common.clock import Deadline, utc_now
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.settings import BrokerSettings
+from fedmon.common.wire import codec, topics
+from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, LogRecord, Presence
+from fedmon.common.wire.transport import Link, Transport, Will
+from fedmon.node.publisher import HOST_STREAM
+from fedmon.node.user_values import STREAM
+
+BACKLOG = 600
+"""Batches that wait for the broker: 100 minutes of ten samples each at 1 Hz."""
+ASK_AGAIN_S = 0.5
+REFRESH_S = 30.0
+CORRECT_S = 2.0
+"""A presence that was just published takes a while to come back."""
+
+
+class BrokerLink:
+    """Keeps the retained presence of one reporter true, and sends its batches in their order.
+
+    Batches wait while there is no connection, at most ``backlog``; the oldest goes first and is counted. ``boot``
+    numbers this run of the reporter, and with ``connections`` (how many there were) its presence. Safe from any thread.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerSettings,
+        *,
+        node_id: str,
+        boot: int,
+        streams: list[str],
+        connections: int = 0,
+        backlog: int = BACKLOG,
+    ) -> None:
+        self._node_id, self._boot, self.connections = node_id, boot, connections
+        self._streams = [HOST_STREAM, *streams, STREAM]
+        self._topic = topics.status(node_id)
+        self._lock = threading.RLock()
+        self._backlog, self._limit = collections.deque[bytes](), backlog
+        self._seen = threading.Condition()
+        self._on_broker = b""
+        self._presence: Presence | None = None
+        self._state = ("online", "")
+        self._refreshed = time.monotonic()
+        self.dropped = 0
+        self._transport = Transport(
+            broker,
+            client_id=node_id,
+            subscriptions=[(self._topic, 0)],
+            on_message=self._on_message,
+            on_link=self._on_link,
+            will=self._will,
+        )
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._transport.start()
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether the connection stands."""
+        return self._transport.is_connected
+
+    def send(self, payload: bytes) -> bool:
+        """Send a batch, or keep it until the connection stands; False when an older one had to go for it."""
+        with self._lock:
+            self._backlog.append(payload)
+            lost = len(self._backlog) > self._limit
+            if lost:
+                self._backlog.popleft()
+                self.dropped += 1
+            self._send_backlog()
+            return not lost
+
+    def refresh(self) -> None:
+        """Say once more who is there; a reader takes a long silence for an end."""
+        with self._lock:
+            if self._presence is not None:
+                self._refreshed = time.monotonic()
+                self._transport.publish(self._topic, codec.encode(self._presence), qos=1, retain=True)
+
+    def keep(self) -> None:
+        """Refresh the presence when it is time, or when the broker shows something else, such as an old will."""
+        with self._lock:
+            now, presence = time.monotonic(), self._presence
+            is_wrong = presence is not None and self._on_broker != codec.encode(presence)
+            if now - self._refreshed >= (REFRESH_S if not is_wrong else CORRECT_S):
+                self.refresh()
+
+    def finish(self, reason: str, timeout_s: float, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Say that the scenario is over, and return whether the broker showed us that it holds this.
+
+        The state of the presence becomes "draining" with the reason, and a log record tells it as an event.
+        """
+        self._state = ("draining", reason)
+        deadline = Deadline(timeout_s)
+        self._announce()
+        record = LogRecord(
+            node_id=self._node_id, boot=self._boot, time=utc_now(), level="INFO", logger="fedmon.reporter", msg=reason
+        )
+        self._transport.publish(topics.log(self._node_id), codec.encode(record), qos=1)
+        while not (deadline.passed() or give_up()):
+            with self._seen:
+                if self._seen.wait_for(self._holds_reason, timeout=min(ASK_AGAIN_S, deadline.left_s())):
+                    return True
+            self.refresh()
+        return self._holds_reason()
+
+    def stop(self, timeout_s: float) -> None:
+        """Say farewell, and end the connection."""
+        with self._lock:
+            self._send_backlog()
+            self.dropped += len(self._backlog)
+            self._backlog.clear()
+            self._presence = None
+        reason = self._state[1] or "stopped"
+        self._transport.stop(timeout_s, farewell=self._as_will("offline", reason))
+
+    def _holds_reason(self) -> bool:
+        try:
+            seen = codec.decode_presence(self._on_broker) if self._on_broker else None
+        except InvalidMessageError:
+            return False
+        return (
+            seen is not None and (seen.state, seen.reason) == self._state and seen.boot == self._boot + self.connections
+        )
+
+    def _announce(self) -> None:
+        with self._lock:
+            self._presence = self._make(*self._state)
+            self.refresh()
+
+    def _make(self, state: str, reason: str) -> Presence:
+        return Presence(
+            node_id=self._node_id,
+            boot=self._boot + self.connections,
+            state=state,  # type: ignore[arg-type]  # one of the three words
+            since=utc_now(),
+            reason=reason,
+            agent_version=__version__,
+            capabilities=[ONLY_TELLS],
+            streams=self._streams,
+        )
+
+    def _as_will(self, state: str, reason: str) -> Will:
+        return Will(topic=self._topic, payload=codec.encode(self._make(state, reason)))
+
+    def _send_backlog(self) -> None:
+        topic = topics.monitoring(self._node_id)
+        while self._backlog and self._transport.is_connected and self._transport.publish(topic, self._backlog[0]):
+            self._backlog.popleft()
+
+    # --- on the connection's threads: they put and return ------------------------------------------------------------
+
+    def _will(self) -> Will:
+        self.connections += 1
+        return self._as_will("offline", CONNECTION_LOST)
+
+    def _on_link(self, link: Link) -> None:
+        if link.up:
+            self._announce()
+            with self._lock:
+                self._send_backlog()
+
+    def _on_message(self, _topic: str, payload: bytes, _retained: bool) -> None:  # noqa: FBT001  # the transport's shape
+        with self._seen:
+            self._on_broker = payload
+            self._seen.notify_all()
+
+
+def new_boot() -> int:
+    """Return a number for this run that is higher than those of all earlier ones: the clock's seconds."""
+    return int(time.time())
