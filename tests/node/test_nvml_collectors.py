@@ -1,0 +1,345 @@
+"""The GPU collectors with their threads: what a tick takes, and what it does when NVML is slow, stuck or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+
+import pynvml
+import pytest
+
+from fedmon.common.clock import Deadline
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.table import METRICS
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading
+from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, nvml_collectors, open_session, queries
+from fedmon.node.collectors.nvml.ahead import ReadAhead
+from fedmon.node.collectors.nvml.collector import GpuCollector
+from fedmon.node.collectors.nvml.lane import LaneReader
+from fedmon.node.collectors.nvml.library import Nvml
+from fedmon.node.collectors.nvml.processes import GpuUse
+from fedmon.node.sampler import Sampler
+from tests.support.nvml import FakeGpu, FakeNvml, process, share
+from tests.support.waiting import wait_until
+
+NOW = Instant(t=1_700_000_000.0, mono=1000.0)
+POWER = 'gpu_power_watts{gpu="0"}'
+
+
+def gpu_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("fedmon-gpu")]
+
+
+def collected(collector: Collector) -> Reading:
+    """Collect until there is a reading."""
+    found: list[Reading] = []
+
+    def read() -> bool:
+        reading = collector.collect(NOW)
+        found.append(reading)
+        return bool(reading.values) and not reading.reasons
+
+    wait_until(read, what=f"a reading of {collector.name}")
+    return found[-1]
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]]:
+    """Collectors over a stand-in, closed at the end."""
+    made: list[tuple[FakeNvml, list[Collector]]] = []
+
+    def make(fake: FakeNvml) -> tuple[NvmlSession, list[Collector]]:
+        session = open_session(Nvml(fake))
+        made.append((fake, nvml_collectors(session)))
+        return session, made[-1][1]
+
+    yield make
+    for fake, collectors in made:
+        fake.release.set()
+        close(collectors)
+    wait_until(lambda: not gpu_threads(), what="the threads to end")
+
+
+def close(collectors: list[Collector]) -> None:
+    for collector in collectors:
+        if isinstance(collector, GpuCollector):
+            collector.close()
+
+
+def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(
+    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
+) -> None:
+    fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
+    session, collectors = opened(fake)
+    got: list[dict[str, float | None]] = []
+    done = threading.Event()
+
+    def keep(_stream: str, sample: object) -> None:
+        got.append(dict(getattr(sample, "values")))  # noqa: B009 - a sample of any stream
+        if len(got) >= 4:
+            done.set()
+
+    with Sampler({"host": collectors}, interval_s=0.2, on_sample=keep, cost_budget_ratio=1.0) as sampler:
+        assert done.wait(5.0)
+        report = sampler.capabilities()
+        energy = session.gpu_energy()
+
+    assert got[0][POWER] == 123.456
+    assert sum(values.get(POWER) is not None for values in got) >= len(got) - 1
+    assert 'gpu_pcie_receive_bytes_per_second{gpu="1"}' in got[0]
+    assert report["gpu_power_watts"] is None
+    assert set(METRICS) & set(report) == {name for name in METRICS if name.startswith("gpu_")}
+    assert energy == {"0": 7000.5, "1": 7000.5}
+    assert [gpu["uuid"] for gpu in session.hardware()] == ["GPU-0", "GPU-1"]
+    assert (fake.calls["nvmlInit"], fake.calls["nvmlShutdown"], fake.running) == (1, 1, 0)
+    assert not gpu_threads()
+
+
+def test_a_reading_is_handed_out_once(opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]) -> None:
+    _, collectors = opened(FakeNvml(FakeGpu()))
+    fast = collectors[0]
+    fast.probe()
+
+    first, second = fast.collect(NOW), fast.collect(NOW)
+
+    assert first.values[POWER] == 123.456
+    assert second.values == dict.fromkeys(first.values)
+    assert set(second.reasons) == set(first.values)
+    assert second.reasons[POWER].startswith("failed: no new reading")
+
+
+def test_a_hanging_call_stops_neither_the_tick_nor_the_other_lanes(
+    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
+) -> None:
+    fake = FakeNvml(FakeGpu())
+    _, collectors = opened(fake)
+    for collector in collectors:
+        collector.probe()
+    fast, counters = collectors[:2]
+    fast.collect(NOW)
+    fake.hang("nvmlDeviceGetPowerUsage")
+    wait_until(lambda: fake.calls["nvmlDeviceGetPowerUsage"] >= 2, what="the call to hang")
+
+    stuck = fast.collect(NOW)
+    other = counters.collect(NOW)
+    fake.hang("")
+    fake.release.set()
+    again = collected(fast)
+
+    assert stuck.values == dict.fromkeys(stuck.values)
+    assert stuck.reasons[POWER].startswith("failed: no ")
+    assert other.values['gpu_ecc_errors_total{gpu="0",counter="volatile",type="corrected"}'] == 0
+    assert again.values[POWER] == 123.456
+
+
+def test_a_call_without_an_answer_is_named_with_the_time_that_it_takes() -> None:
+    release = threading.Event()
+    ahead = ReadAhead(
+        lambda: release.wait(20.0), name="fedmon-gpu-test", max_age_s=0.02, doing=lambda: "nvmlInit of GPU 0"
+    )
+
+    def reason() -> str:
+        with pytest.raises(CollectorUnavailableError) as raised:
+            ahead.take()
+        return raised.value.reason
+
+    first = reason()
+    late = str(wait_until(lambda: (said := reason()).startswith("failed: ") and said, what="the limit to pass"))
+    release.set()
+    ahead.close()
+
+    assert first.startswith("first sample: ")
+    assert re.fullmatch(r"failed: no answer for \d\.\d s: nvmlInit of GPU 0", late)
+
+
+def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    release, reading = threading.Event(), threading.Event()
+
+    def stuck() -> int:
+        reading.set()
+        return int(release.wait(20.0))
+
+    ahead = ReadAhead(stuck, name="fedmon-gpu-test", max_age_s=1.0, doing=lambda: "nvmlInit")
+    ahead.start()
+    assert reading.wait(5.0)
+
+    ahead.close(timeout_s=0.01)
+    release.set()
+
+    assert "fedmon-gpu-test was left behind: it is stuck in nvmlInit" in caplog.text
+    wait_until(lambda: not gpu_threads(), what="the thread to end")
+
+
+def test_a_stale_reading_is_never_handed_out_and_a_fresh_one_once() -> None:
+    numbers = iter(range(1_000_000))
+    stale = ReadAhead(lambda: next(numbers), name="fedmon-gpu-test", max_age_s=0.0)
+    fresh = ReadAhead(lambda: next(numbers), name="fedmon-gpu-test", max_age_s=5.0)
+    taken: list[int] = []
+
+    def take() -> bool:
+        with contextlib.suppress(CollectorUnavailableError):
+            taken.append(fresh.take())
+        return len(taken) >= 4
+
+    try:
+        assert stale.first(Deadline(5.0)) == 0
+        with pytest.raises(CollectorUnavailableError, match="no new reading is finished"):
+            stale.take()
+        wait_until(take, what="four readings")
+    finally:
+        stale.close()
+        fresh.close()
+
+    assert taken == sorted(set(taken))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "not found: nvmlInit: library not found"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not found: nvmlInit: driver not loaded"),
+        (None, "not found: no GPU: NVML lists none"),
+    ],
+)
+def test_without_gpus_every_metric_says_so_and_no_thread_stays(
+    code: int | None, reason: str, opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]
+) -> None:
+    fake = FakeNvml()
+    if code is not None:
+        fake.refuse("nvmlInit", code)
+    session, collectors = opened(fake)
+
+    report = {name: why for collector in collectors for name, why in collector.probe().items()}
+
+    assert report == {name: reason for name in METRICS if name.startswith("gpu_")}
+    wait_until(lambda: not gpu_threads(), what="the threads to end")
+    assert [collector.collect(NOW) for collector in collectors] == [Reading({})] * 4
+    assert not gpu_threads()
+    assert (session.gpu_energy(), session.hardware(), fake.running) == ({}, [], 0)
+    assert len(nvml_collectors(session)) == 1
+
+
+def test_without_the_drivers_library_there_is_nothing_but_a_reason() -> None:
+    if open_session().absent is None:
+        pytest.skip("this machine has NVIDIA's library")
+    session = open_session()
+
+    (absent,) = nvml_collectors(session)
+
+    assert absent.lane is Lane.SLOW
+    assert absent.collect(NOW) == Reading({})
+    assert set(absent.probe()) == {name for name in METRICS if name.startswith("gpu_")}
+    for reason in absent.probe().values():
+        assert reason == "not found: libnvidia-ml.so.1: no NVIDIA driver on this machine"
+    assert JobGpuCollector(session, job_id="7", jobs=dict).collect(NOW) == Reading({})
+    assert set(JobGpuCollector(session, job_id="7", jobs=dict).probe().values()) == {
+        "not found: libnvidia-ml.so.1: no NVIDIA driver on this machine"
+    }
+    assert not gpu_threads()
+
+
+def test_an_nvml_that_cannot_start_now_is_tried_again() -> None:
+    fake = FakeNvml(FakeGpu())
+    end = fake.refuse("nvmlInit", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    session = NvmlSession(Nvml(fake), retry_s=0.0)
+    collectors = nvml_collectors(session)
+    try:
+        refused = collectors[0].probe()
+        end()
+        found = collected(collectors[0])
+    finally:
+        close(collectors)
+
+    assert refused["gpu_power_watts"] == "failed: nvmlInit: lib rm version mismatch"
+    assert found.values[POWER] == 123.456
+    assert fake.running == 0
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------
+
+
+def test_memory_and_multiprocessors_are_summed_over_the_processes_of_a_job() -> None:
+    one, other = FakeGpu("GPU-a"), FakeGpu("GPU-b")
+    other.compute, other.graphics = [process(300, 5)], []
+    one.shares = [share(100, 10, 99), share(9, 11, 1)]
+    session = NvmlSession(Nvml(FakeNvml(one, other)), monotonic=lambda: 0.0)
+    reader = LaneReader(session, queries.FAST, with_processes=True)
+    jobs = {"7": [100, 101, 4711], "8": [300], "9": []}
+    seven, eight, nine = (JobGpuCollector(session, job_id=job, jobs=lambda: jobs) for job in jobs)
+
+    reader.read()
+    first = seven.collect(NOW)
+    one.shares += [share(100, 20, 30), share(100, 21, 40), share(101, 21, 25), share(9, 22, 2), share(101, 23, 255)]
+    reader.read()
+    found = seven.collect(NOW)
+    again = seven.collect(NOW)
+
+    assert first.values['job_gpu_sm_ratio{gpu="0"}'] is None
+    assert found.values == {
+        'job_gpu_processes{gpu="0"}': 2,
+        'job_gpu_memory_bytes{gpu="0"}': 3 << 30,
+        'job_gpu_sm_ratio{gpu="0"}': 0.65,
+    }
+    assert again.values == dict.fromkeys(found.values)
+    assert again.reasons['job_gpu_sm_ratio{gpu="0"}'] == "failed: no new list of the processes on the GPUs"
+    assert eight.collect(NOW).values['job_gpu_memory_bytes{gpu="1"}'] == 5
+    assert nine.collect(NOW) == Reading({})
+
+
+def table_of(gpu: FakeGpu, *, readings: int = 1) -> NvmlSession:
+    """Return a session whose fast lane was read some times."""
+    session = NvmlSession(Nvml(FakeNvml(gpu)), monotonic=lambda: 0.0)
+    reader = LaneReader(session, queries.FAST, with_processes=True)
+    for _ in range(readings):
+        reader.read()
+    return session
+
+
+@pytest.mark.parametrize("sentinel", [None, 2**64 - 1])
+def test_memory_that_the_driver_does_not_tell_is_null_and_not_a_number(sentinel: int | None) -> None:
+    gpu = FakeGpu()
+    gpu.compute, gpu.graphics = [process(100, sentinel), process(101, 7)], []
+
+    found = JobGpuCollector(table_of(gpu), job_id="7", jobs=lambda: {"7": {100, 101}}).collect(NOW)
+
+    key = 'job_gpu_memory_bytes{gpu="0"}'
+    assert (found.values[key], found.values['job_gpu_processes{gpu="0"}']) == (None, 2)
+    assert found.reasons[key] == "unsupported: the driver does not tell the memory of processes"
+
+
+def test_no_sample_means_idle_only_where_the_gpu_is_idle() -> None:
+    idle, busy = FakeGpu(), FakeGpu()
+    idle.answers["UtilizationRates"].gpu = 0
+    jobs = {"7": [100]}
+    key = 'job_gpu_sm_ratio{gpu="0"}'
+
+    at_rest = JobGpuCollector(table_of(idle), job_id="7", jobs=lambda: jobs).collect(NOW)
+    unknown = JobGpuCollector(table_of(busy), job_id="7", jobs=lambda: jobs).collect(NOW)
+
+    assert at_rest.values[key] == 0
+    assert unknown.values[key] is None
+    assert unknown.reasons[key].startswith("failed: nvmlDeviceGetProcessUtilization: no new sample")
+
+
+def test_a_process_of_several_mig_instances_is_summed_and_one_in_two_lists_is_not() -> None:
+    gpu = FakeGpu()
+    gpu.compute = [process(100, 3, instance=1), process(100, 4, instance=2)]
+    gpu.graphics = gpu.mps = [process(100, 4, instance=2)]
+
+    found = JobGpuCollector(table_of(gpu), job_id="7", jobs=lambda: {"7": [100]}).collect(NOW)
+
+    assert found.values['job_gpu_memory_bytes{gpu="0"}'] == 7
+    assert found.values['job_gpu_processes{gpu="0"}'] == 1
+
+
+def test_lists_that_are_refused_make_a_jobs_use_unknown() -> None:
+    gpu = FakeGpu()
+    job = JobGpuCollector(session := table_of(gpu), job_id="7", jobs=lambda: {"7": [100]})
+    before = job.collect(NOW)
+    session.keep_processes({"0": GpuUse(None, None, "failed: gpu is lost", "failed: gpu is lost")})
+    lost = job.collect(NOW)
+
+    assert lost.values == dict.fromkeys(before.values)
+    assert set(lost.reasons.values()) == {"failed: gpu is lost"}
