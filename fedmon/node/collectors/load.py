@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
@@ -14,6 +13,7 @@ LOADS = ("host_load1", "host_load5", "host_load15")
 THREADS, RUNNABLE = "host_threads", "host_threads_runnable"
 METRICS = (*LOADS, THREADS, RUNNABLE)
 UPTIME = "host_uptime_seconds"
+_INFINITE = float(2**63)
 
 
 class LoadCollector:
@@ -36,18 +36,27 @@ class LoadCollector:
     def _values(self) -> dict[str, float | None]:
         text = self._loadavg.head()
         try:
-            one, five, fifteen, threads, _ = text.split(None, 4)
+            first, second, third, threads, _ = text.split(None, 4)
             runnable, _, all_threads = threads.partition(b"/")
-            values: dict[str, float | None] = {
-                "host_load1": _measured(one),
-                "host_load5": _measured(five),
-                "host_load15": _measured(fifteen),
-                THREADS: _measured(all_threads),
-                RUNNABLE: _measured(runnable),
-            }
+            one, five, fifteen = float(first), float(second), float(third)
+            running, existing = int(runnable), int(all_threads)
+            if not (
+                0 <= one < _INFINITE
+                and 0 <= five < _INFINITE
+                and 0 <= fifteen < _INFINITE
+                and 0 <= running < _INFINITE
+                and 0 <= existing < _INFINITE
+            ):
+                raise garbled(self._loadavg.path, text)
         except ValueError:
             raise garbled(self._loadavg.path, text) from None
-        return values
+        return {
+            "host_load1": one,
+            "host_load5": five,
+            "host_load15": fifteen,
+            THREADS: existing,
+            RUNNABLE: running,
+        }
 
 
 class UptimeCollector:
@@ -71,15 +80,9 @@ class UptimeCollector:
         text = self._uptime.head()
         up, space, _ = text.partition(b" ")
         try:
-            if not space:
+            seconds = float(up)
+            if not (space and 0 <= seconds < _INFINITE):
                 raise garbled(self._uptime.path, text)
-            return {UPTIME: _measured(up)}
+            return {UPTIME: seconds}
         except ValueError:
             raise garbled(self._uptime.path, text) from None
-
-
-def _measured(text: bytes) -> float:
-    number = float(text) if b"." in text else int(text)
-    if not 0 <= number < math.inf:
-        raise ValueError(number)
-    return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
@@ -17,6 +18,9 @@ METRICS = (SECONDS, RATIO)
 RESOURCES = ("cpu", "memory", "io")
 STALLED = ("some", "full")
 _MICRO = 1_000_000
+_MAX_PERCENT = 101.0
+_SHARES = rb"avg10=(\d+\.\d+) avg60=[\d.]+ avg300=[\d.]+ total=(\d+)\n"
+_LINES = re.compile(rb"some " + _SHARES + rb"(?:full " + _SHARES + rb")?")
 
 
 class PressureCollector:
@@ -39,7 +43,7 @@ class PressureCollector:
             )
             for resource in RESOURCES
         ]
-        self._given: set[str] = set()
+        self._given = False
 
     def collect(self, _now: Instant) -> Reading:
         """Read all resources; nothing on a kernel that does not account for pressure.
@@ -54,19 +58,17 @@ class PressureCollector:
                 lines = pressures(file.head(), where=file.path)
             except CollectorUnavailableError as error:
                 problem = error
-                keys = [key for pair in keys_of.values() for key in pair if key in self._given]
-                miss(values, reasons, keys, error.reason)
+                keys = [key for pair in keys_of.values() for key in pair]
+                miss(values, reasons, keys if self._given or not error.is_lack else (), error.reason)
                 continue
             for stalled, seconds, ratio in lines:
                 pair = keys_of.get(stalled)
                 if pair is not None:
                     values[pair[0]], values[pair[1]] = seconds, ratio
-        if problem is not None and len(reasons) == len(values):
-            if self._given or not problem.is_lack:
-                raise problem
-            return Reading({})
-        if len(values) > len(self._given):
-            self._given.update(values)
+        if problem is None or len(reasons) < len(values):
+            self._given = True
+        elif self._given or not problem.is_lack:
+            raise problem
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -89,20 +91,17 @@ def pressures(text: bytes, *, where: Path) -> list[tuple[bytes, float, float]]:
 
     Raises CollectorUnavailableError when a line is not one of the kernel's, or is cut off.
     """
-    *lines, rest = text.split(b"\n")
-    found = []
-    try:
-        for line in lines:
-            stalled, ten, _, _, total = line.split(b" ")
-            if not (ten.startswith(b"avg10=") and total.startswith(b"total=")):
-                raise ValueError(line)
-            percent, micro = float(ten[6:]), int(total[6:])
-            # The kernel rounds the share, and it may be a little above 100 %.
-            if not (0 <= percent <= 101 and 0 <= micro <= MAX_NUMBER):
-                raise ValueError(line)
-            found.append((stalled, micro / _MICRO, round(min(percent, 100.0) / 100, 6)))
-    except ValueError:
-        raise garbled(where, text) from None
-    if rest or not found:
+    match = _LINES.fullmatch(text)
+    if match is None:
         raise garbled(where, text)
+    some_ten, some_total, full_ten, full_total = match.groups()
+    found = []
+    for stalled, ten, total in ((b"some", some_ten, some_total), (b"full", full_ten, full_total)):
+        if ten is None:
+            continue
+        percent, micro = float(ten), int(total)
+        # The kernel rounds the share, and it may be a little above 100 %.
+        if percent > _MAX_PERCENT or micro > MAX_NUMBER:
+            raise garbled(where, text)
+        found.append((stalled, micro / _MICRO, round(min(percent, 100.0) / 100, 6)))
     return found

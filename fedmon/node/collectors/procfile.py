@@ -10,6 +10,8 @@ from fedmon.node.collectors.sysfs import READ_FLAGS
 
 _FIRST_READ_BYTES = 16_384
 _MAX_BYTES = 4_194_304
+_SURELY_ALL_BYTES = 2048
+"""A file that is handed out in pieces is cut between lines, and fills a page of 4096 bytes as far as they go."""
 
 
 class ProcFile:
@@ -45,7 +47,7 @@ class ProcFile:
         try:
             descriptor = self._descriptor()
             text = chunk = os.pread(descriptor, self._size, 0)
-            while chunk:
+            while len(chunk) >= _SURELY_ALL_BYTES:
                 chunk = os.pread(descriptor, self._size, len(text))
                 text += chunk
                 if len(text) > _MAX_BYTES:
