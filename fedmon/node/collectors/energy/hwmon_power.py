@@ -104,8 +104,8 @@ class HwmonPowerCollector:
         for metric, counts_energy in ((WATTS, False), (JOULES, True)):
             own = {sensor: reason for sensor, reason in found.items() if sensor.counts_energy is counts_energy}
             if not own:
-                kind = "energy counter" if counts_energy else "power sensor"
-                report[metric] = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has a {kind}"
+                kind = "an energy counter" if counts_energy else "a power sensor"
+                report[metric] = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has {kind}"
                 continue
             report[metric] = None if None in own.values() else next(iter(own.values()))
             report |= {_series(sensor): reason for sensor, reason in own.items()}

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.settings.energy import EnergySettings
+from fedmon.node.collectors.base import Lane
+from fedmon.node.collectors.energy import energy_collectors
+from fedmon.node.collectors.energy.hwmon_power import JOULES, LONGEST_GAP_S, WATTS, HwmonPowerCollector, HwmonReader
+from tests.support.energy_tree import EnergyTree, at
+
+NODE = 'node_energy_joules_total{method="hwmon"}'
+
+
+def hwmon(tree: EnergyTree) -> HwmonPowerCollector:
+    return HwmonPowerCollector(HwmonReader(tree.sys, max_watts=1000.0))
+
+
+def watts(chip: str, sensor: str) -> str:
+    return f'{WATTS}{{chip="{chip}",sensor="{sensor}"}}'
+
+
+def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.chip(0, "power_meter", power1_average=215_500_000)
+    tree.chip(1, "amdgpu", power1_input=40_000_000, power1_average=9, power1_label="PPT")
+    tree.chip(2, "amd_energy", energy1_input=7_000_000, energy1_label="Esocket0", energy12_input=1)
+    tree.chip(3, "coretemp", temp1_input=40_000)
+    collector = hwmon(tree)
+
+    first = collector.collect(at(0))
+    (tree.sys / "class/hwmon/hwmon2/energy1_input").write_text("9500000\n")
+    second = collector.collect(at(10))
+
+    assert first.values == {
+        watts("power_meter", "power1"): 215.5,
+        watts("amdgpu", "PPT"): 40.0,
+        f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}': 0.0,
+        f'{JOULES}{{chip="amd_energy",sensor="energy12"}}': 0.0,
+    }
+    assert second.values[f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}'] == 2.5
+    assert collector.lane is Lane.MEDIUM
+
+
+def test_chips_of_one_driver_are_told_apart_by_the_address_of_their_device(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    for number, address in ((3, "0000:03:00.0"), (4, "0000:83:00.0")):
+        device = tmp_path / "devices" / address
+        device.mkdir(parents=True)
+        (tree.chip(number, "amdgpu", power1_average=1_000_000) / "device").symlink_to(device)
+
+    assert set(hwmon(tree).collect(at(0)).values) == {
+        watts("amdgpu-0000:03:00.0", "power1"),
+        watts("amdgpu-0000:83:00.0", "power1"),
+    }
+
+
+def test_files_in_the_devices_folder_are_found_too(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    chip = tree.chip(0, "acpi", power1_average=3_000_000)
+    device = chip / "device"
+    device.mkdir()
+    (chip / "power1_average").rename(device / "power1_average")
+
+    assert hwmon(tree).collect(at(0)).values == {watts("acpi", "power1"): 3.0}
+
+
+@pytest.mark.parametrize("text", ["", "n/a", "9" * 25])
+def test_garbage_is_a_gap_of_that_sensor_alone(tmp_path: Path, text: str) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.chip(0, "one", power1_input=text)
+    tree.chip(1, "two", power1_input=5_000_000)
+    collector = hwmon(tree)
+
+    reading = collector.collect(at(0))
+
+    assert reading.values == {watts("one", "power1"): None, watts("two", "power1"): 5.0}
+    assert reading.reasons[watts("one", "power1")].startswith("failed: ")
+    assert (collector.probe()[watts("one", "power1")] or "").startswith("failed: ")
+    assert collector.probe()[WATTS] is None
+
+
+def test_a_chip_that_is_unplugged_is_named_and_then_gone(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.chip(0, "one", power1_input=1_000_000)
+    collector = hwmon(tree)
+    collector.collect(at(0))
+
+    shutil.rmtree(tree.sys / "class/hwmon/hwmon0")
+    unplugged, gone = collector.collect(at(10)), collector.collect(at(20))
+
+    assert unplugged.values == {watts("one", "power1"): None}
+    assert unplugged.reasons[watts("one", "power1")].startswith("not found: ")
+    assert gone.values == {}
+
+
+def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
+    assert hwmon(EnergyTree(tmp_path)).probe() == {
+        WATTS: "not found: no chip in class/hwmon has a power sensor",
+        JOULES: "not found: no chip in class/hwmon has an energy counter",
+    }
+
+
+def test_power_becomes_energy_by_trapezoids_where_there_are_no_counters(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    chip = tree.chip(0, "power_meter", power1_average=100_000_000)
+    tree.chip(1, "nvme", power1_input=5_000_000)
+    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings())
+
+    first = node.collect(at(0))
+    (chip / "power1_average").write_text("200000000")
+    second = node.collect(at(10, t=-86_400.0))  # the wall clock steps back a day: only monotonic time counts
+    (chip / "power1_average").write_text("garbage")
+    missed = node.collect(at(20))
+    (chip / "power1_average").write_text("300000000")
+    again = node.collect(at(30))
+    last = node.collect(at(40))
+
+    assert (first.values, second.values) == ({NODE: 0.0}, {NODE: 1500.0})
+    assert (missed.values, again.values) == ({NODE: None}, {NODE: None})
+    assert missed.reasons[NODE].startswith("failed: ")
+    assert "could not be read before" in again.reasons[NODE]
+    assert last.values == {NODE: 4500.0}
+    assert (node.lane, meter.lane) == (Lane.MEDIUM, Lane.MEDIUM)
+
+
+def test_readings_that_lie_too_far_apart_are_not_joined(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.chip(0, "power_meter", power1_average=100_000_000)
+    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings())
+    node.collect(at(0))
+
+    reading = node.collect(at(LONGEST_GAP_S + 1))
+
+    assert reading.values == {NODE: None}
+    assert "601 s lie between two readings" in reading.reasons[NODE]
+
+
+def test_several_sensors_are_not_added_up_unless_the_owner_names_them(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.chip(0, "ina3221", power1_input=1_000_000, power2_input=2_000_000, power3_input=3_000_000)
+    (_, _, unnamed, _), _ = energy_collectors(tree.roots, EnergySettings())
+    named = EnergySettings(node_power_sensors=("ina3221/power1", "ina3221/power2"))
+    (_, _, chosen, _), _ = energy_collectors(tree.roots, named)
+    (_, _, wrong, _), _ = energy_collectors(tree.roots, EnergySettings(node_power_sensors=("ina3221/power9",)))
+
+    chosen.collect(at(0))
+
+    assert unnamed.collect(at(0)).values == {}
+    assert "several power sensors (ina3221/power1, " in (unnamed.probe()["node_energy_joules_total"] or "")
+    assert chosen.collect(at(10)).values == {NODE: 30.0}
+    assert "ina3221/power9" in (wrong.probe()["node_energy_joules_total"] or "")

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.metrics.table import metric_of
+from fedmon.common.settings.energy import EnergySettings
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
+from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
+
+FRANCE = EnergySettings(region="fr")
+
+
+def series(metric: str, method: str) -> str:
+    return f'{metric}{{method="{method}"}}'
+
+
+JOULES = series("node_energy_joules_total", "components")
+
+
+def two_sockets(tree: EnergyTree) -> EnergyTree:
+    for socket in (0, 1):
+        tree.zone(f"intel-rapl:{socket}", f"package-{socket}", 0)
+        tree.zone(f"intel-rapl:{socket}:0", "core", 0)
+        tree.zone(f"intel-rapl:{socket}:1", "dram", 0)
+        tree.zone(f"intel-rapl-mmio:{socket}", f"package-{socket}", 0)
+    return tree
+
+
+def draw(tree: EnergyTree, joules: int) -> None:
+    """Let every counter of two sockets show so many joules."""
+    for folder in tree.powercap.iterdir():
+        (folder / "energy_uj").write_text(str(joules * 1_000_000))
+
+
+def test_packages_dram_and_gpus_are_added_up_and_nothing_twice(tmp_path: Path) -> None:
+    tree, gpus = two_sockets(EnergyTree(tmp_path)), {"0": 1000.0, "1": 50.0}
+    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    node.collect(at(0))
+
+    draw(tree, 10)
+    gpus.update({"0": 1003.0, "1": 54.0})
+
+    assert node.collect(at(1)).values == {JOULES: 47.0}
+    assert (meter.method, meter.lane, node.lane) == ("components", Lane.FAST, Lane.FAST)
+    assert node.probe() == {"node_energy_joules_total": None}
+
+
+def test_the_counter_of_the_platform_goes_before_all_others(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    tree.zone("intel-rapl:2", "psys", 0)
+    tree.chip(0, "power_meter", power1_average=1)
+    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: {"0": 1.0})
+    node.collect(at(0))
+
+    draw(tree, 25)
+
+    assert node.collect(at(1)).values == {series("node_energy_joules_total", "psys"): 25.0}
+
+
+def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_back(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    (_, _, node, emissions), _ = energy_collectors(tree.roots, FRANCE)
+    node.collect(at(0))
+    draw(tree, 10)
+
+    tree.shows("intel-rapl:1", "")
+    missed, emitted = node.collect(at(1)), emissions.collect(at(1))
+    tree.shows("intel-rapl:1", 10_000_000)
+    after = node.collect(at(2))
+
+    assert missed.values == {JOULES: None}
+    assert missed.reasons[JOULES].startswith("failed: ")
+    assert set(emitted.values.values()) == {None}
+    assert set(emitted.reasons) == set(emitted.values)
+    assert after.values == {JOULES: 40.0}
+
+
+def test_a_socket_that_is_unplugged_keeps_what_it_drew_in_the_sum(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings())
+    node.collect(at(0))
+    draw(tree, 10)
+    node.collect(at(1))
+
+    for folder in ("intel-rapl:1", "intel-rapl:1:0", "intel-rapl:1:1", "intel-rapl-mmio:1"):
+        shutil.rmtree(tree.powercap / folder)
+    unplugged = node.collect(at(2))
+    draw(tree, 11)
+    after = node.collect(at(3))
+
+    assert unplugged.values == {JOULES: None}
+    assert after.values == {JOULES: 42.0}
+
+
+def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(tmp_path: Path) -> None:
+    tree, gpus = two_sockets(EnergyTree(tmp_path)), {"0": 100.0}
+    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    node.collect(at(0))
+
+    gpus.clear()
+    fallen, without = node.collect(at(1)), node.collect(at(2))
+    gpus["0"] = 107.0
+    back = node.collect(at(3))
+    gpus["0"] = 5.0
+    reset = node.collect(at(4))
+    gpus["0"] = float("nan")
+    garbage = node.collect(at(5))
+    gpus["0"] = 6.0
+    after = node.collect(at(6))
+
+    assert fallen.values == {JOULES: None}
+    assert "GPU 0 gives no energy any more" in fallen.reasons[JOULES]
+    assert (without.values, back.values) == ({JOULES: 0.0}, {JOULES: 7.0})
+    assert (reset.values, garbage.values) == ({JOULES: None}, {JOULES: None})
+    assert after.values == {JOULES: 8.0}
+
+
+def test_gpus_that_cannot_be_asked_this_once_make_a_gap(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    answers: list[Mapping[str, float]] = [{"0": 1.0}, {"0": 1.0}]
+
+    def gpu_energy() -> Mapping[str, float]:
+        if not answers:
+            raise CollectorUnavailableError(Why.FAILED, "the driver is gone")
+        return answers.pop()
+
+    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings(), gpu_energy=gpu_energy)
+    node.collect(at(0))
+    node.collect(at(1))
+
+    reading = node.collect(at(2))
+
+    assert reading == ({JOULES: None}, {JOULES: "failed: the driver is gone"})
+
+
+def test_gpus_alone_are_named_as_what_they_are(tmp_path: Path) -> None:
+    tree, gpus = EnergyTree(tmp_path), {"0": 100.0}
+    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    node.collect(at(0))
+
+    gpus["0"] = 140.0
+
+    assert meter.method == "gpus"
+    assert node.collect(at(1)).values == {series("node_energy_joules_total", "gpus"): 40.0}
+
+
+def test_a_machine_that_counts_nothing_reports_nothing_and_says_why(tmp_path: Path) -> None:
+    found, meter = energy_collectors(EnergyTree(tmp_path).roots, FRANCE, gpu_energy=dict)
+
+    assert [collector.collect(at(0)) for collector in found] == [({}, {})] * 4
+    assert found[2].probe() == {"node_energy_joules_total": meter.no_method}
+    assert meter.no_method.startswith("not found: the kernel offers no energy counter")
+    assert {reason for name, reason in found[3].probe().items() if not name.endswith("_info")} == {meter.no_method}
+
+
+def test_counters_that_come_later_are_found(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings())
+    node.collect(at(0))
+
+    two_sockets(tree)
+
+    assert node.collect(at(1)).values == {}
+    assert node.collect(at(61)).values == {JOULES: 0.0}
+    assert meter.method == "components"
+
+
+def test_each_series_is_in_the_table(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    tree.chip(0, "one", power1_input=1, energy1_input=1)
+    found, _ = energy_collectors(tree.roots, FRANCE)
+
+    keys = {key for collector in found for key in (*collector.collect(at(0)).values, *collector.probe())}
+
+    assert len(keys) > 14
+    assert [key for key in keys if metric_of(key) is None] == []
+
+
+def test_kilowatt_hours_and_grams_follow_from_joules_factor_and_pue(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", RANGE_UJ - 1_800_000_000)
+    owner = EnergySettings(gco2e_per_kwh=250.0, factor_source="our supplier", factor_date="2024", pue=1.5)
+    (_, _, _, emissions), meter = energy_collectors(tree.roots, owner)
+    emissions.collect(at(0))
+
+    tree.shows("intel-rapl:0", 1_800_000_000)
+    reading = emissions.collect(at(10))
+
+    assert reading.values == {
+        series("node_energy_kilowatt_hours_total", "components"): 0.001,
+        series("node_emissions_grams_total", "components"): 0.375,
+    }
+    assert meter.factor() == {
+        "region": "own",
+        "name": "set by the owner",
+        "gco2e_per_kwh": 250.0,
+        "date": "2024",
+        "source": "our supplier",
+        "table": "settings",
+        "pue": 1.5,
+    }
+
+
+def test_without_a_region_nothing_is_emitted_and_the_reason_says_how_to_set_one(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    (_, _, _, emissions), meter = energy_collectors(tree.roots, EnergySettings())
+
+    assert list(emissions.collect(at(0)).values) == [series("node_energy_kilowatt_hours_total", "components")]
+    assert emissions.probe()["node_energy_kilowatt_hours_total"] is None
+    assert 'set [energy] region = "FR"' in (emissions.probe()["node_emissions_grams_total"] or "")
+    assert meter.factor() == {}
+
+
+def test_a_reading_costs_microseconds_not_a_search(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    (rapl, *_), _ = energy_collectors(tree.roots, EnergySettings())
+    rapl.collect(at(0))
+
+    for folder in tree.powercap.iterdir():  # a search would not find these zones any more
+        (folder / "name").unlink()
+
+    assert rapl.collect(at(1)).values == rapl.collect(at(2)).values
+    assert 'rapl_energy_joules_total{zone="package-0"}' in rapl.collect(at(3)).values
+
+
+@pytest.mark.parametrize("steps_s", [(-86_400.0, 7200.0)])
+def test_steps_of_the_wall_clock_change_nothing(tmp_path: Path, steps_s: tuple[float, float]) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings())
+    values = []
+    for second, step_s in enumerate((0.0, *steps_s)):
+        draw(tree, 10 * second)
+        values.append(node.collect(at(second, t=1_700_000_000.0 + step_s)).values[JOULES])
+
+    assert values == [0.0, 40.0, 80.0]
+
+
+def test_all_collectors_of_a_tick_see_one_reading(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    found: list[Collector]
+    found, meter = energy_collectors(tree.roots, EnergySettings())
+    rapl, _, node, _ = found
+    rapl.collect(at(0)), node.collect(at(0))
+    draw(tree, 10)
+    rapl.collect(at(1))
+
+    draw(tree, 500)
+
+    assert isinstance(meter, EnergyMeter)
+    assert node.collect(at(1)).values == {JOULES: 40.0}

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmon.node.collectors.energy.counter import EnergyCounter
+from fedmon.node.collectors.energy.rapl import LOOK_AGAIN_S, METRIC, RaplCollector, RaplReader
+from fedmon.node.collectors.energy.zones import Part, find_zones
+from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def rapl(tree: EnergyTree, *, max_watts: float = 1000.0) -> RaplCollector:
+    return RaplCollector(RaplReader(tree.sys, max_watts=max_watts))
+
+
+def zone(label: str) -> str:
+    return f'{METRIC}{{zone="{label}"}}'
+
+
+def test_every_zone_is_found_under_a_name_of_its_own_and_no_counter_twice(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    (tree.powercap / "intel-rapl").mkdir(parents=True)
+    (tree.powercap / "dtpm:0").mkdir()
+    for socket in (0, 1, 10):
+        tree.zone(f"intel-rapl:{socket}", f"package-{socket}", 0)
+        tree.zone(f"intel-rapl:{socket}:0", "core", 0)
+        tree.zone(f"intel-rapl:{socket}:1", "dram", 0)
+        tree.zone(f"intel-rapl-mmio:{socket}", f"package-{socket}", 0)
+        tree.zone(f"intel-rapl-mmio:{socket}:0", "dram", 0)
+    tree.zone("intel-rapl:2", "psys", 0)
+    tree.zone("intel-rapl:3", "psys-1", 0)
+    tree.zone("other:0", "soc power", 0)
+
+    zones = find_zones(tree.sys)
+
+    assert [(found.label, found.part) for found in zones] == [
+        ("package-0", Part.PACKAGE),
+        ("package-0-core", Part.INSIDE),
+        ("package-0-dram", Part.DRAM),
+        ("package-1", Part.PACKAGE),
+        ("package-1-core", Part.INSIDE),
+        ("package-1-dram", Part.DRAM),
+        ("psys", Part.PLATFORM),
+        ("psys-1", Part.PLATFORM),
+        ("package-10", Part.PACKAGE),
+        ("package-10-core", Part.INSIDE),
+        ("package-10-dram", Part.DRAM),
+        ("soc power", Part.PACKAGE),
+    ]
+    assert all("mmio" not in str(found.path) for found in zones)
+
+
+def test_a_zone_that_only_the_second_interface_has_is_kept(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl-mmio:0", "package-0", 0)
+    tree.zone("intel-rapl-mmio:0:0", "dram", 0)
+
+    assert [found.label for found in find_zones(tree.sys)] == ["package-0", "package-0-dram"]
+
+
+def test_zones_that_lie_only_below_their_parents_are_found(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl/intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl/intel-rapl:0/intel-rapl:0:0", "core", 0)
+
+    assert [found.label for found in find_zones(tree.sys)] == ["package-0", "package-0-core"]
+
+
+def test_the_kernels_links_lead_to_each_zone_once(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    devices = tree.sys / "devices" / "virtual" / "powercap" / "intel-rapl"
+    package = devices / "intel-rapl:0"
+    core = package / "intel-rapl:0:0"
+    core.mkdir(parents=True)
+    for path, name in ((package, "package-0"), (core, "core")):
+        (path / "name").write_text(name)
+        (path / "energy_uj").write_text("5")
+        (path / "device").symlink_to(devices)
+    tree.powercap.mkdir(parents=True)
+    for path in (devices, package, core):
+        (tree.powercap / path.name).symlink_to(path)
+        (path / "subsystem").symlink_to(tree.powercap)
+
+    assert [found.label for found in find_zones(tree.sys)] == ["package-0", "package-0-core"]
+
+
+def test_zones_of_one_interface_with_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl:1", "package-0", 0)
+    tree.zone("intel-rapl:1:0", "core", 0)
+
+    assert [found.label for found in find_zones(tree.sys)] == ["package-0", "package-0-1", "package-0-1-core"]
+
+
+def test_joules_count_from_the_first_reading(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)  # an AMD processor: a package and its cores, no dram
+    tree.zone("intel-rapl:0", "package-0", 7_000_000, range_uj=65_532_610_987)
+    tree.zone("intel-rapl:0:0", "core", 1_000_000, range_uj=65_532_610_987)
+    collector = rapl(tree)
+
+    first = collector.collect(at(0))
+    tree.shows("intel-rapl:0", 8_500_000)
+    second = collector.collect(at(1))
+
+    assert first.values == {zone("package-0"): 0.0, zone("package-0-core"): 0.0}
+    assert second.values == {zone("package-0"): 1.5, zone("package-0-core"): 0.0}
+    assert second.reasons == {}
+
+
+def test_a_wrap_is_counted_once_and_each_zone_has_its_own_range(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", RANGE_UJ - 3_000_000)
+    tree.zone("intel-rapl:1", "package-1", 65_532_610_987 - 1_000_000, range_uj=65_532_610_987)
+    collector = rapl(tree)
+    collector.collect(at(0))
+
+    tree.shows("intel-rapl:0", 2_000_000)
+    tree.shows("intel-rapl:1", 500_000)
+    values = collector.collect(at(1)).values
+
+    assert values == {zone("package-0"): 5.0, zone("package-1"): 1.5}
+    assert collector.collect(at(2)).values == values
+
+
+@pytest.mark.parametrize("range_uj", [RANGE_UJ, None, "garbage", 0])
+def test_a_counter_that_was_reset_is_a_gap_and_never_a_negative_or_huge_value(
+    tmp_path: Path, range_uj: int | str | None
+) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 100_000_000_000, range_uj=range_uj)
+    collector = rapl(tree)
+    collector.collect(at(0))
+    tree.shows("intel-rapl:0", 100_010_000_000)
+    collector.collect(at(1))
+
+    tree.shows("intel-rapl:0", 4_000_000)
+    reset = collector.collect(at(2))
+    tree.shows("intel-rapl:0", 6_000_000)
+    after = collector.collect(at(3))
+
+    assert reset.values == {zone("package-0"): None}
+    assert reset.reasons[zone("package-0")].startswith("failed: the counter went back from 100010000000 to 4000000 uJ")
+    assert after.values == {zone("package-0"): 12.0}
+    assert after.reasons == {}
+
+
+def test_an_interval_in_which_the_counter_may_wrap_twice_is_a_gap(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    collector = rapl(tree)
+    collector.collect(at(0))
+
+    tree.shows("intel-rapl:0", 50_000_000_000)
+    within = collector.collect(at(262))
+    tree.shows("intel-rapl:0", 60_000_000_000)
+    beyond = collector.collect(at(262 + 263))
+
+    assert within.values == {zone("package-0"): 50_000.0}
+    assert beyond.values == {zone("package-0"): None}
+    assert (
+        "may have wrapped more than once in 263 s, which takes it 262 s at 1000 W" in beyond.reasons[zone("package-0")]
+    )
+
+
+def test_a_counter_that_jumps_ahead_as_no_machine_can_is_a_gap(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    collector = rapl(tree)
+    collector.collect(at(0))
+
+    tree.shows("intel-rapl:0", 200_000_000_000)
+    reading = collector.collect(at(1))
+
+    assert reading.values == {zone("package-0"): None}
+    assert "jumped by 200000 J" in reading.reasons[zone("package-0")]
+
+
+@pytest.mark.parametrize("text", ["", "abc", "12 34", "-5", "1e6", "0x10", "9" * 80, str(RANGE_UJ + 1), "1,5"])
+def test_garbage_is_a_gap_and_what_was_drawn_meanwhile_is_counted_after_it(tmp_path: Path, text: str) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 1_000_000)
+    tree.zone("intel-rapl:1", "package-1", 0)
+    collector = rapl(tree)
+    collector.collect(at(0))
+
+    tree.shows("intel-rapl:0", text)
+    tree.shows("intel-rapl:1", 1_000_000)
+    broken = collector.collect(at(1))
+    tree.shows("intel-rapl:0", 4_000_000)
+    after = collector.collect(at(2))
+
+    assert broken.values == {zone("package-0"): None, zone("package-1"): 1.0}
+    assert broken.reasons[zone("package-0")].startswith("failed: ")
+    assert after.values == {zone("package-0"): 3.0, zone("package-1"): 1.0}
+
+
+def test_a_zone_that_is_unplugged_is_named_and_then_gone_and_continues_when_it_is_back(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl:1", "package-1", 0)
+    collector = rapl(tree)
+    collector.collect(at(0))
+    tree.shows("intel-rapl:1", 5_000_000)
+    collector.collect(at(1))
+
+    shutil.rmtree(tree.powercap / "intel-rapl:1")
+    unplugged = collector.collect(at(2))
+    gone = collector.collect(at(3))
+    tree.zone("intel-rapl:1", "package-1", 900_000_000)
+    back = collector.collect(at(4 + LOOK_AGAIN_S))
+    tree.shows("intel-rapl:1", 901_000_000)
+    on = collector.collect(at(5 + LOOK_AGAIN_S))
+
+    assert unplugged.values == {zone("package-0"): 0.0, zone("package-1"): None}
+    assert unplugged.reasons[zone("package-1")].startswith("not found: ")
+    assert gone.values == {zone("package-0"): 0.0}
+    assert back.values == {zone("package-0"): 0.0, zone("package-1"): None}
+    assert "was away" in back.reasons[zone("package-1")]
+    assert on.values == {zone("package-0"): 0.0, zone("package-1"): 6.0}
+
+
+def test_a_machine_without_zones_says_so(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+
+    assert rapl(tree).collect(at(0)).values == {}
+    assert rapl(tree).probe() == {
+        METRIC: "not found: the kernel offers no energy counter in class/powercap; virtual machines have none"
+    }
+
+
+def test_looking_what_can_be_measured_counts_nothing(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 5_000_000)
+    tree.zone("intel-rapl:1", "package-1", "garbage")
+    collector = rapl(tree)
+
+    report = collector.probe()
+
+    assert report[METRIC] is None
+    assert report[zone("package-0")] is None
+    assert (report[zone("package-1")] or "").startswith("failed: ")
+    assert collector.collect(at(0)).values[zone("package-0")] == 0.0
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="fedmon-energy-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+AS_NOBODY = """
+import json, os, sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.settings.energy import EnergySettings
+from fedmon.node.collectors.base import Roots
+from fedmon.node.collectors.energy import energy_collectors
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+root = Path(sys.argv[1])
+found, meter = energy_collectors(Roots(proc=root / "proc", sys=root / "sys"), EnergySettings())
+now = Instant(t=1.0, mono=1.0)
+readings = [collector.collect(now) for collector in found]
+report = [dict(collector.probe()) for collector in found]
+print(json.dumps([[dict(r.values) for r in readings], [dict(r.reasons) for r in readings], report]))
+"""
+
+
+def test_a_user_without_the_right_is_told_how_to_get_it(open_folder: Path) -> None:
+    tree = EnergyTree(open_folder)
+    path = tree.zone("intel-rapl:0", "package-0", 5_000_000)
+    mode = 0o400 if os.geteuid() == 0 else 0o000
+    (path / "energy_uj").chmod(mode)
+
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(open_folder), str(REPOSITORY)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    values, reasons, report = json.loads(done.stdout)
+    assert values[0] == {zone("package-0"): None}
+    assert reasons[0][zone("package-0")].startswith(f"no permission: {path}/energy_uj: only root may read it")
+    assert "udev" in reasons[0][zone("package-0")]
+    assert report[0][METRIC] == reasons[0][zone("package-0")]
+    assert values[2] == {}
+    assert report[2]["node_energy_joules_total"].startswith("no permission: ")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 800_000_000), st.floats(1.0, 50.0)), min_size=1, max_size=30),
+    start=st.integers(0, RANGE_UJ - 1),
+)
+def test_whatever_a_processor_draws_is_counted_exactly_across_wraps(steps: list[tuple[int, float]], start: int) -> None:
+    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0, impossible_watts=10_000.0)
+    true_uj, mono = start, 0.0
+    counter.add(start, mono)
+    for drawn_uj, elapsed_s in steps:
+        true_uj, mono = true_uj + drawn_uj, mono + elapsed_s
+        assert counter.add(true_uj % RANGE_UJ, mono) is None
+    assert counter.total_uj == true_uj - start
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, RANGE_UJ), st.floats(-10.0, 700.0)), max_size=30))
+def test_no_sequence_of_readings_makes_a_counter_fall_or_grow_by_more_than_can_be_drawn(
+    readings: list[tuple[int, float]],
+) -> None:
+    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0, impossible_watts=10_000.0)
+    mono = 0.0
+    for raw_uj, elapsed_s in readings:
+        before = counter.total_uj
+        mono += elapsed_s
+        reason = counter.add(raw_uj, mono)
+        assert 0 <= counter.total_uj - before <= 10_000.0 * max(elapsed_s, 1.0) * 1e6
+        assert reason is None or counter.total_uj == before
