@@ -14,6 +14,7 @@ from msgspec import Meta
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.perf import PerfSettings
+from fedmon.common.settings.plugins import ANY_NAME, PluginSettings
 from fedmon.common.settings.values import (
     MetricsSettings,
     NodeSettings,
@@ -67,8 +68,13 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_table(self) -> bool:
-        """Whether the value maps names to lists."""
+        """Whether the value maps names to values, and stands below a header of its own."""
         return typing.get_origin(_bare(self.type)) is Mapping
+
+    @property
+    def is_any_name(self) -> bool:
+        """Whether the name stands for any: the owner's plug-ins have names that only he knows."""
+        return self.section == "plugins"
 
     @property
     def is_list(self) -> bool:
@@ -89,7 +95,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         if bare in (int, float):
             return f"a {'whole ' if bare is int else ''}number{_range(_meta(part))}"
         if self.is_table:
-            return "a table of lists of texts"
+            return "a table" if self.is_any_name else "a table of lists of texts"
         if self.is_list:
             return "a list of texts"
         return {bool: "true or false", Path: "a path"}.get(bare, "a text")
@@ -100,13 +106,24 @@ def keys_of(party: Party) -> tuple[Key, ...]:
     url = Key(section="broker", name="url", type=_URL, default=DEFAULT_URL, description=_description(_URL))
     shared = (*_keys("broker", BrokerSettings, without=("hosts", "tls")),)
     own: type[msgspec.Struct] = NodeSettings if party == "node" else ResearcherSettings
-    found = [*_keys(party, own, without=("broker", "policy", "metrics", "energy", "perf", "repository")), url, *shared]
+    found = [
+        *_keys(party, own, without=("broker", "policy", "metrics", "energy", "perf", "plugins", "repository")),
+        url,
+        *shared,
+    ]
     if party == "node":
         found += [
             *_keys("policy", PolicySettings),
             *_keys("metrics", MetricsSettings),
             *_keys("energy", EnergySettings),
             *_keys("perf", PerfSettings),
+            Key(
+                section="plugins",
+                name=ANY_NAME,
+                type=PluginSettings,
+                default={},
+                description=_description(PluginSettings),
+            ),
         ]
     return (*found, *_keys("repository", RepositorySettings))
 

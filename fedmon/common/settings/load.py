@@ -46,6 +46,7 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
             metrics=MetricsSettings(**found["metrics"]),
             energy=EnergySettings(**found["energy"]),
             repository=RepositorySettings(**found["repository"]),
+            plugins={name: own for name, own in found["plugins"].items() if own},
             **found["node"],
         )
 
@@ -91,7 +92,9 @@ def _sections(party: Party, path: Path, environ: Mapping[str, str], *, may_be_ab
         if not isinstance(values, dict):
             raise SettingsError(f"{path}: {section} stands outside a section; sections are {', '.join(found)}")
         for name, value in values.items():
-            key = keys.get((section, name))
+            key = keys.get((section, name)) or next(
+                (k for k in keys.values() if k.section == section and k.is_any_name), None
+            )
             if key is None:
                 names = [known for of, known in keys if of == section]
                 raise SettingsError(f"{path}: unknown key {name!r} in [{section}]{_instead(name, names)}")

@@ -16,7 +16,7 @@ from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, k
 
 PARTIES: tuple[Party, ...] = ("node", "researcher")
 _WIDTH = 110
-_PLAIN = ("a text", "a path", "a list of texts", "a table of lists of texts")
+_PLAIN = ("a text", "a path", "a list of texts", "a table", "a table of lists of texts")
 _SET: Mapping[tuple[str, str], Any] = {("node", "id"): "hospital-north"}
 """Keys that a file must set, with an example."""
 _EXAMPLES: Mapping[tuple[str, str], Any] = {
@@ -40,6 +40,7 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("repository", "token_file"): "token",
 }
 """What a key without a default may look like."""
+_TABLE_EXAMPLES = {"policy": '"breast cancer" = ["researcher-anna"]', "plugins": 'key = "value"'}
 _SECTIONS = {
     "node": "Who this node is.",
     "researcher": "Who this researcher is.",
@@ -48,6 +49,7 @@ _SECTIONS = {
     "metrics": "What the node measures.",
     "energy": "How energy is measured, and what a kilowatt-hour emits.",
     "perf": "Events of processor and kernel, counted by the program perf (see docs/howtos/perf.md).",
+    "plugins": "Settings of the collector plug-ins that [metrics] plugins names, a table for each.",
     "repository": "Files too large for a message.",
 }
 _HEADS = {
@@ -90,7 +92,7 @@ def documented_file(party: Party, values: Mapping[tuple[str, str], Any] = _SET) 
         own = [key for key in keys if key.section == section]
         parts += [_entry(key, values) for key in own if not key.is_table]
         parts += [
-            f'\n[{section}.{key.name}]\n{_comment(key.description)}\n# "breast cancer" = ["researcher-anna"]'
+            f"\n[{section}.{key.name}]\n{_comment(key.description)}\n# {_TABLE_EXAMPLES[section]}"
             for key in own
             if key.is_table
         ]

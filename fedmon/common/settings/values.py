@@ -14,6 +14,7 @@ from fedmon.common.ids import ID_PATTERN, checked_id
 from fedmon.common.settings.broker import BrokerSettings
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.perf import PerfSettings
+from fedmon.common.settings.plugins import PluginNames, PluginSettings
 from fedmon.common.settings.secret import read_secret
 
 EVERYBODY = "*"
@@ -45,6 +46,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
             le=1,
         ),
     ] = 0.05
+    plugins: PluginNames = ()
     per_core: Annotated[
         bool, Meta(description="Measure each CPU by itself, too: its modes, busy share and frequency.")
     ] = False
@@ -142,6 +144,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     energy: EnergySettings = EnergySettings()
     perf: PerfSettings = PerfSettings()
     repository: RepositorySettings = RepositorySettings()
+    plugins: Mapping[str, PluginSettings] = {}
 
     def __post_init__(self) -> None:
         _check_id(self.id, "node.id")

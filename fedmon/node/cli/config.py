@@ -46,11 +46,12 @@ def show(directory: Dir = None, as_json: Json = False) -> None:
     document["broker"]["url"] = settings.broker.url
     found = [
         {
-            "key": f"{key.section}.{key.name}",
-            "value": (document if key.section == "node" else document[key.section])[key.name],
-            "origin": _origin(key.section, key.name, key.variable, written, os.environ),
+            "key": f"{key.section}.{name}",
+            "value": (document if key.section == "node" else document[key.section])[name],
+            "origin": _origin(key.section, name, key.variable, written, os.environ),
         }
         for key in keys_of("node")
+        for name in (document[key.section] if key.is_any_name else [key.name])
     ]
     if as_json:
         print_json({"path": str(folder.settings_file), "settings": found})

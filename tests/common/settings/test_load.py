@@ -275,3 +275,21 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match=r"cannot keep the researcher id"):
         load_researcher(None, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "file" / "folder")})
+
+
+def test_the_settings_of_a_plug_in_are_whatever_it_understands(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(
+        '[node]\nid = "n"\n[metrics]\nplugins = ["sockets"]\n[plugins.sockets]\nfamilies = ["inet"]\ndeep = { a = 1 }\n'
+    )
+
+    settings = load_node(tmp_path, {})
+
+    assert settings.metrics.plugins == ("sockets",)
+    assert settings.plugins == {"sockets": {"families": ["inet"], "deep": {"a": 1}}}
+
+
+def test_settings_of_a_plug_in_that_are_no_table_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text('[node]\nid = "n"\n[plugins]\nsockets = 3\n')
+
+    with pytest.raises(SettingsError, match=r"\[plugins\] sockets = 3: allowed is a table"):
+        load_node(tmp_path, {})
