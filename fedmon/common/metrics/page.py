@@ -26,15 +26,35 @@ _BEFORE = """\
 Made from `fedmon/common/metrics/table.py` by `python -m fedmon.common.metrics.page docs/metrics.md`;
 edit its rows in `fedmon/common/metrics/tables/`, not this page.
 
-A node reads all of these at one instant, every 5 s unless its owner or a researcher's lease says otherwise, and
-publishes them on `general/monitoring/<node_id>` in batches (see [topics](topics.md)). In a batch a metric with labels
-is written as one series for each instance, such as `host_disk_read_bytes_total{device="sda"}`.
+A node reads all that is due at one instant, every 5 s unless its owner or a researcher's lease says otherwise, and
+publishes it on `general/monitoring/<node_id>` in batches (see [topics](topics.md)). In a batch a metric with labels
+is written as one series for each instance, such as `host_disk_read_bytes_total{device="sda"}`. `fedmon node probe`
+shows what of this a machine measures, from which source, how often, and why it does not measure the rest.
+
+## How often
+
+- With each sample: CPU, memory, load, pressure, disks, network, uptime, traffic of InfiniBand ports.
+- Every 10 s at most: file systems, temperatures and fans, frequencies, NUMA, context switches, paging, state and
+  errors of InfiniBand ports.
+- Every 60 s at most: what the machine is made of.
+
+What costs more than microseconds, or hardly changes, is read less often. Samples in between have `null` for it and no
+reason: it was not due. The tables below do not say more than this; `fedmon node probe` does.
+
+## What a value means, and what it means that there is none
 
 - A *gauge* is a state. A *counter* only grows until the machine or the node restarts; it travels as read, and the
   reader divides the difference of two values by the difference of their `mono` times.
 - Units are base units: bytes, seconds, ratios from 0 to 1.
 - What this machine cannot measure is absent, and the answer to `monitor status` says why. A reading that was missed
-  once is `null`, with the reason in `reasons` of its batch. A value is never invented: no 0, no -1, no repeated value.
+  is `null`, with the reason in `reasons` of its batch; a `null` of a series that has no reason there was not due, or
+  its device was not there. A value is never invented: no 0, no -1, no repeated value.
+- A file that holds something else than the kernel writes, a number that may be cut off, and one that is impossible
+  (negative counters, 5,000 degrees) count as missed readings of the series they belong to; all others go on.
+- A device that is pulled out is told once, as `null` with the reason `not found`; then its series are absent.
+- Where a tree of files stands in for `/proc` and `/sys`, by the settings `proc_root`, `sys_root` and `cgroup_root` or
+  by options of `fedmon node probe`, the description of the hardware says `simulated`, and so does the label of
+  `host_hardware_info`. This machine's own file systems, GPUs and perf are never mixed into it.
 - A reason begins with one of: `unsupported`, `no permission`, `not found`, `failed`, `first sample`.
 """
 
@@ -48,12 +68,20 @@ _AFTER = """\
 - Disks: partitions, loop, RAM, floppy and optical devices are not listed. At most 64 are.
 - Interfaces: those that only carry traffic inside the machine (loopback, container and virtual machine ends, bridges
   of Docker and libvirt) are not listed. At most 64 are.
+- Single CPUs are measured only with the setting `per_core`: modes up to 64 CPUs, busy shares and frequencies up to 512.
+- Thermal zones stand in where no hwmon chip has a temperature, since they repeat the same sensors. At most 256 sensors
+  are read. Where chips have the same name, the name of their device is added: `coretemp-coretemp.1`.
+- A port without a link has no traffic: its counters are `null` and the reason names its state; its errors are read.
+  Where the kernel has only the old counters of 32 bits, the capability report says so; one that is full stands still,
+  and is `null` then. At most 32 ports are read.
+- The machine's host name, serial numbers, addresses and users are not read.
 - The agent's CPU time is that of the node's process without its children.
 
 ## Systems without /proc
 
-There psutil reads the same metrics. CPU modes, buffers, caches and busy times that the system does not tell are absent
-with the reason `unsupported`.
+There psutil reads CPU, memory, load, file systems, disks, network, uptime, and as far as the system tells them
+temperatures, frequencies and swapping. What psutil does not tell is absent with the reason `unsupported`; pressure,
+NUMA, InfiniBand and the description of the hardware are Linux only.
 """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,10 +31,10 @@ INFO_LABELS = (
 )
 
 
-def describe(roots: Roots, *, gpus: Sequence[str] | None = None) -> Hardware:
+def describe(roots: Roots, *, gpus: Sequence[Mapping[str, Any]] | None = None) -> Hardware:
     """Describe the machine whose files lie under ``roots``; takes milliseconds, so do it once.
 
-    ``gpus`` are the names of the GPUs, as who reads them found; None when nobody looked. Raises nothing: what is
+    ``gpus`` describes each GPU, as who reads them found it; None when nobody looked. Raises nothing: what is
     unknown is None and named in ``reasons``.
     """
     found: dict[str, Any] = {}
@@ -44,10 +44,10 @@ def describe(roots: Roots, *, gpus: Sequence[str] | None = None) -> Hardware:
         part(roots, found, reasons, notes)
     if gpus is None:
         reasons["gpus"] = "not found: nobody looked for GPUs"
-    return Hardware(**found, gpus=None if gpus is None else list(gpus), reasons=reasons, notes=notes)
+    return Hardware(**found, gpus=None if gpus is None else [dict(gpu) for gpu in gpus], reasons=reasons, notes=notes)
 
 
-def hardware(roots: Roots = THIS_MACHINE, *, gpus: Sequence[str] | None = None) -> dict[str, Any]:
+def hardware(roots: Roots = THIS_MACHINE, *, gpus: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """Describe a machine as a document that a message can carry."""
     document: dict[str, Any] = msgspec.to_builtins(describe(roots, gpus=gpus))
     return document

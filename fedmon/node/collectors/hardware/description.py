@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -71,7 +73,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     disks: list[Disk] | None
     network: list[Interface] | None
     infiniband: list[Adapter] | None
-    gpus: list[str] | None
+    gpus: list[dict[str, Any]] | None
     os: str | None
     kernel: str | None
     python: str
