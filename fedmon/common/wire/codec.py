@@ -10,7 +10,7 @@ import msgspec
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire.envelope import PROTOCOL, Message
 from fedmon.common.wire.messages import AnyReply, AnyRequest, AnyTelemetry, ErrorCode, LogRecord, Presence
-from fedmon.common.wire.samples import SampleBatch
+from fedmon.common.wire.samples import Columns, SampleBatch, SamplesReply
 
 M = TypeVar("M")
 
@@ -68,7 +68,10 @@ def decode_request(payload: bytes) -> AnyRequest:
 def decode_reply(payload: bytes) -> AnyReply:
     """Decode what a node sends to a researcher. Raises InvalidMessageError."""
     _versioned(payload)
-    return _message(payload, _replies)
+    message = _message(payload, _replies)
+    if isinstance(message, SamplesReply) and not all(map(_is_even, message.batches)):
+        raise InvalidMessageError("the columns of samples differ in length")
+    return message
 
 
 def decode_presence(payload: bytes) -> Presence:
@@ -152,7 +155,7 @@ def _plain_batch(payload: bytes) -> SampleBatch | None:
     return batch if payload.count(b'":') == members and _is_even(batch) else None
 
 
-def _is_even(batch: SampleBatch) -> bool:
+def _is_even(batch: SampleBatch | Columns) -> bool:
     length = len(batch.t)
     return len(batch.mono) == length and all(len(column) == length for column in batch.m.values())
 
