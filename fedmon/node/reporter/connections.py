@@ -14,7 +14,8 @@ async def count_connections(manager: object, *, timeout_s: float = TIMEOUT_S) ->
     """Return the number of direct connections; None when there is no manager or it cannot tell.
 
     A manager has NEBULA's ``get_addrs_current_connections(only_direct=True)``, plain or async, or a collection
-    ``connections``, or is a number or collection itself; a function is called for the manager. Raises what the manager raises, and TimeoutError.
+    ``connections``, or is a number or collection itself; a function is called for it. Raises what it raises, and
+    TimeoutError.
     """
     if not hasattr(manager, _ASK) and not hasattr(manager, "connections") and callable(manager):
         manager = await _finished(manager(), timeout_s)

@@ -164,11 +164,6 @@ class Reporter(NetworkCounters):
         return self._cycle.queue
 
     @property
-    def is_running(self) -> bool:
-        """Whether the loop runs."""
-        return self._is_running
-
-    @property
     def user_values(self) -> UserValues | None:
         """Takes values of the program for the broker, from any thread and with steps; None without a broker."""
         return self._outlets.user_values
