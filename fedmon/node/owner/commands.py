@@ -10,6 +10,7 @@ import msgspec
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.owner.datasets import DATASET_COMMANDS
 from fedmon.node.owner.desk import Desk
+from fedmon.node.owner.jobs import JOB_COMMANDS
 from fedmon.node.owner.plans import PLAN_COMMANDS
 from fedmon.node.owner.settings import SETTINGS_COMMANDS
 from fedmon.node.owner.status import STATUS_COMMANDS
@@ -23,6 +24,7 @@ COMMANDS: Mapping[str, Command] = {
     **PLAN_COMMANDS,
     **SETTINGS_COMMANDS,
     **VALUE_COMMANDS,
+    **JOB_COMMANDS,
 }
 """Name of each command, the values it takes, and the function that does it."""
 

@@ -11,6 +11,7 @@ from fedmon.node.audit import Audit
 from fedmon.node.database import Database
 from fedmon.node.datasets import DatasetRegister
 from fedmon.node.folder import NodeFolder
+from fedmon.node.jobs import JobWatches
 from fedmon.node.outbox import Outbox
 from fedmon.node.plan_records import Decision
 from fedmon.node.plans import PlanRegister
@@ -21,10 +22,10 @@ from fedmon.node.user_values import UserValues
 class Desk:
     """The registers of one node, owned by the thread that runs the commands.
 
-    ``boot`` is the node's present boot. A daemon passes five more: ``after_decision`` pushes what lies in the outbox
+    ``boot`` is the node's present boot. A daemon passes six more: ``after_decision`` pushes what lies in the outbox
     for the decision's researchers, ``check_plan`` has a new plan (its digest) read by a worker, ``follow`` makes the
-    node obey changed settings, ``live`` tells what only a running node knows (see `owner.status.Live`), and
-    ``user_values`` takes values of programs, None where metrics are off.
+    node obey changed settings, ``live`` tells what only a running node knows (see `owner.status.Live`),
+    ``user_values`` takes values of programs and ``jobs`` watches jobs, None where metrics are off.
     """
 
     folder: NodeFolder
@@ -41,3 +42,4 @@ class Desk:
     follow: Callable[[NodeSettings], object] = lambda _settings: None
     live: Callable[[], Mapping[str, Any] | None] = lambda: None
     user_values: UserValues | None = None
+    jobs: JobWatches | None = None

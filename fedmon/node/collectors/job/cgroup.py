@@ -1,0 +1,154 @@
+"""Where the kernel keeps account of groups of processes, and which of these groups is a job's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.node.collectors.job.process import read_file, read_whole
+
+UNIFIED = "unified"
+"""The hierarchy of version 2; every other key is a controller of version 1."""
+
+_FOR_MEMBERS = (UNIFIED, "pids", "cpuacct", "memory", "freezer", "cpuset", "devices", "blkio", "cpu", "systemd")
+
+
+class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The hierarchies of a machine; ``layout`` is ``v2``, ``hybrid``, ``v1`` or ``none``."""
+
+    layout: str
+    hierarchies: Mapping[str, Path]
+
+    @classmethod
+    def found(cls, root: Path) -> Cgroups:
+        """Look which hierarchies are mounted below ``root``.
+
+        Source: Linux Documentation/admin-guide/cgroup-v2.rst, and systemd's docs/CGROUP_DELEGATION.md for hybrid.
+        """
+        if (root / "cgroup.controllers").exists():
+            return cls(layout="v2", hierarchies={UNIFIED: root})
+        found: dict[str, Path] = {}
+        for folder in sorted(root.iterdir()) if root.is_dir() else ():
+            if (folder / "cgroup.controllers").exists():
+                found[UNIFIED] = folder
+            elif (folder / "cgroup.procs").exists():
+                # Controllers that are mounted together have a folder named after both.
+                found.update(dict.fromkeys(folder.name.split(","), folder))
+        layout = "none" if not found else "v1" if UNIFIED not in found else "hybrid" if len(found) > 1 else "v2"
+        return cls(layout=layout, hierarchies=found)
+
+
+class JobCgroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders of a job's cgroup, by hierarchy; what is not among them is not the job's own."""
+
+    path: str
+    folders: Mapping[str, Path]
+
+    @property
+    def members_folder(self) -> Path:
+        """The folder whose processes are the job's."""
+        return next(self.folders[name] for name in _FOR_MEMBERS if name in self.folders)
+
+    @property
+    def members_method(self) -> str:
+        """The version of that folder, as methods are named."""
+        return "cgroup-v2" if self.folders.get(UNIFIED) == self.members_folder else "cgroup-v1"
+
+
+def named(cgroups: Cgroups, root: Path, path: str) -> JobCgroup:
+    """Return the cgroup that an owner names, by its folder or by its path inside the hierarchies.
+
+    Raises InvalidInputError for a path that cannot be a job's, and NotFoundError when there is no such cgroup.
+    """
+    if cgroups.layout == "none":
+        raise NotFoundError(f"no cgroup hierarchy is mounted at {root}; watch the job by its processes, with --pid")
+    given = PurePosixPath(path)
+    parts = list(given.relative_to(root).parts if given.is_relative_to(root) else given.parts)
+    if parts and parts[0] == "/":
+        del parts[0]
+    if given.is_relative_to(root) and parts and cgroups.layout != "v2":
+        bases = {folder.name for folder in cgroups.hierarchies.values()}
+        if parts[0] in bases:
+            del parts[0]
+    if ".." in parts or "\0" in path or not parts:
+        raise InvalidInputError(
+            f"cgroup {path!r} cannot be a job's: name a folder below {root}, not a whole hierarchy and no '..'"
+        )
+    inside = "/".join(parts)
+    folders = {name: base / inside for name, base in cgroups.hierarchies.items() if is_cgroup(base / inside)}
+    if not folders:
+        raise NotFoundError(f"there is no cgroup {inside!r} below {root}; /proc/PID/cgroup names that of a process")
+    return JobCgroup(path=f"/{inside}", folders=folders)
+
+
+def own(cgroups: Cgroups, proc: Path, roots: Collection[int], members: Collection[int]) -> JobCgroup | None:
+    """Return the cgroup that holds a job's processes and nothing else, where it has one.
+
+    ``members`` are the living processes of the job. The cgroup of a login session, of a service or of this node that
+    holds other processes beside them is not the job's own.
+    """
+    paths = [paths_of(proc, str(pid)) for pid in roots]
+    folders: dict[str, Path] = {}
+    path = ""
+    for name, base in cgroups.hierarchies.items():
+        common = _common([each.get(name, "/") for each in paths])
+        if common == "/" or ".." in PurePosixPath(common).parts:
+            continue
+        folder = base / common.lstrip("/")
+        if is_cgroup(folder) and members_of(folder) == set(members):
+            folders[name] = folder
+            path = path or common
+    return JobCgroup(path=path, folders=folders) if folders else None
+
+
+def paths_of(proc: Path, pid: str) -> dict[str, str]:
+    """Return in which cgroup a process is, by hierarchy; empty when that cannot be read."""
+    try:
+        text = os.fsdecode(read_file(os.fsencode(proc / pid / "cgroup"), 65_536))
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        for name in controllers.split(",") if controllers else (UNIFIED,):
+            found[name.removeprefix("name=")] = path or "/"
+    return found
+
+
+def is_cgroup(folder: Path) -> bool:
+    """Tell whether a folder is a cgroup."""
+    return (folder / "cgroup.procs").is_file()
+
+
+def members_of(folder: Path) -> set[int]:
+    """Return the processes of a cgroup and of those below it; what vanishes meanwhile has none."""
+    found: set[int] = set()
+    for each in below(folder):
+        try:
+            text = read_whole(os.fsencode(each / "cgroup.procs"))
+        except OSError:
+            continue
+        found.update(int(word) for word in text.split() if word.isdigit())
+    return found
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Return a cgroup and all cgroups below it."""
+    yield folder
+    try:
+        # A folder has one link for itself, one from its parent, and one for each folder in it.
+        if folder.stat().st_nlink == 2:
+            return
+        inner = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for each in inner:
+        yield from below(each)
+
+
+def _common(paths: Collection[str]) -> str:
+    return os.path.commonpath(paths) if paths and all(path.startswith("/") for path in paths) else "/"

@@ -1,0 +1,78 @@
+"""CPU time of a job's cgroup, and the processes in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedmon.node.collectors.base import CollectorUnavailableError, Why
+from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
+from fedmon.node.collectors.job.members import parents_first
+from fedmon.node.collectors.job.process import Birth, Process, birth_of, read_file
+from fedmon.node.collectors.procfile import ProcFile
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class CgroupCpu:
+    """Reads what all processes of a cgroup used, those that ended included: exact, whoever waited for them.
+
+    Raises CollectorUnavailableError where this cgroup has no such file.
+    """
+
+    def __init__(self, cgroup: JobCgroup) -> None:
+        unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
+        choices = []
+        if unified is not None:
+            choices.append(("cgroup-v2", [unified / "cpu.stat"]))
+        if cpuacct is not None:
+            choices.append(("cgroup-v1", [cpuacct / "cpuacct.usage_user", cpuacct / "cpuacct.usage_sys"]))
+            choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat"]))
+        for method, paths in choices:
+            self.method, self._files = method, [ProcFile(path, size_bytes=1024) for path in paths]
+            try:
+                self.read()
+            except CollectorUnavailableError:
+                continue
+            return
+        raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
+
+    def read(self) -> tuple[float, float]:
+        """Return user and system seconds. Raises CollectorUnavailableError."""
+        try:
+            texts = [file.head() for file in self._files]
+            if len(texts) == 2:
+                return int(texts[0]) / 1e9, int(texts[1]) / 1e9
+            words = texts[0].split()
+            numbers = dict(zip(words[::2], words[1::2], strict=False))
+            if self.method == "cgroup-v2":
+                return int(numbers[b"user_usec"]) / 1e6, int(numbers[b"system_usec"]) / 1e6
+            return int(numbers[b"user"]) / _TICKS, int(numbers[b"system"]) / _TICKS
+        except (ValueError, KeyError) as error:
+            raise CollectorUnavailableError(Why.FAILED, f"{self._files[0].path}: {error}") from None
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+class CgroupMembers:
+    """The processes of a cgroup and of those below it; see Members."""
+
+    def __init__(self, folder: Path, *, proc: Path) -> None:
+        self._folder, self._proc = folder, os.fsencode(proc)
+
+    def joined(self, members: Mapping[int, Process], _mono: float) -> Sequence[Birth]:
+        """Read the lists of processes."""
+        found: list[Birth] = []
+        for pid in members_of(self._folder) - members.keys():
+            try:
+                found.append(birth_of(pid, read_file(b"%s/%d/stat" % (self._proc, pid), 1024)))
+            except (OSError, ValueError, IndexError):
+                continue  # it ended between the list and its reading
+        return parents_first(found)
+
+    def settled(self, _members: Mapping[int, Process]) -> None:
+        """Do nothing: the kernel keeps the list."""

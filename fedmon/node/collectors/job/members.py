@@ -1,0 +1,98 @@
+"""Where a job's processes are found: by descent from its roots, or in its cgroup."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fedmon.node.collectors.job.births import Births, is_thread
+from fedmon.node.collectors.job.kinship import Kinship
+from fedmon.node.collectors.job.process import Birth, Process
+
+
+class Members(Protocol):
+    """Finds the processes of one job."""
+
+    def joined(self, members: Mapping[int, Process], mono: float) -> Sequence[Birth]:
+        """Return those that are not members yet, at the first call all, parents before their children."""
+        ...
+
+    def settled(self, members: Mapping[int, Process]) -> None:
+        """Take note of who is a member, after a tick at which somebody came, changed or left."""
+        ...
+
+
+class Descendants:
+    """The roots, all that descend from them, and their orphans as far as they can be known (see Kinship)."""
+
+    def __init__(self, roots: Sequence[Birth], births: Births, *, proc: Path, marker: bytes) -> None:
+        self._roots, self._births, self._marker = {(each.pid, each.start) for each in roots}, births, marker
+        self._proc = os.fsencode(proc)
+        self._position: int | None = None
+        self._kinship: Kinship | None = None
+
+    def joined(self, members: Mapping[int, Process], mono: float) -> Sequence[Birth]:
+        """Look at the processes that are new on this machine; at all of them where it is not known which are new."""
+        births, self._position = self._births.since(self._position, mono)
+        if self._kinship is None:
+            # Orphans can be told once the roots were read: the next look is at all processes again.
+            self._position = None
+            return parents_first(self._descendants())
+        return self._kin(self._births.everything() if births is None else births, members, self._kinship)
+
+    def settled(self, members: Mapping[int, Process]) -> None:
+        """Learn what marks the job's processes."""
+        if self._kinship is None:
+            roots = [each for each in members.values() if (each.pid, each.start) in self._roots]
+            self._kinship = Kinship(roots, marker=self._marker)
+        self._kinship.learn(members)
+
+    def _descendants(self) -> list[Birth]:
+        children: dict[int, list[Birth]] = {}
+        found: dict[int, Birth] = {}
+        for birth in self._births.everything():
+            children.setdefault(birth.parent, []).append(birth)
+            if (birth.pid, birth.start) in self._roots:
+                found[birth.pid] = birth
+        queue = list(found)
+        while queue:
+            for child in children.get(queue.pop(), ()):
+                if child.pid not in found:
+                    found[child.pid] = child
+                    queue.append(child.pid)
+        return list(found.values())
+
+    def _kin(self, births: Iterable[Birth], members: Mapping[int, Process], kinship: Kinship) -> list[Birth]:
+        known: dict[int, int] = {pid: process.start for pid, process in members.items()}
+        found: list[Birth] = []
+        left = list(births)
+        while left:
+            strangers = []
+            for birth in left:
+                folder = b"%s/%d" % (self._proc, birth.pid)
+                if birth.is_kernel_thread or known.get(birth.pid) == birth.start:
+                    continue
+                if not kinship.owns(birth, folder, known):
+                    strangers.append(birth)
+                elif not is_thread(folder, birth.pid):
+                    known[birth.pid] = birth.start
+                    found.append(birth)
+            if not found or len(strangers) == len(left):
+                break
+            left = strangers  # a child may have been listed before its parent
+        return found
+
+
+def parents_first(births: Iterable[Birth]) -> list[Birth]:
+    """Order processes by their distance from those whose parents are not among them."""
+    parents = {birth.pid: birth.parent for birth in births}
+
+    def depth(pid: int) -> int:
+        steps = 0
+        while (parent := parents.get(pid)) is not None and steps < len(parents):
+            pid, steps = parent, steps + 1
+        return steps
+
+    return sorted(births, key=lambda birth: depth(birth.pid))

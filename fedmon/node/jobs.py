@@ -1,0 +1,217 @@
+"""The jobs that a node watches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.common.ids import checked_id
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
+from fedmon.node.collectors.job.cgroup import UNIFIED
+from fedmon.node.collectors.job.making import JobMaker, Watching
+
+logger = logging.getLogger(__name__)
+
+MAX_JOBS = 64
+MAX_ROOTS = 1024
+MAX_NAME = 200
+ENDED_KEPT = 64
+"""So many jobs that are watched no longer are still listed."""
+
+MARKER = "FEDMON_JOB_ID"
+"""A process with this variable set to the job's id is known as the job's, whoever its parent is."""
+
+ALL_ENDED = "all of its processes have ended"
+FORGOTTEN = "its owner had it forgotten"
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a job; times are RFC 3339 in UTC, ``cpu_seconds`` as of the last reading.
+
+    ``ended`` and ``reason`` tell of one that is watched no longer. ``methods`` says where CPU time, members, peak and
+    swap come from.
+    """
+
+    job_id: str
+    name: str
+    pids: list[int]
+    cgroup: str | None
+    methods: dict[str, str]
+    since: str
+    processes: int
+    cpu_seconds: float
+    ended: str | None = None
+    reason: str = ""
+
+
+class JobWatches:
+    """Watches jobs, each in a stream ``job-<id>`` of its own, until it has ended or is forgotten.
+
+    ``add_stream(stream, collectors)`` and ``remove_stream(stream)`` are the sampler's. ``on_end(record)`` is told of
+    each job that has ended, on the thread that calls ``close_ended``. A job's last sample, with complete totals, was
+    taken before its stream ends. Every method is safe from any thread; ``cpu_seconds`` reads, and is meant for the
+    sampler's.
+    """
+
+    def __init__(
+        self,
+        roots: Roots,
+        add_stream: Callable[[str, Sequence[Collector]], None],
+        remove_stream: Callable[[str], None],
+        *,
+        on_end: Callable[[JobRecord], object] = lambda _record: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._add_stream, self._remove_stream, self._on_end = add_stream, remove_stream, on_end
+        self._monotonic = monotonic
+        self._maker = JobMaker(roots)
+        self._changing = threading.Lock()
+        self._jobs: Mapping[str, _Job] = {}
+        self._ended: deque[JobRecord] = deque(maxlen=ENDED_KEPT)
+
+    def add(
+        self,
+        job_id: str,
+        *,
+        pids: Collection[int] = (),
+        cgroup: str | None = None,
+        name: str = "",
+        marker: str | None = None,
+        starts: Mapping[int, int] | None = None,
+    ) -> JobRecord:
+        """Watch a job from the next tick on: processes and all that descend from them, or a cgroup.
+
+        ``marker`` is a ``NAME=value`` in the environment of its processes, by default FEDMON_JOB_ID with the job's id.
+        ``starts`` guards against numbers that were given again, see JobMaker. Raises InvalidIdError,
+        InvalidInputError, NotFoundError and ConflictError.
+        """
+        checked_id(job_id, what="job id")
+        if not pids and cgroup is None:
+            raise InvalidInputError(f"job {job_id!r}: say which processes it is, with --pid, or its --cgroup")
+        if len(pids) > MAX_ROOTS or len(name) > MAX_NAME:
+            raise InvalidInputError(
+                f"job {job_id!r}: at most {MAX_ROOTS} processes and {MAX_NAME} letters of name can be given"
+            )
+        self.close_ended()
+        with self._changing:
+            if job_id in self._jobs:
+                raise ConflictError(f"job {job_id!r} is watched already; see 'fedmon node job list'")
+            if len(self._jobs) >= MAX_JOBS:
+                raise ConflictError(f"{MAX_JOBS} jobs are watched already; have one forgotten first")
+            watching = self._maker.make(
+                pids=pids, cgroup=cgroup, marker=marker or f"{MARKER}={job_id}", mono=self._monotonic(), starts=starts
+            )
+            try:
+                self._refuse_shared(job_id, watching)
+            except ConflictError:
+                watching.watched.close()
+                raise
+            job = _Job(job_id, name, list(pids), watching)
+            self._jobs = {**self._jobs, job_id: job}
+            self._add_stream(job.stream, watching.collectors)
+        return job.record()
+
+    def remove(self, job_id: str) -> JobRecord:
+        """Watch a job no longer; its processes are left alone. Raises NotFoundError when it is not watched."""
+        with self._changing:
+            job = self._jobs.get(job_id)
+            if job is None:
+                raise NotFoundError(f"no job {job_id!r} is watched; see 'fedmon node job list'")
+            return self._close(job, FORGOTTEN)
+
+    def records(self) -> list[JobRecord]:
+        """Return the jobs that are watched, and the last 64 that were, oldest first."""
+        self.close_ended()
+        return [*self._ended, *(job.record() for job in self._jobs.values())]
+
+    def close_ended(self) -> list[JobRecord]:
+        """End the streams of jobs whose last sample was taken; called about once a second."""
+        with self._changing:
+            over = [job for job in self._jobs.values() if job.watched.is_last or job.watched.is_over]
+            records = [self._close(job, ALL_ENDED) for job in over]
+        for record in records:
+            logger.info("job %s has ended: %s", record.job_id, record.reason)
+            self._on_end(record)
+        return records
+
+    def resume(self) -> None:
+        """Give all streams to the sampler again, after it dropped them."""
+        with self._changing:
+            for job in self._jobs.values():
+                self._add_stream(job.stream, job.watching.collectors)
+
+    def pids(self) -> dict[str, Collection[int]]:
+        """Return the living processes of each job, as of its last reading."""
+        return {job_id: job.watched.tree.pids for job_id, job in self._jobs.items()}
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return the CPU time that each job has used until now, in seconds; it never goes down."""
+        return {job_id: job.cpu_seconds() for job_id, job in self._jobs.items()}
+
+    def cgroup(self, job_id: str) -> Path | None:
+        """Return the folder of a watched job's own cgroup in the hierarchy by which perf counts; None without one."""
+        job = self._jobs.get(job_id)
+        if job is None or job.watching.cgroup is None:
+            return None
+        folders = job.watching.cgroup.folders
+        return folders.get("perf_event", folders.get(UNIFIED))
+
+    def _close(self, job: _Job, reason: str) -> JobRecord:
+        self._jobs = {job_id: other for job_id, other in self._jobs.items() if other is not job}
+        self._remove_stream(job.stream)
+        record = msgspec.structs.replace(job.record(), ended=_now(), reason=reason)
+        self._ended.append(record)
+        return record
+
+    def _refuse_shared(self, job_id: str, watching: Watching) -> None:
+        mine = set(watching.watched.tree.pids)
+        if not mine:
+            raise ConflictError(f"job {job_id!r}: its processes have ended meanwhile")
+        for other in self._jobs.values():
+            shared = mine.intersection(other.watched.tree.pids)
+            if shared:
+                raise ConflictError(
+                    f"job {job_id!r}: process {min(shared)} belongs to job {other.job_id!r} already, and would be"
+                    " counted twice"
+                )
+
+
+class _Job:
+    """One job that is watched."""
+
+    def __init__(self, job_id: str, name: str, pids: list[int], watching: Watching) -> None:
+        self.job_id, self.watching, self.watched = job_id, watching, watching.watched
+        self.stream = f"job-{job_id}"
+        self._name, self._pids = name, pids
+        self._since = _now()
+
+    def record(self) -> JobRecord:
+        cgroup = self.watching.cgroup
+        return JobRecord(
+            job_id=self.job_id,
+            name=self._name,
+            pids=self._pids,
+            cgroup=None if cgroup is None else cgroup.path,
+            methods=dict(self.watching.methods),
+            since=self._since,
+            processes=len(self.watched.tree.pids),
+            cpu_seconds=round(sum(self.watched.cpu_s), 6),
+        )
+
+    def cpu_seconds(self) -> float:
+        try:
+            return self.watched.read_early()
+        except CollectorUnavailableError:
+            return sum(self.watched.cpu_s)
+
+
+def _now() -> str:
+    return utc_now().isoformat(timespec="seconds")

@@ -1,0 +1,73 @@
+"""The owner's commands about jobs that the running node watches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import ConflictError
+from fedmon.node.jobs import JobRecord, JobWatches
+from fedmon.node.owner.desk import Desk
+
+
+class ListJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command that takes no values."""
+
+
+class WatchJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job to watch: its root processes, or its cgroup."""
+
+    job_id: str
+    pids: list[int] = []
+    cgroup: str | None = None
+    name: str = ""
+    by: str = ""
+
+
+class OneJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job by its id."""
+
+    job_id: str
+    by: str = ""
+
+
+def list_jobs(desk: Desk, _args: ListJobs) -> dict[str, Any]:
+    """List the jobs that are watched, and those that were."""
+    return {"jobs": [_shown(record) for record in _jobs(desk).records()]}
+
+
+def watch_job(desk: Desk, args: WatchJob) -> dict[str, Any]:
+    """Watch a job from the next sample on."""
+    record = _jobs(desk).add(args.job_id, pids=args.pids, cgroup=args.cgroup, name=args.name)
+    desk.audit.record("job-watch", job_id=record.job_id, pids=record.pids, cgroup=record.cgroup, by=args.by)
+    return {"job": _shown(record)}
+
+
+def forget_job(desk: Desk, args: OneJob) -> dict[str, Any]:
+    """Watch a job no longer; its processes are left alone."""
+    record = _jobs(desk).remove(args.job_id)
+    desk.audit.record("job-forget", job_id=record.job_id, by=args.by)
+    return {"job": _shown(record)}
+
+
+def _jobs(desk: Desk) -> JobWatches:
+    if desk.jobs is None:
+        raise ConflictError(
+            "this node watches no jobs: it is stopped, or its metrics are switched off; start it with "
+            "'fedmon node start', with enabled = true in [metrics]"
+        )
+    return desk.jobs
+
+
+def _shown(record: JobRecord) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(record)
+    return {"state": "watched" if record.ended is None else "ended", **document}
+
+
+JOB_COMMANDS: Mapping[str, tuple[type[Any], Any]] = {
+    "job-list": (ListJobs, list_jobs),
+    "job-watch": (WatchJob, watch_job),
+    "job-forget": (OneJob, forget_job),
+}
