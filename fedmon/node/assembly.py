@@ -17,6 +17,7 @@ from fedmon.node.dialect import Dialect, FedmonDialect, Outgoing
 from fedmon.node.effects import Effects
 from fedmon.node.fetcher import Fetcher
 from fedmon.node.folder import NodeFolder
+from fedmon.node.jobs import JobRecord
 from fedmon.node.leases import Leases
 from fedmon.node.measuring import Measuring
 from fedmon.node.monitoring import Monitoring
@@ -63,7 +64,13 @@ class Assembly:
         self.checker = PlanChecker(plans.store.read, on_verdict=self._on_verdict)
         self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=hand_over)
         self.measuring = Measuring(
-            settings, boot=boot, send=publish, leaves=self.policy.metric_leaves, on_sent=self._sent
+            settings,
+            boot=boot,
+            recording_file=folder.recording_file,
+            send=publish,
+            leaves=self.policy.metric_leaves,
+            on_sent=self._sent,
+            on_job_end=self._job_ended,
         )
         self._leases = Leases(
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
@@ -83,6 +90,7 @@ class Assembly:
             check_plan=self.checker.submit,
             fetch=self.fetcher.submit,
             page_bytes=self.dialect.page_bytes,
+            recorder=self.measuring.recorder,
         )
         self.router = Router(self.services, self.dialect, send)
 
@@ -134,6 +142,12 @@ class Assembly:
 
     def _sent(self, names: Iterable[str], samples: int) -> None:
         self.audit.count_all("metrics", names, samples)
+
+    def _job_ended(self, job: JobRecord) -> None:
+        def write() -> None:
+            self.audit.record("job-ended", job=job.job_id, reason=job.reason)
+
+        self._hand_over(write)
 
     def _take_up(self) -> None:
         """Continue what an earlier process left: default plans, and plans that no worker has read."""

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
+from fedmon.common.metrics.batch import Batch
 from fedmon.common.settings import NodeSettings
-from fedmon.node.collectors import host_collectors
-from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector, Roots
+from fedmon.node.collectors.base import Collector
+from fedmon.node.instruments import Instruments
+from fedmon.node.jobs import JobRecord, JobWatches
 from fedmon.node.publisher import HOST_STREAM, Publisher
+from fedmon.node.recorder import Recorder
 from fedmon.node.sampler import Sampler
 from fedmon.node.user_values import UserValues
 
+logger = logging.getLogger(__name__)
+
+USER_STREAM = "user"
+_JOB = "job-"
+
 
 class Measuring:
-    """The measuring parts of one node, made from its settings; every method is safe from any thread.
+    """The measuring parts of one node, made from its settings; methods are safe from any thread but for `hardware`.
 
-    ``boot`` numbers this run of the process, ``send``, ``leaves`` and ``on_sent`` are as in Publisher.
+    ``boot`` numbers this run of the process, ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
+    as in JobWatches. ``recording_file`` is where samples are kept, unless the owner switched that off.
     """
 
     def __init__(
@@ -25,24 +36,39 @@ class Measuring:
         settings: NodeSettings,
         *,
         boot: int,
+        recording_file: Path,
         send: Callable[[bytes], bool],
         leaves: Callable[[str], bool],
         on_sent: Callable[[Iterable[str], int], None],
+        on_job_end: Callable[[JobRecord], object],
     ) -> None:
-        self._settings = settings
+        self._settings, self._boot = settings, boot
+        self.recorder = _recorder(settings, recording_file) if settings.recording.enabled else None
         self.publisher = Publisher(
             node_id=settings.id,
             boot=boot,
             send=send,
             leaves=leaves,
             interval_s=settings.metrics.interval_s,
+            keep=self._keep,
             on_sent=on_sent,
         )
+        self._instruments = Instruments(
+            settings,
+            counts=self._counts,
+            # Sampler and jobs are made after their collectors.
+            times=lambda: self.sampler.collector_counts(),  # noqa: PLW0108
+            job_cpu=lambda: self.jobs.cpu_seconds(),  # noqa: PLW0108
+            job_pids=lambda: self.jobs.pids(),  # noqa: PLW0108
+        )
         self.sampler = Sampler(
-            {HOST_STREAM: self._host()},
+            {HOST_STREAM: self._instruments.host()},
             interval_s=settings.metrics.interval_s,
             on_sample=self.publisher.publish,
             cost_budget_ratio=settings.metrics.cost_budget_ratio,
+        )
+        self.jobs = JobWatches(
+            self._instruments.roots, self._add_job_stream, self._remove_job_stream, on_end=on_job_end
         )
         self.user_values = UserValues(self.publisher.publish)
         self._is_started = False
@@ -54,50 +80,81 @@ class Measuring:
 
     @property
     def streams(self) -> list[str]:
-        """Name the streams of samples that this node has."""
-        return self.sampler.streams if self.enabled else []
+        """Name the streams of samples that this node has now."""
+        if not self.enabled:
+            return []
+        reported = [USER_STREAM] if self.publisher.last_seq(USER_STREAM) is not None else []
+        return [*self.sampler.streams, *reported]
+
+    def hardware(self) -> dict[str, Any]:
+        """Return what the machine is made of; belongs to one thread."""
+        return self._instruments.hardware()
+
+    def counts(self) -> dict[str, float]:
+        """Return what sampler, publisher and recorder counted since the start."""
+        return {name: value for name, value in self._counts().items() if value is not None}
 
     def start(self) -> None:
         """Begin to measure, unless the owner switched metrics off."""
         if self.enabled:
+            if self.recorder is not None:
+                self.recorder.start()
             self.sampler.start()
             self._is_started = True
 
-    def stop(self) -> None:
-        """End the sampler, and send what it gathered."""
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the sampler, send what it gathered, and store what waits; nobody may read the recording any more."""
         if self._is_started:
             self.sampler.stop()
         self.publisher.flush()
+        if self._is_started and self.recorder is not None and not self.recorder.stop(timeout_s):
+            logger.error("the recording was not closed within %.1f s", timeout_s)
 
     def reload(self, settings: NodeSettings, leaves: Callable[[str], bool]) -> None:
         """Follow other settings from the next tick on; the pace is set by `follow`."""
-        before, self._settings = self._settings, settings
+        was_enabled, self._settings = self.enabled, settings
         self.publisher.set_leaves(leaves)
         self.sampler.set_cost_budget(settings.metrics.cost_budget_ratio)
+        is_outdated = self._instruments.follow(settings)
+        if self.recorder is not None:
+            self.recorder.set_bounds(max_bytes=settings.recording.max_bytes, max_age_s=settings.recording.max_age_s)
         if not self._is_started:
             self.start()
         elif not self.enabled:
             for stream in self.sampler.streams:
                 self.sampler.remove_stream(stream)
             self.publisher.flush()
-        elif settings.metrics != before.metrics:
-            self.sampler.add_stream(HOST_STREAM, self._host())
+        elif is_outdated or not was_enabled:
+            self.sampler.add_stream(HOST_STREAM, self._instruments.host())
+            self.jobs.resume()
 
     def follow(self, interval_s: float, *, live: bool) -> None:
-        """Keep this pace, and close batches of streams that fell silent; called about once a second."""
+        """Keep this pace, and close what fell silent; called about once a second."""
         if self.sampler.asked_interval_s != interval_s:
             self.sampler.set_interval(interval_s)
         self.publisher.set_pace(interval_s=self.sampler.interval_s, live=live)
         self.publisher.close_older(time.monotonic())
+        if self._is_started:
+            self.jobs.close_ended()
+
+    def _keep(self, batch: Batch) -> None:
+        if self.recorder is not None:
+            self.recorder.keep(batch)
 
     def _counts(self) -> dict[str, float | None]:
-        return self.sampler.counts() | self.publisher.counts()
+        counts = self.sampler.counts() | self.publisher.counts()
+        return counts if self.recorder is None else counts | self.recorder.counts()
 
-    def _host(self) -> list[Collector]:
-        metrics = self._settings.metrics
-        roots = Roots(proc=metrics.proc_root, sys=metrics.sys_root, cgroup=metrics.cgroup_root)
-        return [
-            *host_collectors(roots=roots, per_core=metrics.per_core, counts=self._counts),
-            # The sampler does not exist yet when its collectors are made.
-            CollectorTimes(lambda: self.sampler.collector_counts()),  # noqa: PLW0108
-        ]
+    def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
+        job_id = stream.removeprefix(_JOB)
+        others = self._instruments.job(job_id, cgroup=self.jobs.cgroup(job_id))
+        self.sampler.add_stream(stream, [*collectors, *others])
+
+    def _remove_job_stream(self, stream: str) -> None:
+        self.sampler.remove_stream(stream)
+        self.publisher.flush(stream)
+
+
+def _recorder(settings: NodeSettings, file: Path) -> Recorder:
+    bounds = settings.recording
+    return Recorder(file, node_id=settings.id, max_bytes=bounds.max_bytes, max_age_s=bounds.max_age_s)

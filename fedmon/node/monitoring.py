@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from fedmon.node.leases import Granted, Lease, Leases
 from fedmon.node.measuring import Measuring
@@ -60,6 +61,14 @@ class Monitoring:
     def metrics(self) -> list[str]:
         """Name the metrics that are measured."""
         return self.measuring.sampler.metrics()
+
+    def hardware(self) -> dict[str, Any]:
+        """Describe the machine."""
+        return self.measuring.hardware()
+
+    def counts(self) -> dict[str, float]:
+        """Return the ``agent_`` metrics of this moment, for a reader who watches no samples."""
+        return self.measuring.counts()
 
     def counters(self) -> dict[str, int]:
         """Return what was published and dropped since the start."""

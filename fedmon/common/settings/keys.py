@@ -15,6 +15,7 @@ from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.plugins import ANY_NAME, PluginSettings
+from fedmon.common.settings.recording import RecordingSettings
 from fedmon.common.settings.values import (
     MetricsSettings,
     NodeSettings,
@@ -107,7 +108,9 @@ def keys_of(party: Party) -> tuple[Key, ...]:
     shared = (*_keys("broker", BrokerSettings, without=("hosts", "tls")),)
     own: type[msgspec.Struct] = NodeSettings if party == "node" else ResearcherSettings
     found = [
-        *_keys(party, own, without=("broker", "policy", "metrics", "energy", "perf", "plugins", "repository")),
+        *_keys(
+            party, own, without=("broker", "policy", "metrics", "recording", "energy", "perf", "plugins", "repository")
+        ),
         url,
         *shared,
     ]
@@ -115,6 +118,7 @@ def keys_of(party: Party) -> tuple[Key, ...]:
         found += [
             *_keys("policy", PolicySettings),
             *_keys("metrics", MetricsSettings),
+            *_keys("recording", RecordingSettings),
             *_keys("energy", EnergySettings),
             *_keys("perf", PerfSettings),
             Key(

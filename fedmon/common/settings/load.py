@@ -14,6 +14,8 @@ from fedmon.common.errors import SettingsError
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of
+from fedmon.common.settings.perf import PerfSettings
+from fedmon.common.settings.recording import RecordingSettings
 from fedmon.common.settings.researcher_id import kept_researcher_id
 from fedmon.common.settings.values import (
     MetricsSettings,
@@ -44,7 +46,9 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
             broker=_broker(found["broker"]),
             policy=PolicySettings(**found["policy"]),
             metrics=MetricsSettings(**found["metrics"]),
+            recording=RecordingSettings(**found["recording"]),
             energy=EnergySettings(**found["energy"]),
+            perf=PerfSettings(**found["perf"]),
             repository=RepositorySettings(**found["repository"]),
             plugins={name: own for name, own in found["plugins"].items() if own},
             **found["node"],

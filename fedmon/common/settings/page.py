@@ -47,6 +47,7 @@ _SECTIONS = {
     "broker": "Where the broker is, and how we prove who we are.",
     "policy": "Whom the node obeys, what it lists to whom, and what leaves it.",
     "metrics": "What the node measures.",
+    "recording": "What the node keeps of its samples.",
     "energy": "How energy is measured, and what a kilowatt-hour emits.",
     "perf": "Events of processor and kernel, counted by the program perf (see docs/howtos/perf.md).",
     "plugins": "Settings of the collector plug-ins that [metrics] plugins names, a table for each.",

@@ -15,6 +15,7 @@ from fedmon.common.settings.broker import BrokerSettings
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.plugins import PluginNames, PluginSettings
+from fedmon.common.settings.recording import RecordingSettings
 from fedmon.common.settings.secret import read_secret
 
 EVERYBODY = "*"
@@ -141,6 +142,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1_048_576
     policy: PolicySettings = PolicySettings()
     metrics: MetricsSettings = MetricsSettings()
+    recording: RecordingSettings = RecordingSettings()
     energy: EnergySettings = EnergySettings()
     perf: PerfSettings = PerfSettings()
     repository: RepositorySettings = RepositorySettings()

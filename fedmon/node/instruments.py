@@ -1,0 +1,115 @@
+"""Which collectors a node has, made from its settings; what several of them share is made once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmon.common.settings import NodeSettings
+from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.agent import CollectorTimes
+from fedmon.node.collectors.base import Collector, Roots
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
+from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, nvml_collectors, open_session
+
+if TYPE_CHECKING:
+    from fedmon.node.perf_events.source import PerfSource
+
+logger = logging.getLogger(__name__)
+
+Counts = Callable[[], Mapping[str, float | None]]
+
+
+class Instruments:
+    """Makes the collectors of the stream ``host`` and of each job; belongs to one thread at a time.
+
+    ``counts`` gives the ``agent_`` metrics of each tick, ``times`` those of single collectors. ``job_cpu`` gives the
+    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        counts: Counts,
+        times: Counts,
+        job_cpu: Callable[[], Mapping[str, float]],
+        job_pids: Callable[[], Mapping[str, Collection[int]]],
+    ) -> None:
+        self._counts, self._times = counts, times
+        self._job_cpu, self._job_pids = job_cpu, job_pids
+        self._nvml: NvmlSession | None = None
+        self._meter: EnergyMeter | None = None
+        self._perf: PerfSource | None = None
+        self._hardware: dict[str, Any] | None = None
+        self._settings = settings
+
+    def follow(self, settings: NodeSettings) -> bool:
+        """Take other settings; tells whether collectors that were made before are out of date."""
+        before, self._settings = self._settings, settings
+        return any(
+            getattr(before, section) != getattr(settings, section)
+            for section in ("metrics", "energy", "perf", "plugins")
+        )
+
+    @property
+    def roots(self) -> Roots:
+        """Where the files of this machine lie, or of the one that stands in for it."""
+        metrics = self._settings.metrics
+        return Roots(proc=metrics.proc_root, sys=metrics.sys_root, cgroup=metrics.cgroup_root)
+
+    def host(self) -> list[Collector]:
+        """Return the collectors of the machine as a whole."""
+        # GPUs first: their energy and processes of a tick are used by those that follow.
+        collectors: list[Collector] = [*nvml_collectors(self._gpus())]
+        collectors += host_collectors(roots=self.roots, per_core=self._settings.metrics.per_core, counts=self._counts)
+        energy, self._meter = energy_collectors(
+            self.roots, self._settings.energy, job_cpu=self._job_cpu, gpu_energy=self._gpus().gpu_energy
+        )
+        collectors += energy
+        self._perf = self._perf_source()
+        if self._perf is not None:
+            from fedmon.node.collectors.perf import PerfCollector
+
+            collectors.append(PerfCollector(self._perf))
+        collectors.append(CollectorTimes(self._times))
+        return collectors
+
+    def job(self, job_id: str, *, cgroup: Path | None = None) -> list[Collector]:
+        """Return what is measured of a job beside its processes: energy, GPUs, and events where they are counted."""
+        collectors: list[Collector] = []
+        if self._meter is not None:
+            collectors += job_energy_collectors(self._meter, job_id)
+        if self._gpus().absent is None:
+            collectors.append(JobGpuCollector(self._gpus(), job_id=job_id, jobs=self._job_pids))
+        if self._perf is not None:
+            from fedmon.node.collectors.perf import PerfJobCollector
+
+            collectors.append(
+                PerfJobCollector(self._perf, job=job_id, pids=lambda: self._job_pids().get(job_id, ()), cgroup=cgroup)
+            )
+        return collectors
+
+    def hardware(self) -> dict[str, Any]:
+        """Return what the machine is made of; found out once, which takes milliseconds."""
+        if self._hardware is None:
+            from fedmon.node.collectors.hardware import hardware
+
+            self._hardware = hardware(self.roots)
+        gpus = self._gpus().hardware()
+        factor = self._meter.factor() if self._meter is not None else {}
+        return {**self._hardware, "gpus": gpus, "emission_factor": factor or None}
+
+    def _gpus(self) -> NvmlSession:
+        if self._nvml is None:
+            self._nvml = open_session()
+        return self._nvml
+
+    def _perf_source(self) -> PerfSource | None:
+        if not self._settings.perf.enabled:
+            return None
+        from fedmon.node.perf_events.source import PerfSource
+
+        return PerfSource(self._settings.perf, roots=self.roots)
