@@ -95,6 +95,15 @@ def _missed_ticks(latest: Latest, _labels: Labels) -> Cell:
     return NOTHING if missed is None else Cell(format_value("agent_ticks_missed_total", missed))
 
 
+def _gpu_memory_of_job(latest: Latest, _labels: Labels) -> Cell:
+    return shown("job_gpu_memory_bytes", latest.total("job_gpu_memory_bytes"))
+
+
+def _method(latest: Latest, _labels: Labels) -> Cell:
+    methods = sorted({labels["method"] for labels, _ in latest.each("node_energy_joules_total") if "method" in labels})
+    return Cell(", ".join(methods)) if methods else NOTHING
+
+
 def _rates(header: str, metric: str, order: int) -> Column:
     return Column(header, growth(metric), order)
 
@@ -116,6 +125,51 @@ HOST = Group(
         _rates("net out", "host_network_transmit_bytes_total", 3),
         Column("temp", _hottest, 6),
         Column("overruns", _missed_ticks, 7),
+    ),
+)
+
+
+def _jobs(state: WatchState) -> Iterable[Subject]:
+    for node, stream, latest in state.streams("job-"):
+        yield (node, stream.removeprefix("job-")), latest, {}
+
+
+JOBS = Group(
+    name="jobs",
+    title="JOBS",
+    about=("node", "job"),
+    subjects=_jobs,
+    columns=(
+        Column("CPUs busy", value("job_cpus_busy"), 1),
+        Column("memory", value("job_memory_rss_bytes"), 1),
+        Column("peak", value("job_memory_peak_bytes"), 4),
+        Column("processes", value("job_processes"), 5),
+        _rates("read", "job_io_read_bytes_total", 3),
+        _rates("written", "job_io_written_bytes_total", 3),
+        _rates("power", "job_energy_joules_total", 2),
+        Column("GPU memory", _gpu_memory_of_job, 2),
+    ),
+)
+
+
+def _energies(state: WatchState) -> Iterable[Subject]:
+    for node, stream, latest in state.streams("host"):
+        if stream == "host" and any(latest.each(metric) for metric in _ENERGY_MARKS):
+            yield (node,), latest, {}
+
+
+_ENERGY_MARKS = ("node_energy_joules_total", "rapl_energy_joules_total", "hwmon_power_watts")
+
+ENERGY = Group(
+    name="energy",
+    title="ENERGY",
+    about=("node",),
+    subjects=_energies,
+    columns=(
+        _rates("power", "node_energy_joules_total", 1),
+        Column("since start", value("node_energy_kilowatt_hours_total"), 2),
+        Column("CO2e", value("node_emissions_grams_total"), 2),
+        Column("measured by", _method, 3),
     ),
 )
 
@@ -183,5 +237,5 @@ USER = Group(
     subjects=_values,
     columns=(Column("value", value("user_value"), 1), Column("step", value("user_step"), 2)),
 )
-GROUPS = {group.name: group for group in (HOST, GPU, USER)}
+GROUPS = {group.name: group for group in (HOST, JOBS, GPU, ENERGY, USER)}
 """Every group by its name, in the order of the screen."""

@@ -170,6 +170,35 @@ def test_every_gpu_has_a_row_and_says_what_holds_it_back() -> None:
     assert [cell.text for cell in table.rows[0].cells] == ["north", "1", "50 %", "70.0 GiB", "312 W", "sw_power_cap"]
 
 
+def test_jobs_and_energy_have_groups_of_their_own() -> None:
+    state = WatchState(Clock())
+    for seq in range(2):
+        energy: dict[str, float | None] = {
+            'node_energy_joules_total{method="components"}': 250.0 * seq,
+            "node_energy_kilowatt_hours_total": 1.5,
+            "node_emissions_grams_total": 84.0,
+        }
+        state.take(labelled(live("north", seq), energy))
+        job: dict[str, float | None] = {
+            "job_cpus_busy": 3.25,
+            "job_memory_rss_bytes": 2 * GIB,
+            "job_energy_joules_total": 100.0 * seq,
+        }
+        state.take(labelled(live("north", seq, stream="job-42"), job))
+
+    tables = {table.title: table for table in composed(state, width=120).tables}
+
+    assert [cell.text for cell in tables["JOBS"].rows[0].cells] == ["north", "42", "3.25", "2.0 GiB", "100 W"]
+    assert tables["ENERGY"].headers == ("node", "power", "since start", "CO2e", "measured by")
+    assert [cell.text for cell in tables["ENERGY"].rows[0].cells] == [
+        "north",
+        "250 W",
+        "1.50 kWh",
+        "84 g",
+        "components",
+    ]
+
+
 def test_values_that_programs_report_are_shown_by_name() -> None:
     state = WatchState(Clock())
     state.take(
