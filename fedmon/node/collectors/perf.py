@@ -100,7 +100,7 @@ class _PerfCollector:
         """Return why perf counts nothing although nothing is wrong with it."""
         return None
 
-    def _prepare(self) -> Plan:
+    def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         raise NotImplementedError
 
     def _target(self) -> Target | None:
@@ -113,8 +113,8 @@ class PerfCollector(_PerfCollector):
     def __init__(self, source: PerfSource) -> None:
         super().__init__(source, thread="fedmon-perf")
 
-    def _prepare(self) -> Plan:
-        return self._source.plan(Scope.HOST, whole_machine=True)
+    def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
+        return self._source.plan(Scope.HOST, whole_machine=True, stopping=stopping)
 
     def _target(self) -> Target:
         return WholeMachine()
@@ -141,14 +141,14 @@ class PerfJobCollector(_PerfCollector):
         """Return how the job is counted: ``cgroup``, or ``pids`` with the children they fork."""
         return "pids" if self._job.cgroup is None else "cgroup"
 
-    def _prepare(self) -> Plan:
+    def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         name = self._source.cgroup_name(self._cgroup) if self._cgroup is not None else None
         if name is not None:
-            plan = self._source.plan(Scope.JOB, whole_machine=True)
-            if plan.groups:
+            plan = self._source.plan(Scope.JOB, whole_machine=True, stopping=stopping)
+            if plan is None or plan.groups:
                 self._job.cgroup = name
                 return plan
-        return self._source.plan(Scope.JOB, whole_machine=False)
+        return self._source.plan(Scope.JOB, whole_machine=False, stopping=stopping)
 
     def _target(self) -> Target | None:
         return self._job.target()

@@ -19,6 +19,7 @@ NOT_SUPPORTED = "not supported"
 
 _GAP = re.compile(r"<(not counted|not supported)>")
 _NUMBER = re.compile(r"\d[\d.,'\u00a0\u202f ]*", re.ASCII)
+_WHOLE = re.compile(r"\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3})+", re.ASCII)
 _MODIFIERS = re.compile(r"(?<=[^:]):([ukhGHpPSDWeIb]+)$")
 
 
@@ -124,14 +125,10 @@ def _number(text: str, *, decimals: bool) -> float | None:
     """
     text = re.sub(r"['\u00a0\u202f ]", "", text)
     marks = re.findall(r"[.,]", text)
-    decimal = ""
-    if marks and (len(set(marks)) == 2 or len(marks) == 1):
-        decimal = marks[-1]
-        tail = text.rpartition(decimal)[2]
-        if len(marks) == 1 and decimal == "," and len(tail) == 3 and not decimals:
-            decimal = ""
+    decimal = marks[-1] if len(set(marks)) == 2 or len(marks) == 1 else ""
+    if decimal == "," and len(marks) == 1 and not decimals and len(text.rpartition(",")[2]) == 3:
+        decimal = ""
     whole, _mark, fraction = text.rpartition(decimal) if decimal else (text, "", "")
-    digits = re.sub(r"[.,]", "", whole)
-    if not digits.isdecimal() or (fraction and not fraction.isdecimal()):
+    if _WHOLE.fullmatch(whole) is None or not (fraction or "0").isdecimal():
         return None
-    return float(f"{digits}.{fraction or 0}")
+    return float(f"{re.sub('[.,]', '', whole)}.{fraction or 0}")

@@ -14,14 +14,14 @@ from fedmon.node.perf_events.output import NOT_SUPPORTED, parse_line
 PLAIN = {"LC_ALL": "C", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 """The environment of perf: without the user's language, which changes how numbers are written."""
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 3.0
 _PERMISSION = ("perf_event_paranoid", "permission", "not permitted", "access to performance monitoring")
 
 
 def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) -> str | None:
     """Run one group while ``true`` runs; return None when every event was counted, else the reason.
 
-    Takes some 20 ms, and is given up after 5 s.
+    Takes some 20 ms, and is given up after 3 s.
     """
     workload = shutil.which("true", path=PLAIN["PATH"]) or "true"
     command = try_out(perf, group, workload, whole_machine=whole_machine)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from fedmon.common.clock import Deadline
 from fedmon.node.perf_events.probe import PLAIN
 
-_END_S = 2.0
 _QUIET_S = 0.1
 _READ_BYTES = 65_536
 _SAID_BYTES = 4_096
@@ -24,10 +23,11 @@ class PerfProcess:
     Its output comes through a pipe whose only reader is this process. When this process dies, even by kill -9, the
     next line that perf prints ends it by SIGPIPE, within one interval. (A parent-death signal would need code between
     fork and exec, which is not safe beside threads, and the kernel drops it for a perf that has file capabilities.)
-    Raises OSError when perf cannot be started.
+    ``patience_s`` is how long it may take to end. Raises OSError when perf cannot be started.
     """
 
-    def __init__(self, command: Callable[[int], list[str]]) -> None:
+    def __init__(self, command: Callable[[int], list[str]], *, patience_s: float = 2.0) -> None:
+        self._patience_s = patience_s
         self._lines, writes = os.pipe()
         # What perf says beside its counts is kept in memory; a pipe that nobody reads could block it.
         self._said = os.memfd_create("fedmon-perf")
@@ -78,8 +78,8 @@ class PerfProcess:
                 return
 
     def end(self) -> Iterator[str]:
-        """End perf by SIGINT and yield what it still prints; SIGKILL follows when it has not ended after 2 s."""
-        deadline = Deadline(_END_S)
+        """End perf by SIGINT and yield what it still prints; SIGKILL follows when it has not ended in time."""
+        deadline = Deadline(self._patience_s)
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
         while not deadline.passed():

@@ -27,8 +27,9 @@ _PROCESSES_GONE = "Problems finding threads"
 class Session:
     """Counts a plan for a target until it is stopped.
 
-    ``prepare`` is called once on the session's thread and gives the plan, after as long as probing takes. ``target``
-    is called there before each start and gives what to count now, or None to wait for the next ``attach_again``.
+    ``prepare`` is called once on the session's thread and gives the plan, after as long as probing takes; it asks its
+    argument whether it is time to stop, and then gives None. ``target`` is called there before each start and gives
+    what to count now, or None to wait for the next ``attach_again``.
     ``start``, ``attach_again`` and ``stop`` belong to one thread; what can be read, to any.
     """
 
@@ -36,16 +37,17 @@ class Session:
         self,
         *,
         perf: str,
-        prepare: Callable[[], Plan],
+        prepare: Callable[[Callable[[], bool]], Plan | None],
         target: Callable[[], Target | None],
         interval_s: float,
         paranoia: str,
         name: str,
         back_off_s: tuple[float, float] = _BACK_OFF_S,
+        patience_s: float = 2.0,
     ) -> None:
         self._perf, self._interval_s, self._paranoia = perf, interval_s, paranoia
         self._prepare, self._target = prepare, target
-        self._back_off_s = back_off_s
+        self._back_off_s, self._patience_s = back_off_s, patience_s
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._again = False
@@ -87,8 +89,10 @@ class Session:
         os.close(self._wake)
 
     def _run(self) -> None:
-        self.plan = plan = self._prepare()
-        self.totals = Totals(plan)
+        plan = self._prepare(lambda: self._stopping)
+        if plan is None:
+            return
+        self.plan, self.totals = plan, Totals(plan)
         self.planned.set()
         back_off_s, longest_s = self._back_off_s
         while plan.groups and not self._stopping:
@@ -115,7 +119,8 @@ class Session:
         """Run perf once; return why it ended, or None when that was meant."""
         try:
             process = PerfProcess(
-                lambda log_fd: count(self._perf, plan.groups, target, interval_s=self._interval_s, log_fd=log_fd)
+                lambda log_fd: count(self._perf, plan.groups, target, interval_s=self._interval_s, log_fd=log_fd),
+                patience_s=self._patience_s,
             )
         except OSError as error:
             return not_startable(self._perf, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from fedmon.common.settings.perf import PerfSettings
@@ -35,18 +36,21 @@ class PerfSource:
         """Return how perf calls a cgroup; None where perf does not see its hierarchy."""
         return cgroup_name(self.roots, folder)
 
-    def plan(self, scope: Scope, *, whole_machine: bool) -> Plan:
+    def plan(self, scope: Scope, *, whole_machine: bool, stopping: Callable[[], bool] = lambda: False) -> Plan | None:
         """Probe each group and return what is usable; takes some 20 ms for each, and is done once.
 
         ``whole_machine`` is whether perf is to look at all processes, which cgroups need too and which takes rights.
+        None when ``stopping`` became true meanwhile.
         """
         with self._lock:
             known = self._plans.get((scope, whole_machine))
             if known is None:
-                known = self._plans[scope, whole_machine] = self._probe(scope, whole_machine=whole_machine)
+                known = self._probe(scope, stopping, whole_machine=whole_machine)
+                if known is not None:
+                    self._plans[scope, whole_machine] = known
             return known
 
-    def _probe(self, scope: Scope, *, whole_machine: bool) -> Plan:
+    def _probe(self, scope: Scope, stopping: Callable[[], bool], *, whole_machine: bool) -> Plan | None:
         here = processor(self.roots)
         table = architecture(here.architecture)
         counters = DEFAULT_COUNTERS
@@ -55,9 +59,9 @@ class PerfSource:
             counters -= here.architecture.startswith("zen") and watchdog_takes_one(self.roots)
         topics = tuple(self.settings.groups)
         choice = choose(topics, scope=scope, architecture=table, described=here.described, counters=counters)
-        text = self.paranoia
-        outcome = {
-            group.name: try_group(self.perf, group, whole_machine=whole_machine, paranoia=text)
-            for group in choice.groups
-        }
+        text, outcome = self.paranoia, {}
+        for group in choice.groups:
+            if stopping():
+                return None
+            outcome[group.name] = try_group(self.perf, group, whole_machine=whole_machine, paranoia=text)
         return make_plan(choice.groups, topics, outcome, choice.missing)

@@ -1,0 +1,145 @@
+"""What perf prints, in every shape that it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedmon.node.perf_events.output import Count, parse_line
+from fedmon.node.perf_events.probe import why_it_ended
+
+RECORDED = Path(__file__).parents[1] / "data" / "perf"
+
+
+def counts(name: str) -> list[Count]:
+    return [found for line in (RECORDED / name).read_text().splitlines() if (found := parse_line(line)) is not None]
+
+
+def test_every_recorded_line_of_an_interval_is_read() -> None:
+    lines = counts("pids.txt")
+
+    assert len(lines) == len((RECORDED / "pids.txt").read_text().splitlines())
+    assert lines[0] == Count(event="task-clock", value=266.05, time_s=0.30170716, unit="msec", running_ratio=1.0)
+    assert [line.event for line in lines[:6]] == [
+        "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults", "major-faults",
+    ]  # fmt: skip
+
+
+def test_a_user_without_rights_gets_the_modifier_apart_from_the_name() -> None:
+    by_name = {line.event: line for line in counts("user.txt")}
+
+    assert by_name["context-switches"].modifiers == "u"
+    assert by_name["page-faults"].value == 98
+    assert by_name["page-faults"].time_s is None
+
+
+def test_what_was_not_counted_or_is_not_supported_is_a_gap_and_no_zero() -> None:
+    asleep, machine = counts("asleep.txt"), counts("machine.txt")
+
+    assert {(line.value, line.gap) for line in asleep} == {(None, "not counted")}
+    assert [(line.value, line.gap, line.running_ratio) for line in machine if line.event == "cycles"][:1] == [
+        (None, "not supported", None)
+    ]
+    assert [line.value for line in machine if line.event == "major-faults"][:1] == [0.0]
+
+
+def test_the_column_of_the_cgroup_is_seen() -> None:
+    lines = counts("cgroup.txt")
+
+    assert {line.cgroup for line in lines} == {"fm-perf-t"}
+    assert (lines[0].event, lines[0].value, lines[0].running_ratio) == ("task-clock", 300.90, 1.0)
+
+
+@pytest.mark.parametrize(("csv", "json"), [("machine.txt", "machine.json.txt"), ("cgroup.txt", "cgroup.json.txt")])
+def test_json_says_the_same_as_columns(csv: str, json: str) -> None:
+    columns, objects = counts(csv), counts(json)
+
+    assert len(objects) == len((RECORDED / json).read_text().splitlines())
+    for line in objects:
+        same = next(other for other in columns if other.event == line.event and other.gap in (None, "not supported"))
+        if line.gap != "not counted":
+            assert (line.unit, line.cgroup, line.gap) == (same.unit, same.cgroup, same.gap)
+        assert line.time_s is not None
+
+
+def test_hardware_events_keep_the_share_of_time_that_they_were_seen() -> None:
+    by_name = {line.event: line for line in counts("hardware.txt")}
+
+    assert by_name["cycles"] == Count(event="cycles", value=4e9, time_s=1.000312345, modifiers="u", running_ratio=0.8)
+    assert by_name["flops_dp.fp_arith_inst_retired.256b_packed_double"].running_ratio == 0.25
+    assert by_name["branches"].gap == "not counted"
+    assert by_name["memory_client.data_reads"].unit == "MiB"
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "time_s"),
+    [
+        ("1,234,567;;page-faults;1;100,00;;", 1_234_567, None),
+        ("1.234.567;;page-faults;1;100,00;;", 1_234_567, None),
+        ("1,234;;page-faults;1;100.00;;", 1_234, None),
+        ("1\u202f234\u202f567;;page-faults;1;100,00;;", 1_234_567, None),
+        ("1'234;;page-faults;1;100.00;;", 1_234, None),
+        ("0,300448170;601,32;msec;task-clock;1;100,00;;", 601.32, 0.30044817),
+        ("0,300448170;1.601,32;msec;task-clock;1;100,00;;", 1601.32, 0.30044817),
+        ("12.300448170;1,601.32;msec;task-clock;1;100.00;;", 1601.32, 12.30044817),
+        ("0.3;5;;page-faults", 5, 0.3),
+        ("5;;page-faults", 5, None),
+    ],
+)
+def test_numbers_of_any_language_are_read(line: str, value: float, time_s: float | None) -> None:
+    found = parse_line(line)
+
+    assert found is not None
+    assert found.value == pytest.approx(value)
+    assert (found.time_s or 0.0) == pytest.approx(time_s or 0.0)
+    assert found.running_ratio in (None, 1.0)
+
+
+def test_a_cgroup_that_is_called_by_a_number_is_no_running_time() -> None:
+    found = parse_line("0.5;300.90;msec;task-clock;123;300904929;50.00;1.003;CPUs utilized")
+
+    assert found is not None
+    assert (found.cgroup, found.running_ratio) == ("123", 0.5)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "# started on Sat", "Error:", "The cycles event is not supported.", ";;;;;;", "0.3;", "-5;;page-faults;1;1",
+        "nan;;page-faults;1;100", "1e5;;page-faults;1;100.00", "5;;;1;100.00", "{", '{"event": "cycles"}',
+        '{"interval" : 0.3, "counter-value" : "12" "13", "event" : "cycles"}', "[1]", "null", "1,2.3,4;;x;1;1.0",
+    ],
+)  # fmt: skip
+def test_what_is_no_count_is_left_out(line: str) -> None:
+    assert parse_line(line) is None
+
+
+@given(st.text(max_size=80), st.integers(0, 60))
+def test_no_text_breaks_the_reader(text: str, cut: int) -> None:
+    recorded = (RECORDED / "cgroup.txt").read_text().splitlines()[0]
+    for line in (text, recorded[:cut], recorded[:cut] + text):
+        found = parse_line(line)
+        assert found is None or (found.value is None) == (found.gap is not None)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ("forbidden.txt", "no permission: kernel.perf_event_paranoid is 2; perf needs CAP_PERFMON for this"),
+        ("no_pmu.txt", "unsupported: the kernel knows no counters called cpu here (a virtual machine?)"),
+        ("no_cycles.txt", "unsupported: cycles:u is not supported by this processor or virtual machine"),
+        ("no_process.txt", "failed: perf says: Problems finding threads of monitor"),
+    ],
+)
+def test_the_end_of_perf_has_a_reason(recorded: str, expected: str) -> None:
+    text = (RECORDED / recorded).read_text()
+
+    assert why_it_ended(text, 255, "kernel.perf_event_paranoid is 2") == expected
+
+
+def test_a_silent_end_is_named_by_its_signal_or_status() -> None:
+    assert why_it_ended("", -11, "") == "failed: perf was ended by signal 11 and said nothing"
+    assert why_it_ended("\n", 3, "") == "failed: perf ended with status 3 and said nothing"

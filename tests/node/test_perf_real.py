@@ -1,0 +1,224 @@
+"""The real perf counts real processes: software events, in a tree, in a cgroup, and what is left when we die."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.settings.perf import PerfSettings
+from fedmon.node.collectors.base import Reading
+from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
+from fedmon.node.perf_events.source import PerfSource
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+UNIFIED = next(
+    (p for p in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if (p / "cgroup.procs").exists()), None
+)
+TASK_CLOCK = "perf_task_clock_seconds_total"
+COUNTED = "perf_counted_seconds_total"
+BURN = [sys.executable, "-SEIc", "while True: pass"]
+
+
+@pytest.fixture
+def source() -> PerfSource:
+    require(shutil.which("perf"), "perf is not installed (apt-get install linux-perf)")
+    return PerfSource(PerfSettings(enabled=True, groups=("cycles",), interval_s=0.1))
+
+
+class Clock:
+    """Instants that a collector takes for one second each, so that it need not hold back."""
+
+    def __init__(self) -> None:
+        self.mono = 1e9
+
+    def __call__(self) -> Instant:
+        self.mono += 1.0
+        return Instant(t=0.0, mono=self.mono)
+
+
+def reading_with(
+    collector: PerfCollector | PerfJobCollector, wanted: Callable[[Reading], bool], clock: Callable[[], Instant]
+) -> Reading:
+    def look() -> Reading | None:
+        reading = collector.collect(clock())
+        return reading if wanted(reading) else None
+
+    found = wait_until(look, what="a reading of perf")
+    assert found is not None
+    return found
+
+
+def value(reading: Reading, name: str) -> float:
+    return reading.values.get(name) or 0.0
+
+
+@contextmanager
+def burning(*, where: Path | None = None) -> Iterator[int]:
+    """A process that computes, in a cgroup when one is given."""
+    process = subprocess.Popen(BURN)
+    if where is not None:
+        (where / "cgroup.procs").write_text(str(process.pid))
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_machine_is_counted_and_what_it_lacks_has_a_reason(source: PerfSource) -> None:
+    collector = PerfCollector(source)
+    try:
+        reading = reading_with(collector, lambda reading: value(reading, COUNTED) > 0, Clock())
+        report = collector.probe()
+    finally:
+        collector.close()
+    if any(str(reason).startswith("no permission") for reason in report.values()):
+        require(None, "perf may not count the whole machine (CAP_PERFMON)")
+
+    assert value(reading, 'perf_events_total{group="software",event="context-switches"}') > 0
+    assert TASK_CLOCK not in reading.values
+    assert report["perf_events_total"] is None
+    ratio = report["perf_instructions_per_cycle"]
+    assert ratio is None or ratio.startswith("unsupported: ")
+
+
+def test_the_processes_of_a_job_are_counted_with_the_children_they_fork(source: PerfSource) -> None:
+    script = textwrap.dedent("""
+        import os, sys
+        sys.stdin.readline()
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)
+            while True: pass
+        sys.stdin.readline()
+    """)
+    parent = subprocess.Popen(
+        [sys.executable, "-SEIc", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    pids = [parent.pid]
+    collector, clock = PerfJobCollector(source, job="tree", pids=lambda: list(pids)), Clock()
+    child = 0
+    try:
+        reading_with(collector, lambda _reading: collector._session.attached_at is not None, clock)
+        parent.stdin.write("fork\n")
+        parent.stdin.flush()
+        child = int(parent.stdout.readline())
+        pids.append(child)
+        reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.3, clock)
+    finally:
+        collector.close()
+        if child:
+            os.kill(child, signal.SIGKILL)
+        parent.stdin.close()
+        parent.wait()
+        parent.stdout.close()
+
+    assert value(reading, "perf_starts_total") == 1
+    assert 0.5 < value(reading, "perf_cpus_utilized") < 1.2
+    assert collector.method == "pids"
+
+
+def test_a_process_that_was_there_before_is_attached_to_when_it_turns_up(source: PerfSource) -> None:
+    clock = Clock()
+    with burning() as first, burning() as second:
+        pids = [first]
+        collector = PerfJobCollector(source, job="late", pids=lambda: list(pids))
+        try:
+            before = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
+            pids.append(second)
+            after = reading_with(collector, lambda reading: value(reading, "perf_starts_total") == 2, clock)
+            used = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
+        finally:
+            collector.close()
+
+    assert value(before, "perf_starts_total") == 1
+    assert value(after, TASK_CLOCK) > value(before, TASK_CLOCK)
+    assert value(used, "perf_starts_total") == 2
+
+
+def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -> None:
+    require(UNIFIED is not None and os.geteuid() == 0, "cgroup version 2 needs root here")
+    assert UNIFIED is not None
+    folder = UNIFIED / f"fedmon-test-{uuid.uuid4().hex[:8]}"
+    folder.mkdir()
+    clock = Clock()
+    try:
+        with burning(where=folder) as pid, burning():
+            collector = PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)
+            try:
+                reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, clock)
+            finally:
+                collector.close()
+    finally:
+        wait_until(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+    assert collector.method == "cgroup"
+    assert 0.3 < value(reading, "perf_cpus_utilized") < 1.1
+
+
+def test_a_job_ends_without_an_error_and_what_it_used_stays_told(source: PerfSource) -> None:
+    clock = Clock()
+    with burning() as pid:
+        pids = [pid]
+        collector = PerfJobCollector(source, job="short", pids=lambda: list(pids))
+        used = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
+    try:
+        pids.clear()
+        ended = reading_with(collector, lambda reading: COUNTED in reading.reasons, clock)
+    finally:
+        collector.close()
+
+    assert value(used, TASK_CLOCK) > 0
+    assert set(ended.reasons.values()) == {"not found: no process of the job lives"}
+
+
+def test_no_perf_survives_a_node_that_is_killed(source: PerfSource, tmp_path: Path) -> None:
+    node = textwrap.dedent("""
+        import sys, threading
+        from fedmon.common.metrics.sample import Instant
+        from fedmon.common.settings.perf import PerfSettings
+        from fedmon.node.collectors.perf import PerfJobCollector
+        from fedmon.node.perf_events.source import PerfSource
+        pid = int(sys.argv[1])
+        source = PerfSource(PerfSettings(enabled=True, groups=(), interval_s=0.2))
+        collector = PerfJobCollector(source, job="1", pids=lambda: [pid])
+        tick = threading.Event()
+        while collector._session.attached_at is None:
+            collector.collect(Instant(t=0.0, mono=0.0))
+            tick.wait(0.02)
+        print(collector._session.pid, flush=True)
+        tick.wait()
+    """)
+    with burning() as pid:
+        process = subprocess.Popen(
+            [sys.executable, "-c", node, str(pid)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        )
+        assert process.stdout is not None
+        perf = int(process.stdout.readline())
+        assert "perf" in Path(f"/proc/{perf}/comm").read_text()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+        wait_until(lambda: dead(perf), what="the end of perf")
+
+
+def dead(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,314 @@
+"""The collectors with a perf that prints what it is told: hardware events, gaps, and every way to fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.settings.perf import PerfGroup, PerfSettings
+from fedmon.node.collectors.base import Reading, Roots
+from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
+from fedmon.node.perf_events.command import WholeMachine
+from fedmon.node.perf_events.event import Scope
+from fedmon.node.perf_events.session import Session
+from fedmon.node.perf_events.source import PerfSource
+from tests.support.waiting import wait_until
+
+REPLAY = Path(__file__).parents[1] / "data" / "perf" / "replay_perf"
+RECORDED = REPLAY.parent
+NOW = Instant(t=0.0, mono=1e9)
+BROADWELL = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 79\nmodel name\t: Xeon\n"
+
+
+class Replay:
+    """A program perf in a folder of its own, its answers, and a machine that it stands on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        program = REPLAY.read_text().partition("\n")[2]
+        self.perf = folder / "perf"
+        self.perf.write_text(f"#!{sys.executable} -SEI\n{program}")
+        self.perf.chmod(0o755)
+        (folder / "proc").mkdir()
+        (folder / "proc" / "cpuinfo").write_text(BROADWELL)
+        self.answers()
+
+    def answers(self, *, counts: Mapping[str, object] | None = None, **rest: object) -> None:
+        document = msgspec.json.encode({"counts": counts or {}, **rest})
+        temporary = self.folder / "answers.new"
+        temporary.write_bytes(document)
+        temporary.replace(self.folder / "answers.json")
+
+    def source(self, *groups: PerfGroup, interval_s: float = 0.1) -> PerfSource:
+        settings = PerfSettings(enabled=True, command=str(self.perf), groups=groups, interval_s=interval_s)
+        return PerfSource(settings, roots=Roots(proc=self.folder / "proc", sys=self.folder))
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.folder / "calls.txt").read_text().splitlines()
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> Replay:
+    return Replay(tmp_path)
+
+
+@contextmanager
+def counting(source: PerfSource) -> Iterator[PerfCollector]:
+    collector = PerfCollector(source)
+    try:
+        collector.collect(NOW)
+        yield collector
+    finally:
+        collector.close()
+    assert collector._session.pid is None
+
+
+def next_reading(collector: PerfCollector | PerfJobCollector) -> Reading:
+    return reading_with(collector, lambda reading: bool(reading.values))
+
+
+def reading_with(collector: PerfCollector | PerfJobCollector, wanted: Callable[[Reading], bool]) -> Reading:
+    def look() -> Reading | None:
+        reading = collector.collect(NOW)
+        return reading if wanted(reading) else None
+
+    found = wait_until(look, what="a reading of perf")
+    assert found is not None
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_hardware_events_and_what_follows_from_them_are_told(replay: Replay) -> None:
+    replay.answers(
+        counts={
+            "cycles": 2000, "instructions": 3000, "branches": 500, "branch-misses": 5,
+            "flops_dp.fp_arith_inst_retired.scalar_double": 10, "flops_dp.fp_arith_inst_retired.128b_packed_double": 20,
+            "flops_dp.fp_arith_inst_retired.256b_packed_double": 30, "memory_server.unc_m_cas_count.rd": 5,
+            "memory_server.unc_m_cas_count.wr": 7,
+        },
+        percent=50.0,
+    )  # fmt: skip
+    with counting(replay.source("cycles", "branches", "flops_dp", "memory")) as collector:
+        values = next_reading(collector).values
+        report = collector.probe()
+
+    seconds = values["perf_counted_seconds_total"]
+    assert seconds is not None
+    intervals = round(seconds / 0.1)
+    assert values['perf_events_total{group="cycles",event="cycles"}'] == 2000 * intervals
+    assert values["perf_instructions_per_cycle"] == pytest.approx(1.5)
+    assert values["perf_branch_miss_ratio"] == pytest.approx(0.01)
+    assert values['perf_flops_per_second{precision="double"}'] == pytest.approx((10 + 2 * 20 + 4 * 30) / 0.1)
+    assert values['perf_vectorization_ratio{precision="double"}'] == pytest.approx(50 / 60)
+    assert values["perf_memory_bandwidth_bytes_per_second"] == pytest.approx(64 * 12 / 0.1)
+    assert values['perf_running_ratio{group="cycles"}'] == pytest.approx(0.5)
+    assert values["perf_starts_total"] == 1
+    assert {name: reason for name, reason in report.items() if reason is not None} == {}
+
+
+def test_each_group_is_tried_before_perf_is_started_for_good(replay: Replay) -> None:
+    replay.answers(counts={"branch-misses": "<not supported>", "cache-misses": "<not counted>"})
+    with counting(replay.source("cycles", "branches", "cache")) as collector:
+        values = next_reading(collector).values
+        report = collector.probe()
+
+    tried, started = replay.calls[:-1], replay.calls[-1]
+    assert len(tried) == 4
+    assert all(" -I " not in call and call.endswith("/true") for call in tried)
+    assert "{cycles:u,instructions:u}" in started
+    assert "branch" not in started
+    assert "perf_branch_miss_ratio" not in values
+    assert str(report["perf_branch_miss_ratio"]).startswith("unsupported: branch-misses is not supported")
+    assert str(report["perf_cache_miss_ratio"]).startswith("unsupported: cache-misses is not counted together")
+    assert report["perf_instructions_per_cycle"] is None
+
+
+def test_an_event_that_is_not_counted_is_null_with_a_reason_and_its_total_goes_on(replay: Replay) -> None:
+    with counting(replay.source("cycles", interval_s=0.1)) as collector:
+        next_reading(collector)
+        replay.answers(counts={"instructions": "<not counted>"})
+        collector._session.attach_again()
+        gapped = reading_with(collector, lambda reading: bool(reading.reasons))
+        replay.answers()
+        collector._session.attach_again()
+        again = reading_with(collector, lambda reading: bool(reading.values.get("perf_instructions_per_cycle")))
+
+    name = 'perf_events_total{group="cycles",event="instructions"}'
+    assert gapped.values[name] is None
+    assert gapped.reasons[name].startswith("failed: not counted")
+    assert gapped.values["perf_instructions_per_cycle"] is None
+    assert gapped.reasons["perf_instructions_per_cycle"] == gapped.reasons[name]
+    assert (gapped.values['perf_events_total{group="cycles",event="cycles"}'] or 0) >= 200
+    assert (again.values[name] or 0) >= 200
+    assert again.values["perf_starts_total"] == 3
+
+
+def test_a_ratio_over_nothing_is_null_with_a_reason(replay: Replay) -> None:
+    replay.answers(counts={"cycles": 0, "instructions": 0})
+    with counting(replay.source("cycles")) as collector:
+        reading = next_reading(collector)
+
+    assert reading.values["perf_instructions_per_cycle"] is None
+    assert reading.reasons["perf_instructions_per_cycle"].startswith("failed: nothing happened")
+    assert reading.values['perf_events_total{group="cycles",event="cycles"}'] == 0
+
+
+def test_a_zero_that_comes_from_missing_rights_is_null(replay: Replay) -> None:
+    user = (RECORDED / "user.txt").read_text()
+    assert "0;;context-switches:u" in user
+    program = replay.perf.read_text().replace(
+        "events.append((name[1] if name else event))", 'events.append(event + ":u")'
+    )
+    replay.perf.write_text(program)
+    replay.answers(counts={"context-switches": 0, "page-faults": 98})
+    with counting(replay.source()) as collector:
+        reading = next_reading(collector)
+
+    switches = 'perf_events_total{group="software",event="context-switches"}'
+    assert reading.values[switches] is None
+    assert reading.reasons[switches].startswith("no permission: ")
+    assert reading.values['perf_events_total{group="software",event="page-faults"}'] == 98 * round(
+        (reading.values["perf_counted_seconds_total"] or 0) / 0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [("forbidden.txt", "no permission: "), ("no_pmu.txt", "unsupported: "), ("no_process.txt", "failed: ")],
+)
+def test_a_perf_that_refuses_everything_leaves_a_reason(replay: Replay, recorded: str, expected: str) -> None:
+    replay.answers(say=(RECORDED / recorded).read_text())
+    with counting(replay.source("cycles", "l2")) as collector:
+        assert collector.wait_probed(5.0)
+        reading = next_reading(collector)
+        report = collector.probe()
+
+    assert dict(reading.values) == {"perf_counted_seconds_total": None}
+    assert reading.reasons["perf_counted_seconds_total"].startswith(expected)
+    assert {str(reason).startswith(expected) for reason in report.values()} == {True}
+    assert {"perf_events_total", "perf_instructions_per_cycle", "perf_l2_bandwidth_bytes_per_second"} <= set(report)
+
+
+def test_a_missing_perf_says_what_to_install(replay: Replay) -> None:
+    replay.perf.unlink()
+    with counting(replay.source("cycles")) as collector:
+        reading = next_reading(collector)
+
+    assert reading.reasons["perf_counted_seconds_total"].startswith("not found: ")
+    assert "linux-perf" in reading.reasons["perf_counted_seconds_total"]
+
+
+def session(replay: Replay, *, interval_s: float = 0.1) -> Session:
+    source = replay.source("cycles", interval_s=interval_s)
+    return Session(
+        perf=str(replay.perf),
+        prepare=lambda stopping: source.plan(Scope.HOST, whole_machine=True, stopping=stopping),
+        target=WholeMachine,
+        interval_s=interval_s,
+        paranoia="",
+        name="test-perf",
+        back_off_s=(0.05, 0.1),
+        patience_s=0.3,
+    )
+
+
+@contextmanager
+def running(made: Session) -> Iterator[Session]:
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_perf_that_dies_is_named_and_started_again(replay: Replay) -> None:
+    replay.answers(die_after=1, last_words="Segmentation weather\n", status=3)
+    with running(session(replay)) as perf:
+        problem = wait_until(lambda: perf.problem)
+        wait_until(lambda: perf.starts >= 3)
+        replay.answers()
+        wait_until(lambda: perf.attached_at is not None and perf.problem is None)
+        assert perf.totals is not None
+        first = perf.totals.take().totals
+        wait_until(lambda: perf.totals is not None and perf.totals.take().totals != first)
+
+    assert problem == "failed: perf says: Segmentation weather"
+    assert first['perf_events_total{group="cycles",event="cycles"}'] >= 200
+
+
+def test_sigint_ends_perf_so_that_its_last_interval_counts(replay: Replay) -> None:
+    with running(session(replay, interval_s=60.0)) as perf:
+        pid = wait_until(lambda: perf.pid or 0)
+        # The replay has blocked SIGINT once it has written down its call.
+        wait_until(lambda: any(" -I " in call for call in replay.calls))
+        perf.stop()
+
+    assert gone(pid)
+    assert perf.totals is not None
+    assert perf.totals.take().totals['perf_events_total{group="cycles",event="cycles"}'] == 50
+
+
+def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
+    replay.answers(deaf=True)
+    with running(session(replay)) as perf:
+        pid = wait_until(lambda: perf.pid if perf.attached_at is not None and perf.pid else 0)
+        perf.stop()
+
+    assert gone(pid)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_no_descriptor_stays_open(replay: Replay) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    replay.answers(die_after=1)
+    with running(session(replay)) as perf:
+        wait_until(lambda: perf.starts >= 3)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_collecting_and_closing_never_wait_while_groups_are_tried(replay: Replay, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    program = replay.perf.read_text()
+    replay.perf.write_text(program.replace("events = []", f"open({str(gate)!r}).read()\nevents = []", 1))
+    collector = PerfCollector(replay.source("cycles", "branches", "cache"))
+    try:
+        assert dict(collector.collect(NOW).values) == {}
+        assert dict(collector.collect(NOW).values) == {}
+        assert collector.probe()["perf_events_total"] == "first sample: perf's events are still being tried out"
+        assert not collector.wait_probed(0.01)
+    finally:
+        stopper = threading.Thread(target=collector.close)
+        stopper.start()
+        wait_until(lambda: collector._session._stopping)
+        gate.write_text("")
+        stopper.join()
+
+    assert len(replay.calls) == 1
+
+
+def test_a_job_whose_processes_are_gone_is_not_counted(replay: Replay) -> None:
+    collector = PerfJobCollector(replay.source(), job="7", pids=lambda: [4_194_303])
+    try:
+        reading = next_reading(collector)
+    finally:
+        collector.close()
+
+    assert dict(reading.reasons) == {"perf_counted_seconds_total": "not found: no process of the job lives"}
+    assert not any(" -I " in call for call in replay.calls)

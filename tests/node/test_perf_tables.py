@@ -1,0 +1,218 @@
+"""The tables of events and formulas of each micro-architecture, evaluated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.metrics.table import METRICS, metric_of
+from fedmon.node.collectors.base import Roots
+from fedmon.node.perf_events.architectures import NAMES, architecture
+from fedmon.node.perf_events.event import Architecture, Counter, Derived, Group, Scope
+from fedmon.node.perf_events.groups import GENERIC, OF_ARCHITECTURE, SOFTWARE, choose
+from fedmon.node.perf_events.machine import cgroup_name, processor, watchdog_takes_one
+from fedmon.node.perf_events.plan import make_plan
+
+TOPICS = ("software", "cycles", "branches", "cache", *OF_ARCHITECTURE)
+RAW = re.compile(r"(cpu|amd_l3|amd_df|uncore_imc)/(event=0x[0-9a-f]{2,3}(,umask=0x[0-9a-f]{2})?|data_\w+),name=\S+/u?")
+
+
+def table(name: str) -> Architecture:
+    found = architecture(name)
+    assert found is not None
+    return found
+
+
+def every() -> Iterator[tuple[str, Group]]:
+    for name in NAMES:
+        yield from ((name, group) for group in table(name).groups)
+    yield from (("generic", group) for group in GENERIC)
+    yield from ((scope.value, group) for scope, group in SOFTWARE.items())
+
+
+def derived(name: str, series: str) -> tuple[Group, Derived]:
+    return next((g, d) for g in table(name).groups for d in g.derived if d.series == series)
+
+
+@pytest.mark.parametrize(
+    ("name", "group"), list(every()), ids=lambda part: part if isinstance(part, str) else part.name
+)
+def test_each_formula_uses_events_of_its_own_group_alone(name: str, group: Group) -> None:
+    variables = {event.variable for event in group.events}
+
+    assert len(variables) == len(group.events)
+    for one in group.derived:
+        assert one.parsed().names <= variables | {"seconds"}
+        assert one.metric in METRICS
+        assert set(one.labels) == set(METRICS[one.metric].labels)
+        assert one.parsed().value(dict.fromkeys(variables, 2.0) | {"seconds": 1.0}) is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_group_fits_the_counters_with_two_threads_and_a_watchdog(name: str) -> None:
+    here = table(name)
+    general = here.counters - name.startswith("zen")  # Intel's watchdog has a counter of its own
+
+    assert all(group.cost <= general for group in here.groups if group.together)
+    assert here.counters <= here.counters_alone
+    assert here.source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_event_is_spelled_as_perf_reads_it_under_a_name_of_its_own(name: str) -> None:
+    groups = (*table(name).groups, *GENERIC, SOFTWARE[Scope.JOB])
+    printed = [event.printed(group.name) for group in groups for event in group.events]
+
+    assert len(set(printed)) == len(printed)
+    for group in table(name).groups:
+        for event in group.events:
+            assert RAW.fullmatch(event.spelling(group.name))
+            assert event.spelling(group.name).endswith("/u") == (event.counter is Counter.CORE)
+        assert group.spelling().startswith("{") == group.together
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scope", Scope)
+def test_each_promised_metric_is_counted_or_missing_with_a_reason(name: str, scope: Scope) -> None:
+    choice = choose(TOPICS, scope=scope, architecture=table(name), described="x", counters=table(name).counters)
+    plan = make_plan(choice.groups, TOPICS, dict.fromkeys((g.name for g in choice.groups), None), choice.missing)
+
+    report = plan.capabilities()
+
+    assert {series for promised in OF_ARCHITECTURE.values() for series in promised} <= set(report)
+    assert all(metric_of(series) is not None for series in report)
+    assert all(reason is None or reason.startswith("unsupported: ") for reason in report.values())
+    memory = report["perf_memory_bandwidth_bytes_per_second"]
+    assert memory is None if scope is Scope.HOST else "only the whole machine" in str(memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "series", "numbers", "expected"),
+    [
+        ("sandybridge", 'perf_flops_per_second{precision="double"}', [10, 20, 30], 10 + 2 * 20 + 4 * 30),
+        ("ivybridge", 'perf_flops_per_second{precision="single"}', [10, 20, 30], 10 + 4 * 20 + 8 * 30),
+        ("broadwell", 'perf_flops_per_second{precision="double"}', [10, 20, 30], 10 + 2 * 20 + 4 * 30),
+        ("skylake", 'perf_flops_per_second{precision="single"}', [10, 20, 30], 10 + 4 * 20 + 8 * 30),
+        ("skylake_x", 'perf_flops_per_second{precision="double"}', [1, 2, 3, 4], 1 + 2 * 2 + 4 * 3 + 8 * 4),
+        ("icelake_x", 'perf_flops_per_second{precision="single"}', [1, 2, 3, 4], 1 + 4 * 2 + 8 * 3 + 16 * 4),
+        ("icelake", 'perf_vectorization_ratio{precision="double"}', [5, 5, 5, 5], 0.75),
+        ("zen", 'perf_flops_per_second{precision="double"}', [70], 70),
+        ("zen3", 'perf_flops_per_second{precision="any"}', [70], 70),
+        ("haswell", "perf_l2_bandwidth_bytes_per_second", [1, 2, 3], 64 * 6),
+        ("skylake_x", "perf_l3_bandwidth_bytes_per_second", [3, 4], 64 * 7),
+        ("zen2", "perf_l3_bandwidth_bytes_per_second", [1000, 1, 2, 3], 64 * 6),
+        ("zen3", "perf_l2_miss_ratio", [40, 10, 30, 20, 10], (10 + 20 + 10) / (40 + 30 + 20 + 10)),
+        ("zen2", "perf_l2_requests_per_instruction", [1000, 40, 30, 20, 10], 0.1),
+        ("broadwell", "perf_l2_miss_ratio", [1000, 40, 10], 0.25),
+        ("broadwell", "perf_l3_requests_per_instruction", [1000, 40, 10], 0.04),
+        ("icelake", "perf_l3_misses_per_instruction", [1000, 40, 10], 0.01),
+        ("haswell", "perf_memory_bandwidth_bytes_per_second", [2e9, 1e9], 192e9),
+        ("zen2", "perf_memory_bandwidth_bytes_per_second", [1, 2, 3, 4, 5, 6, 7, 8], 64 * 36),
+        ("zen2", "perf_l3_miss_ratio", [200, 50], 0.25),
+    ],
+)
+def test_known_counts_give_known_results(name: str, series: str, numbers: list[float], expected: float) -> None:
+    group, one = derived(name, series)
+    counts = dict(zip((event.variable for event in group.events), numbers, strict=True))
+
+    assert one.parsed().value(counts | {"seconds": 1.0}) == pytest.approx(expected)
+    # A rate halves over twice the time; a ratio stays.
+    again = one.parsed().value(counts | {"seconds": 2.0})
+    assert again == pytest.approx(expected / 2 if "per_second" in series else expected)
+
+
+@pytest.mark.parametrize("name", ["broadwell", "skylake", "skylake_x", "icelake", "icelake_x"])
+def test_floating_point_events_have_intels_public_codes(name: str) -> None:
+    umasks = {
+        event.name.removeprefix("fp_arith_inst_retired."): event.config
+        for group in table(name).groups if group.name.startswith("flops") for event in group.events
+    }  # fmt: skip
+    expected = {
+        "scalar_double": 0x01, "scalar_single": 0x02, "128b_packed_double": 0x04, "128b_packed_single": 0x08,
+        "256b_packed_double": 0x10, "256b_packed_single": 0x20, "512b_packed_double": 0x40, "512b_packed_single": 0x80,
+    }  # fmt: skip
+
+    assert umasks == {
+        key: f"event=0xc7,umask={umask:#04x}"
+        for key, umask in expected.items()
+        if "512b" not in key or name not in ("broadwell", "skylake")
+    }
+
+
+def test_what_a_processor_cannot_count_has_its_reason() -> None:
+    haswell = choose(TOPICS, scope=Scope.HOST, architecture=table("haswell"), described="x").missing
+    zen3 = choose(TOPICS, scope=Scope.HOST, architecture=table("zen3"), described="x", counters=6).missing
+    none = choose(("l2", "cycles"), scope=Scope.JOB, architecture=None, described="Quark (family 5, model 9)")
+
+    assert haswell['perf_flops_per_second{precision="double"}'] == (
+        "unsupported: Haswell counts no floating point operations by precision"
+    )
+    assert 'precision="any"' in zen3['perf_flops_per_second{precision="single"}']
+    assert none.missing == {
+        "perf_l2_bandwidth_bytes_per_second": "unsupported: there is no table of events for Quark (family 5, model 9)"
+    }
+    assert [group.name for group in none.groups] == ["software", "cycles"]
+
+
+def test_a_group_that_needs_more_counters_than_there_are_is_not_tried() -> None:
+    choice = choose(("flops_dp",), scope=Scope.JOB, architecture=table("skylake_x"), described="x", counters=2)
+
+    assert [group.name for group in choice.groups] == ["software"]
+    assert choice.missing['perf_flops_per_second{precision="double"}'] == (
+        "unsupported: its events take 4 counters at once, and a thread here has 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "expected"),
+    [
+        ("GenuineIntel", 6, 0x2D, "sandybridge"), ("GenuineIntel", 6, 0x3E, "ivybridge"),
+        ("GenuineIntel", 6, 0x3F, "haswell"), ("GenuineIntel", 6, 0x4F, "broadwell"),
+        ("GenuineIntel", 6, 0x9E, "skylake"), ("GenuineIntel", 6, 0x55, "skylake_x"),
+        ("GenuineIntel", 6, 0x7E, "icelake"), ("GenuineIntel", 6, 0x6A, "icelake_x"),
+        ("AuthenticAMD", 23, 0x01, "zen"), ("AuthenticAMD", 23, 0x31, "zen2"), ("AuthenticAMD", 25, 0x01, "zen3"),
+        ("AuthenticAMD", 25, 0x11, "zen4"), ("AuthenticAMD", 26, 0x02, "unknown"), ("GenuineIntel", 6, 0x8F, "unknown"),
+    ],
+)  # fmt: skip
+def test_the_processor_is_named_by_family_and_model(
+    tmp_path: Path, vendor: str, family: int, model: int, expected: str
+) -> None:
+    (tmp_path / "cpuinfo").write_text(
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\n"
+        "model name\t: Some CPU @ 2.0\n\nprocessor\t: 1\nvendor_id\t: Other\n"
+    )
+
+    found = processor(Roots(proc=tmp_path, sys=tmp_path))
+
+    assert found.architecture == expected
+    assert found.described == f"Some CPU @ 2.0 (family {family}, model {model})"
+
+
+def test_a_machine_that_tells_nothing_still_has_a_processor(tmp_path: Path) -> None:
+    roots = Roots(proc=tmp_path, sys=tmp_path)
+
+    assert processor(roots).architecture == "unknown"
+    assert processor(roots).runs_two_threads
+    assert not watchdog_takes_one(roots)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "folder", "expected"),
+    [
+        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup/a/b", "a/b"),
+        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup", None),
+        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup/a,b", None),
+        ("c /c/perf cgroup rw,perf_event 0 0\ncgroup2 /c/unified cgroup2 rw 0 0", "/c/perf/slurm/job_7", "slurm/job_7"),
+        ("c /c/perf cgroup rw,perf_event 0 0\ncgroup2 /c/unified cgroup2 rw 0 0", "/c/unified/job_7", None),
+        ("c /c/cpu cgroup rw,cpu 0 0\ncgroup2 /c/uni\\040fied cgroup2 rw 0 0", "/c/uni fied/job_7", "job_7"),
+        ("torn", "/sys/fs/cgroup/a", None),
+    ],
+)
+def test_a_cgroup_is_named_as_perf_sees_it(tmp_path: Path, mounts: str, folder: str, expected: str | None) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "mounts").write_text(f"{mounts}\n")
+
+    assert cgroup_name(Roots(proc=tmp_path), Path(folder)) == expected
