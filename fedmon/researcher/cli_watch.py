@@ -115,17 +115,26 @@ def _tables(
             )
         )
 
-    redraw = Deadline(0.0)
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    def until_enough() -> Iterator[None]:
         for sample in _samples(watching, timeout):
             if sample is not None:
                 state.take(sample)
+            yield
+            if count is not None and state.samples >= count:
+                return
+
+    if not console.is_terminal:
+        for _ in until_enough():
+            pass
+        console.print(screen())
+        return state.samples
+    redraw = Deadline(0.0)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for _ in until_enough():
             # Fifty nodes send far more often than anybody can read.
-            if console.is_terminal and redraw.passed():
+            if redraw.passed():
                 redraw = Deadline(REDRAW_S)
                 live.update(screen(), refresh=True)
-            if count is not None and state.samples >= count:
-                break
         live.update(screen(), refresh=True)
     return state.samples
 
