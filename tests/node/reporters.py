@@ -33,7 +33,8 @@ HOST: dict[str, float | None] = {
     'host_network_receive_bytes_total{interface="eth0"}': 7_000_000_000,
     'host_network_transmit_packets_total{interface="eth0"}': 5_000,
     'host_network_receive_packets_total{interface="eth0"}': 7_000,
-    'job_cpu_seconds_total{mode="user"}': 10.0,
+    "job_cpu_user_seconds_total": 9.0,
+    "job_cpu_system_seconds_total": 1.0,
     "job_memory_rss_bytes": GIB,
 }
 """What one tick holds on a machine where everything is measured."""

@@ -43,7 +43,7 @@ def test_a_machine_where_all_is_known_gives_exactly_the_13_tags(generation: str)
 
 def test_each_value_is_in_the_unit_of_its_tag() -> None:
     logger = Logger()
-    later = HOST | {'job_cpu_seconds_total{mode="user"}': 11.5, SENT: 5_000_000_000 + 3 * 1024**2}
+    later = HOST | {"job_cpu_user_seconds_total": 10.5, SENT: 5_000_000_000 + 3 * 1024**2}
 
     one_by_one([HOST, later], logger, cm=Neighbours("a:1", "b:2"))
 

@@ -26,10 +26,10 @@ _SLOWLY_READ = frozenset(
         "host_filesystem_free_bytes",
         "host_filesystem_available_bytes",
         "host_temperature_celsius",
-        "gpu_memory_total_bytes",
     }
 )
-_HOLDS_S = 2.5 * Lane.SLOW.value
+_HOLDS_S = 2.5 * Lane.MEDIUM.value
+"""A reading of a slow lane is shown until two further ones did not come."""
 
 
 class Tick(NamedTuple):

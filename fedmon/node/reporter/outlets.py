@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FINISHED = "user_scenario_finished"
-CLOSE_WITHIN_S = 2.0
+CLOSE_WITHIN_S = 1.0
 
 
 class Outlets:

@@ -263,7 +263,9 @@ class Reporter(NetworkCounters):
 
     async def _prime(self) -> Measured:
         """Read everything once, so that the first report has shares of CPU time."""
-        streams = reporter_streams(self._job) if self._streams is None else self._streams
+        streams = self._streams
+        if streams is None:
+            streams = await asyncio.to_thread(reporter_streams, self._job)
         measured = self._measured = Measured(streams, interval_s=self.period_s, publish=self._outlets.publish)
         await asyncio.to_thread(measured.prime)
         if measured.first is not None:

@@ -25,7 +25,7 @@ _VOLUMES: Mapping[str, tuple[str, str, int]] = {
 }
 """Tags of the volume sent and received, and what they are counted in: the old ones say bytes and hold bytes."""
 
-CPU_SECONDS = "job_cpu_seconds_total"
+CPU_SECONDS = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
 RSS = "job_memory_rss_bytes"
 _TEMPERATURE = "host_temperature_celsius"
 _PROCESSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal", "x86_pkg_temp", "acpitz")
@@ -60,7 +60,7 @@ class Processes:
 
     def cpu_percent(self, values: Mapping[str, float | None], mono: float) -> float | None:
         """Return the CPU time since the last call, 100 for one core; None without two readings."""
-        spent = _sum(values, CPU_SECONDS)
+        spent = _both(values)
         if spent is None:
             return None
         earlier, self._earlier = self._earlier, (spent, mono)
@@ -81,7 +81,7 @@ def resources(
     """Return the 13 values of a machine, without those that are not known now."""
     total, available = values.get("host_memory_total_bytes"), values.get("host_memory_available_bytes")
     used = total - available if total is not None and available is not None else None
-    rss = _sum(values, RSS)
+    rss = values.get(RSS)
     sent, received, divisor = _VOLUMES[generation]
     found: dict[str, float | None] = {
         CPU_GLOBAL: _times(values.get("host_cpu_busy_ratio"), 100, 1),
@@ -149,9 +149,9 @@ def _disk(values: Mapping[str, float | None]) -> float | None:
     return _share(size - free, size - free + available, 1)
 
 
-def _sum(values: Mapping[str, float | None], metric: str) -> float | None:
-    parts = [value for key, value in values.items() if value is not None and metric_name(key) == metric]
-    return sum(parts) if parts else None
+def _both(values: Mapping[str, float | None]) -> float | None:
+    user, system = map(values.get, CPU_SECONDS)
+    return None if user is None or system is None else user + system
 
 
 def _times(value: float | None, factor: float, digits: int) -> float | None:
