@@ -152,6 +152,7 @@ class FakeNvml:
         self._initialised = 0
         self._refusals: list[tuple[str, int, Refuses]] = []
         self._hanging = ""
+        self.hanging = 0
 
     def refuse(self, name: str, code: int, *, when: Refuses = lambda _: True) -> Callable[[], None]:
         """Answer calls of a function with an error; return what ends that."""
@@ -206,6 +207,7 @@ class FakeNvml:
     def _called(self, name: str, arguments: tuple[Any, ...]) -> None:
         self.calls[name] += 1
         if name == self._hanging:
+            self.hanging += 1
             self.release.wait(20.0)
         for refused, code, when in self._refusals:
             if refused == name and when(arguments):

@@ -97,7 +97,7 @@ class ReadAhead(Generic[T]):
                 raise self._newest
             return self._newest
 
-    def close(self, timeout_s: float = 1.0) -> None:
+    def close(self, timeout_s: float = 0.5) -> None:
         """End the thread; one that is stuck in a call is left behind, and said. ``take`` would start another."""
         with self._changed:
             thread, self._thread, self._stopping = self._thread, None, True

@@ -1,0 +1,333 @@
+"""Collectors that other packages bring."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from fedmon.common.metrics.metric import Unit, rows
+from fedmon.common.metrics.sample import Instant
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
+from fedmon.node.collectors.plugins import GROUP, Context, plugin_collectors
+from fedmon.node.sampler import Sampler
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
+from tests.support.raw_researcher import RawResearcher
+from tests.support.waiting import wait_until
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/collector_plugin"
+NOW = Instant(t=1_700_000_000.0, mono=1000.0)
+
+
+class Offered:
+    """A plug-in that needs no package: a name, and what its entry point loads."""
+
+    def __init__(self, name: str, make: Callable[[Context], object], *, value: str = "") -> None:
+        self.name, self.value, self._make = name, value or f"{name}:make", make
+
+    def load(self) -> Callable[[Context], object]:
+        return self._make
+
+
+class Counting:
+    """A collector that gives what it is told to."""
+
+    name = "counting"
+    lane = Lane.FAST
+
+    def __init__(self, read: Callable[[], dict[str, Any]], reasons: dict[str, str] | None = None) -> None:
+        self._read, self._reasons = read, reasons or {}
+        self.closed = False
+
+    def collect(self, _now: Instant) -> Reading:
+        return Reading(self._read(), self._reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        return dict.fromkeys(self._read())
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def declaring(
+    *names: str, read: Callable[[], dict[str, Any]] | None = None, labels: tuple[str, ...] = ()
+) -> Callable[[Context], object]:
+    """Make a plug-in that declares counts of these names, and gives 1 of each unless told otherwise."""
+
+    def make(context: Context) -> Collector:
+        context.declare(rows("a test", Unit.COUNT, dict.fromkeys(names, "A count."), labels=labels))
+        return Counting(read or (lambda: dict.fromkeys(names, 1)))
+
+    return make
+
+
+def loaded(names: Sequence[str], offers: Iterable[Any], **settings: dict[str, Any]) -> list[Collector]:
+    return plugin_collectors(names, roots=Roots(), settings=settings, offers=offers)
+
+
+def report(collectors: Iterable[Collector]) -> dict[str, str | None]:
+    return {name: reason for collector in collectors for name, reason in collector.probe().items()}
+
+
+def test_a_plug_in_that_the_owner_does_not_name_is_not_loaded() -> None:
+    def make(_context: Context) -> object:
+        raise AssertionError("must not be called")
+
+    assert loaded([], [Offered("cups", make)]) == []
+    assert [each.name for each in loaded(["cups"], [Offered("cups", declaring("host_cups")), Offered("b", make)])] == [
+        "plugin-cups"
+    ]
+
+
+def test_a_plug_in_gets_roots_and_settings_and_gives_its_metrics(tmp_path: Path) -> None:
+    seen: list[Context] = []
+
+    def make(context: Context) -> list[Collector]:
+        seen.append(context)
+        context.declare(rows("a test", Unit.BYTES, {"host_cup_bytes": "Size of a cup."}, labels=("cup",)))
+        return [Counting(lambda: {'host_cup_bytes{cup="a"}': 3}), Counting(lambda: {'host_cup_bytes{cup="b"}': 4})]
+
+    roots = Roots(proc=tmp_path)
+    made = plugin_collectors(["cups"], roots=roots, settings={"cups": {"size": 3}}, offers=[Offered("cups", make)])
+
+    assert (seen[0].roots, seen[0].settings) == (roots, {"size": 3})
+    assert [collector.collect(NOW).values for collector in made] == [
+        {'host_cup_bytes{cup="a"}': 3},
+        {'host_cup_bytes{cup="b"}': 4},
+    ]
+    assert [collector.name for collector in made] == ["plugin-cups-counting"] * 2
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["host_load1"], "ConflictError: metric host_load1 is declared twice: fedmon itself has it"),
+        (["host_cups"], "ConflictError: metric host_cups is declared twice: the plug-in first has it"),
+        (["host_tea", "host_tea_total", "host_load5"], "ConflictError: metric host_load5 is declared twice"),
+        (["host_Tea"], "InvalidInputError: metric 'host_Tea': its name must begin with host_ and end in ''"),
+    ],
+)
+def test_a_plug_in_with_a_metric_that_is_taken_or_misnamed_is_left_out_and_the_others_stay(
+    names: list[str], reason: str
+) -> None:
+    made = loaded(
+        ["first", "second", "third"],
+        [
+            Offered("first", declaring("host_cups")),
+            Offered("second", declaring(*names)),
+            Offered("third", declaring("host_pots")),
+        ],
+    )
+
+    said = report(made)
+
+    assert (said["host_cups"], said["host_pots"]) == (None, None)
+    assert str(said["plugin-second"]).startswith(f"failed: {reason}")
+    assert [dict(collector.collect(NOW).values) for collector in made] == [{"host_cups": 1}, {}, {"host_pots": 1}]
+
+
+def test_a_metric_name_says_unit_and_kind() -> None:
+    wrong = rows("a test", Unit.SECONDS, {"host_wait": "Time."})
+
+    def make(context: Context) -> Collector:
+        context.declare(wrong)
+        return Counting(dict)
+
+    said = report(loaded(["w"], [Offered("w", make)]))["plugin-w"]
+
+    assert str(said).endswith("metric 'host_wait': its name must begin with host_ and end in '_seconds'")
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("offers", "reason"),
+    [
+        ([], "not found: no installed package offers a collector plug-in 'cups'; offered are: fine"),
+        (
+            [Offered("tea", declaring())],
+            "not found: no installed package offers a collector plug-in 'cups'; offered are: fine, tea",
+        ),
+        (
+            [Offered("cups", declaring(), value="a:make"), Offered("cups", declaring(), value="b:make")],
+            "failed: several installed packages offer the plug-in 'cups': a:make, b:make",
+        ),
+        ([EntryPoint("cups", "fedmon_no_such_module:make", GROUP)], "failed: ModuleNotFoundError: No module named"),
+        ([EntryPoint("cups", "tests.node.test_plugins:missing", GROUP)], "failed: AttributeError: "),
+        ([Offered("cups", raising(KeyError("size")))], "failed: KeyError: 'size'"),
+        ([Offered("cups", raising(SystemExit(3)))], "failed: SystemExit: 3"),
+        ([Offered("cups", lambda _: None)], "failed: AttributeError: 'NoneType' object has no attribute"),
+        ([Offered("cups", lambda _: Laneless())], "failed: TypeError: the lane of laneless is 'often'"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_loaded_is_named_with_the_reason(offers: list[Any], reason: str) -> None:
+    made = loaded(["cups", "fine"], [*offers, Offered("fine", declaring("host_cups"))])
+
+    said = report(made)
+
+    assert said["host_cups"] is None
+    assert str(said["plugin-cups"]).startswith(reason)
+
+
+class Laneless:
+    name = "laneless"
+    lane = "often"
+
+
+@pytest.mark.parametrize(
+    ("value", "sent", "reason"),
+    [
+        (True, 1.0, None),
+        (None, None, "failed: the plug-in cups gave no reason"),
+        (float("nan"), None, "failed: the plug-in cups gave nan"),
+        (float("inf"), None, "failed: the plug-in cups gave inf"),
+        ("7", None, "failed: the plug-in cups gave '7'"),
+    ],
+)
+def test_only_numbers_leave_a_plug_in(value: object, sent: float | None, reason: str | None) -> None:
+    (cups,) = loaded(["cups"], [Offered("cups", declaring("host_cups", read=lambda: {"host_cups": value}))])
+
+    reading = cups.collect(NOW)
+
+    assert reading.values == {"host_cups": sent}
+    assert reading.reasons.get("host_cups") == reason
+
+
+def test_what_was_not_declared_is_dropped_and_named() -> None:
+    given = {"host_cups": 1, "host_load1": 99, 'host_cups{cup="a"}': 2, "no series {": 3}
+    (cups,) = loaded(["cups"], [Offered("cups", declaring("host_cups", read=lambda: given))])
+
+    reading = cups.collect(NOW)
+
+    assert reading.values == {"host_cups": 1}
+    said = cups.probe()
+    assert said["host_cups"] is None
+    assert "host_load1" not in said
+    assert str(said["plugin-cups"]).startswith("failed: the plug-in cups gave")
+
+
+def test_a_plug_in_that_fails_while_it_reads_takes_nobody_with_it() -> None:
+    trouble: list[BaseException] = []
+
+    def read() -> dict[str, Any]:
+        if trouble:
+            raise trouble[0]
+        return {"host_cups": 1}
+
+    offers = [Offered("cups", declaring("host_cups", read=read)), Offered("pots", declaring("host_pots"))]
+    sampler = Sampler({"host": loaded(["cups", "pots"], offers)}, interval_s=1.0, on_sample=lambda *_: None)
+    sampler.sample()
+    found = []
+    for error in (
+        ZeroDivisionError("by zero"),
+        SystemExit(1),
+        CollectorUnavailableError(Why.NO_PERMISSION, "the cupboard"),
+    ):
+        trouble[:] = [error]
+        found.append(sampler.sample()["host"])
+
+    for sample in found:
+        assert sample.values == {"host_cups": None, "host_pots": 1}
+    assert [sample.reasons["host_cups"] for sample in found] == [
+        "failed: plug-in cups: ZeroDivisionError: by zero",
+        "failed: plug-in cups: SystemExit: 1",
+        "no permission: the cupboard",
+    ]
+
+
+def test_a_plug_in_is_closed_with_its_stream() -> None:
+    inner = Counting(dict)
+    sampler = Sampler(
+        {"host": loaded(["cups"], [Offered("cups", lambda _: inner)])}, interval_s=60.0, on_sample=lambda *_: None
+    )
+    with sampler:
+        pass
+
+    assert inner.closed
+
+
+# --- the example, installed ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip installed the example package."""
+    target = tmp_path_factory.mktemp("site")
+    source = tmp_path_factory.mktemp("source")
+    for path in EXAMPLE.iterdir():
+        if path.is_file():
+            (source / path.name).write_bytes(path.read_bytes())
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index"]
+    subprocess.run(
+        [*pip, "--no-deps", "--no-build-isolation", "--target", str(target), str(source)],
+        check=True, stdin=subprocess.DEVNULL, timeout=50,
+    )  # fmt: skip
+    return target
+
+
+def lease(raw: RawResearcher) -> dict[str, Any]:
+    """Ask until the node is there and sends each sample at once; return what it says of itself."""
+    start = raw.message("monitor", action="start", interval_s=0.2, lease_s=30.0, live=True)
+
+    def granted() -> dict[str, Any] | None:
+        raw.send(start)
+        return next((reply for reply in raw.replies if reply["command"] == "monitor"), None)
+
+    reply = wait_until(granted, what="the lease")
+    assert reply is not None
+    return reply
+
+
+def test_the_example_once_installed_measures_in_a_real_node(installed: Path, mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(
+        tmp_path / "ward", node_id="ward", url=mosquitto.url,
+        metrics={"interval_s": 0.2, "plugins": ["sockets", "absent"]}, plugins={"sockets": {"protocols": ["UDP"]}},
+    )  # fmt: skip
+    heard: list[dict[str, Any]] = []
+    came = threading.Event()
+
+    def keep(_client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage) -> None:
+        batch = json.loads(message.payload)
+        if any(value is not None for value in batch["m"].get("host_sockets_used", [])):
+            heard.append(batch)
+            came.set()
+
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "listener")
+    client.on_message = keep
+    client.on_connect = lambda client, *_: client.subscribe("general/monitoring/#")
+    client.connect("127.0.0.1", mosquitto.port)
+    client.loop_start()
+    try:
+        with (
+            NodeProcess(folder, environ=plain_environment(PYTHONPATH=str(installed))) as node,
+            RawResearcher(mosquitto, "anna") as raw,
+        ):
+            told = lease(raw)
+            assert came.wait(15.0), node.log()
+            assert node.alive()
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+    columns = heard[0]["m"]
+    assert columns["host_sockets_used"][-1] > 0
+    assert 'host_sockets_in_use{protocol="udp"}' in columns
+    assert 'host_sockets_in_use{protocol="tcp"}' not in columns
+    assert "host_load1" in columns
+    assert told["capabilities"]["host_sockets_used"] is None
+    assert told["capabilities"]["plugin-absent"].startswith("not found: no installed package offers")
