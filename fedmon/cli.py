@@ -41,6 +41,7 @@ VERBS: Mapping[str, Verb] = {
     "search": Verb(module="fedmon.researcher.cli", summary="Find datasets by their tags.", shares_app=True),
     "approve": Verb(module="fedmon.researcher.cli", summary="Ask owners to approve a plan.", shares_app=True),
     "watch": Verb(module="fedmon.researcher.cli", summary="Watch live metrics of nodes.", shares_app=True),
+    "record": Verb(module="fedmon.researcher.cli", summary="Keep every sample in a store.", shares_app=True),
     "logs": Verb(module="fedmon.researcher.cli", summary="Follow what nodes log.", shares_app=True),
     "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner."),
     "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),

@@ -21,6 +21,7 @@ from fedmon.researcher.cli_options import (
     opened,
 )
 from fedmon.researcher.cli_output import emit, emit_line, exit_code, outcomes_document
+from fedmon.researcher.cli_record import record
 from fedmon.researcher.cli_watch import watch
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.outcomes import Outcomes
@@ -29,6 +30,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 nodes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, epilog=EPILOG)
 app.add_typer(nodes_app, name="nodes")
 app.command(epilog=EPILOG)(watch)
+app.command(epilog=EPILOG)(record)
 
 
 @nodes_app.callback()
@@ -161,11 +163,11 @@ def logs(
         try:
             while not deadline.passed():
                 try:
-                    record = records.get(timeout=min(deadline.left_s(), 3600.0))
+                    entry = records.get(timeout=min(deadline.left_s(), 3600.0))
                 except queue.Empty:
                     continue
-                line = f"{record.time:%Y-%m-%d %H:%M:%S} {record.level} {record.node_id} {record.logger}: {record.msg}"
-                emit_line(record, text=escape_control(line), as_json=json)
+                line = f"{entry.time:%Y-%m-%d %H:%M:%S} {entry.level} {entry.node_id} {entry.logger}: {entry.msg}"
+                emit_line(entry, text=escape_control(line), as_json=json)
         except KeyboardInterrupt:
             return
 

@@ -17,6 +17,7 @@ from fedmon.researcher.outcomes import Outcomes, OutcomeStatus
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from fedmon.researcher.record import Record
     from fedmon.researcher.watching.screen import Screen
 
 REFUSED, NO_ANSWER = 4, 6
@@ -67,7 +68,7 @@ def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
     return 1 if statuses <= {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD} else NO_ANSWER
 
 
-def verdict(watching: Watch, federation: Federation) -> FedmonError:
+def verdict(watching: Watch | Record, federation: Federation) -> FedmonError:
     """Return the error that says why nothing came."""
     if watching.refusals:
         said = "; ".join(f"{node_id}: {reason}" for node_id, reason in watching.refusals.items())
@@ -105,7 +106,7 @@ def rich_screen(screen: Screen) -> Group:
         parts.append(Text("NOT MEASURED", style="bold"))
         parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in screen.absent]
         parts.append(Text(""))
-    parts.append(Text(f"{screen.totals}; Ctrl-C ends", style="dim"))
+    parts.append(Text(screen.totals, style="dim"))
     return Group(*parts)
 
 

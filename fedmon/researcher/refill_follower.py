@@ -29,6 +29,7 @@ class _Node:
         self.lines: dict[str, Line] = {}
         self.newest_boot = -1
         self.begun_at = 0
+        self.answered = False
         self.streams: frozenset[str] | None = None  # those that were there when we began, at boot `begun_at`
 
 
@@ -119,6 +120,7 @@ class Follower:
         if self._chosen is not None and node_id not in self._chosen:
             return
         node = self._nodes.get(node_id) or self._nodes.setdefault(node_id, _Node())
+        node.answered = True
         kept: dict[str, list[Extent]] = {}
         if isinstance(reply, MonitorReply) and reply.success:
             for extent in sorted(reply.extents, key=lambda extent: extent.boot):
@@ -210,6 +212,8 @@ class Follower:
             line.add(start.boot, begin=start.seq)
             line.done = start.boot
             node.newest_boot = max(node.newest_boot, start.boot)
+        elif start is not None and node.answered:
+            self._inquire(node_id)  # it is new since the node told what it keeps
         if self._lines >= MAX_LINES:
             self._forget_one(node_id, node)
         self._lines += 1
