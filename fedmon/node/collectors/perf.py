@@ -159,14 +159,15 @@ class PerfJobCollector(_PerfCollector):
         pids = self._pids()
         self._job.see(pids)
         session = self._session
-        waits = bool(pids) and session.plan is not None and session.pid is None and session.problem is None
-        if now.mono < self._again_from or not (waits or self._job.uncounted(session.attached_at)):
+        if session.attaching or now.mono < self._again_from:
+            return
+        if not (bool(pids) and session.idle) and not self._job.uncounted(session.attached_at):
             return
         self._again_from = now.mono + max(_AGAIN_AFTER_S, 2 * self._source.settings.interval_s)
         session.attach_again()
 
     def _idle(self) -> str | None:
-        return _NO_PROCESS if self._session.pid is None else None
+        return _NO_PROCESS if self._session.idle else None
 
 
 def _reading(plan: Plan, snapshot: Snapshot) -> tuple[dict[str, float | None], dict[str, str]]:

@@ -61,12 +61,19 @@ class Session:
         self.attached_at: float | None = None
         """When the present perf began to count, on the clock of process start times; None until its first line."""
         self.pid: int | None = None
+        self.idle = False
+        """Whether there is nothing to count until ``attach_again``."""
         self.planned = threading.Event()
         """Set when the plan is there."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    @property
+    def attaching(self) -> bool:
+        """Whether ``attach_again`` was called and the target has not been looked at since."""
+        return self._again
 
     def attach_again(self) -> None:
         """Look at the target again: end perf and start it anew."""
@@ -98,6 +105,7 @@ class Session:
         while plan.groups and not self._stopping:
             self._again = False
             target = self._target()
+            self.idle = target is None
             if target is None:
                 self._pause(None)
                 continue
