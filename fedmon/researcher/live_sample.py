@@ -70,7 +70,7 @@ def samples_of(batch: Batch, wanted: WantedSeries | None, *, late: bool) -> Iter
     not_due = [name for name in gaps if name not in reasons]
     missed = [name for name in gaps if name in reasons]
     for number, row in enumerate(rows):
-        values = dict(zip(names, row, strict=True))
+        values = dict(zip(names, row, strict=False))  # as many as there are columns, and this is most of the time
         for name in not_due:
             if values[name] is None:
                 del values[name]

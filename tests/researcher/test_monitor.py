@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import resource
 import threading
 import time
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from fedmon.researcher.monitor import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
+from tests.support.recording_node import RecordingNode
 from tests.support.waiting import stays, wait_until
 
 CPU, DISK = "host_cpu_busy_ratio", 'host_disk_read_bytes_total{device="sda"}'
@@ -287,6 +290,11 @@ def test_batches_that_are_wrong_are_counted_and_the_next_right_one_is_served(
     }
 
 
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def test_what_a_slow_callback_has_no_room_for_is_pending_and_no_request_is_delayed(
     mosquitto: Broker, federate: Open
 ) -> None:
@@ -304,10 +312,11 @@ def test_what_a_slow_callback_has_no_room_for_is_pending_and_no_request_is_delay
         wide = batch(0, 10)
         wide["m"] = {f"metric_{number}": [1.25] * 10 for number in range(1000)}
         count = 320
+        before_bytes = resident_bytes()
         for number in range(count):
             node.publish("general/monitoring/a", wide | {"seq": number * 10}, qos=0)
         wait_until(lambda: watch.delivered + watch.pending == 10 * count, 20)
-        pending = watch.pending
+        pending, grown_bytes = watch.pending, resident_bytes() - before_bytes
         started = time.monotonic()
         assert federation.ping().ok
         took_s = time.monotonic() - started
@@ -315,9 +324,38 @@ def test_what_a_slow_callback_has_no_room_for_is_pending_and_no_request_is_delay
         wait_until(lambda: watch.pending == 0 and len(taken) == watch.delivered)
 
     assert pending > 0
+    assert grown_bytes < 50e6
     assert taken == sorted(taken)
     assert took_s < 1.0
     assert watch.delivered + watch.lost == 10 * count
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ordered", [False, True])
+def test_callbacks_of_a_second_at_1000_samples_a_second_cost_50_mb_at_most_and_delay_no_command(
+    mosquitto: Broker, federate: Open, ordered: bool
+) -> None:
+    tick, seconds, worst_s, most_bytes = threading.Event(), 60, 0.0, 0
+
+    with RecordingNode(mosquitto.port, "a", page=100) as node:
+        federation = federate()
+        watch = federation.monitor(lambda _sample: tick.wait(1.0), ordered=ordered)
+        node.wait(lambda: node.leased)
+        before_bytes, started = resident_bytes(), time.monotonic()
+        for second in range(1, seconds + 1):
+            for _ in range(1000):
+                node.sample(1, width=60)
+            begun = time.monotonic()
+            assert federation.ping(timeout_s=5.0).ok
+            worst_s = max(worst_s, time.monotonic() - begun)
+            # What the node itself keeps is in this process too: some 200 bytes a sample.
+            most_bytes = max(most_bytes, resident_bytes() - before_bytes - second * 1000 * 200)
+            tick.wait(max(0.0, started + second - time.monotonic()))
+        wait_until(lambda: watch.delivered + watch.pending + watch.lost == seconds * 1000)
+
+    assert worst_s < 2.0
+    assert most_bytes < 50e6
+    assert watch.lost == 0
 
 
 def test_of_samples_that_nobody_takes_the_newest_are_held(mosquitto: Broker, federate: Open) -> None:
