@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
-from fedmon.node.collectors.job.cgroup_files import CGROUP_METRICS, CgroupFile, Understand, cgroup_files
+from fedmon.node.collectors.job.cgroup_files import ONLY_CGROUP, CgroupFile, Understand, cgroup_files
 from fedmon.node.collectors.job.watched import Watched
 from fedmon.node.collectors.procfile import ProcFile
 
@@ -31,7 +31,7 @@ class CgroupSources:
             elif reason is not None:
                 reasons.update({metric: reason for metric in wanted if metric not in reasons})
         unheld = f"{Why.UNSUPPORTED.value}: no controller of cgroup {cgroup.path} counts it"
-        self.missing = {metric: reasons.get(metric, unheld) for metric in CGROUP_METRICS if metric not in held}
+        self.missing = {metric: reasons.get(metric, unheld) for metric in ONLY_CGROUP if metric not in held}
         unified = cgroup.folders.get(UNIFIED)
         self.methods = {metric: "cgroup-v2" if folder == unified else "cgroup-v1" for metric, folder in held.items()}
 

@@ -32,10 +32,11 @@ DISK_WRITES = "job_disk_writes_total"
 TASKS = "job_tasks"
 TASKS_LIMIT = "job_tasks_limit"
 PRESSURE = "job_pressure_seconds_total"
-CGROUP_METRICS = (
-    *(CHARGED, PEAK, LIMIT, SWAP, ANON, CACHE, OOM_KILLS, LIMIT_HITS, THROTTLED_S, THROTTLED_PERIODS),
+ONLY_CGROUP = (
+    *(CHARGED, LIMIT, ANON, CACHE, OOM_KILLS, LIMIT_HITS, THROTTLED_S, THROTTLED_PERIODS),
     *(DISK_READ, DISK_WRITTEN, DISK_READS, DISK_WRITES, TASKS, TASKS_LIMIT, PRESSURE),
 )
+"""Metrics that nothing but a cgroup tells; peak and swap come from the processes otherwise."""
 
 MAX_DEVICES = 64
 """Devices beyond this number are left out, so that one sample always fits into a message."""

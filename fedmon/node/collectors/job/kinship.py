@@ -33,10 +33,13 @@ class Kinship:
 
     def owns(self, birth: Birth, folder: bytes, members: Container[int]) -> bool:
         """Tell whether a new process is of the job."""
+        # Who leads a session or group began it, and may have the number of one that is no more.
+        in_session = birth.session in self._sessions and birth.session != birth.pid
+        in_group = birth.group in self._groups and birth.group != birth.pid
         return (
             birth.parent in members
-            or birth.session in self._sessions
-            or (birth.group in self._groups and birth.parent not in self._outside)
+            or in_session
+            or (in_group and birth.parent not in self._outside)
             or (self._is_marked and has_marker(folder, self._marker))
         )
 

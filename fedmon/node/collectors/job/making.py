@@ -77,7 +77,7 @@ class JobMaker:
                 return self._of_cgroup(job_cgroup, mono)
             methods = dict.fromkeys(_MEASURED, TREE)
             watched = Watched(tree, cpu=None)
-            return Watching(watched, self._collectors(watched, methods), methods, None)
+            return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:
             raise NotFoundError(f"the processes of this machine cannot be read: {error.reason}") from None
 
@@ -96,17 +96,17 @@ class JobMaker:
         tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc), mono)
         watched = Watched(tree, cpu=cpu)
         collectors = [
-            *self._collectors(watched, methods),
+            *self._collectors(watched, methods, has_cgroup=True),
             *(CgroupCollector(watched, sources, lane=lane) for lane in (Lane.FAST, Lane.MEDIUM)),
         ]
         return Watching(watched, collectors, methods, cgroup)
 
-    def _collectors(self, watched: Watched, methods: Mapping[str, str]) -> list[Collector]:
+    def _collectors(self, watched: Watched, methods: Mapping[str, str], *, has_cgroup: bool) -> list[Collector]:
         return [
             TreeCollector(watched, sys=self._roots.sys, peak=methods["peak"] == TREE),
             StatusCollector(watched, proc=self._roots.proc),
             SmapsCollector(watched, swap=methods["swap"] == TREE),
-            MethodCollector(watched, methods),
+            MethodCollector(watched, methods, has_cgroup=has_cgroup),
         ]
 
     def _tree(self, members: Members, mono: float) -> ProcessTree:

@@ -16,7 +16,9 @@ REAPED = 4
 """How many of them the kernel keeps apart for children that were waited for; in ``io`` they are one with the own."""
 
 NO_COUNTS = (0,) * 10
-_NO_IO = (0,) * 6
+_UNREAD = b"\0"
+"""What no file says, so that the next reading is news."""
+
 _STAT_BYTES = 1024
 _IO_BYTES = 512
 _KERNEL_THREAD = 0x0020_0000
@@ -158,7 +160,7 @@ class Process:
         self.unreadable = False
         self._descriptors = descriptors
         self._stat_fd = self._io_fd = -1
-        self._text = self._io_text = b"\0"  # what no file says, so that the first reading is news
+        self._text = self._io_text = _UNREAD
 
     def read(self, tick: int) -> bool:
         """Read everything again and tell whether anything changed. Raises ProcessGoneError.
@@ -169,12 +171,27 @@ class Process:
         text = self._read_stat()
         if text == self._text and io_text == self._io_text:
             return False
-        try:
-            self._understand(text, io_text, tick)
-        except (ValueError, IndexError):
-            self.unreadable = True
-            self.gauges = (0, 0, 0)
-        self._text, self._io_text = text, io_text
+        own, reaped, io = self.counts[:REAPED], self.reaped, self.counts[REAPED:]
+        if text != self._text:
+            try:
+                own, reaped = self._understand(text)
+                self.unreadable = False
+            except (ValueError, IndexError):
+                self.unreadable, self.gauges = True, (0, 0, 0)
+        if not self.unread_io and io_text != self._io_text:
+            try:
+                io = _io_counts(io_text)
+            except ValueError:
+                self.unread_io = "failed"
+        self._text = text
+        # What was not understood is looked at again, for its reason.
+        self._io_text = io_text if not self.unread_io else _UNREAD
+        counts = own + io
+        if counts != self.counts or reaped != self.reaped:
+            self.before, self.moved = (self.counts, self.reaped), tick
+            # Whatever a damaged file says, nothing that was counted is taken back.
+            self.counts = tuple(map(max, counts, self.counts))
+            self.reaped = tuple(map(max, reaped, self.reaped))
         return True
 
     def credit(self, tick: int) -> list[int]:
@@ -195,26 +212,21 @@ class Process:
                 self._descriptors.give_back()
         self._stat_fd = self._io_fd = -1
 
-    def _understand(self, text: bytes, io_text: bytes, tick: int) -> None:
+    def _understand(self, text: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return counts and reaped ones from the text of ``stat``, and note the rest of it."""
         fields = stat_fields(text)
-        numbers = list(map(int, fields[7:15]))
         if int(fields[19]) != self.start:
             raise ProcessGoneError
-        reaped = (numbers[6], numbers[7], numbers[1], numbers[3])
-        own = (numbers[4] + numbers[6], numbers[5] + numbers[7], numbers[0] + numbers[1], numbers[2] + numbers[3])
-        io = _io_counts(io_text) if io_text else self.counts[REAPED:] or _NO_IO
-        counts = (*own, *io)
-        threads = int(fields[17])
+        minor, reaped_minor, major, reaped_major, user, system, reaped_user, reaped_system = map(int, fields[7:15])
+        threads, virtual, resident = int(fields[17]), int(fields[20]), int(fields[21])
         self.parent, self.group, self.session = int(fields[1]), int(fields[2]), int(fields[3])
         # The first thread of a process may have ended while others go on.
         self.is_zombie = fields[0] in b"ZX" and threads <= 1
-        self.gauges = (0, 0, 0) if self.is_zombie else (threads, int(fields[20]), int(fields[21]))
-        if counts != self.counts or reaped != self.reaped:
-            self.before, self.moved = (self.counts, self.reaped), tick
-            # Whatever a damaged file says, nothing that was counted is taken back.
-            self.counts = tuple(map(max, counts, self.counts))
-            self.reaped = tuple(map(max, reaped, self.reaped))
-        self.unreadable = False
+        self.gauges = (0, 0, 0) if self.is_zombie else (threads, virtual, resident)
+        return (
+            (user + reaped_user, system + reaped_system, minor + reaped_minor, major + reaped_major),
+            (reaped_user, reaped_system, reaped_minor, reaped_major),
+        )
 
     def _read_stat(self) -> bytes:
         try:

@@ -59,7 +59,9 @@ class SmapsCollector:
         if not unread:
             return Reading(values)
         count = unread.total()
-        reason = f"{unread.most_common(1)[0][0]}: smaps_rollup of {count} of {len(living)} processes cannot be read"
+        reason = (
+            f"{max(unread, key=unread.__getitem__)}: smaps_rollup of {count} of {len(living)} processes cannot be read"
+        )
         return Reading(values if count < len(living) else dict.fromkeys(values), dict.fromkeys(values, reason))
 
     def probe(self) -> dict[str, str | None]:

@@ -139,7 +139,7 @@ def _tell(
     count = unread.total()
     if not count:
         return
-    reason = f"{unread.most_common(1)[0][0]}: {file} of {count} of {living} processes cannot be read"
+    reason = f"{max(unread, key=unread.__getitem__)}: {file} of {count} of {living} processes cannot be read"
     for key in keys:
         reasons[key] = reason
         if count == living and not key.startswith("job_context_switches_total"):

@@ -1,0 +1,346 @@
+"""Jobs with a cgroup of their own: real ones, and trees of files for controllers that this machine has elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.node.collectors.base import Roots
+from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, own
+from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
+from tests.node.jobs_trees import ProcTree
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+ROOT = Path("/sys/fs/cgroup")
+MEGABYTE = 1_000_000
+
+
+def is_empty(folder: Path) -> bool:
+    return not (folder / "cgroup.procs").read_text()
+
+
+@contextlib.contextmanager
+def made(*names: str) -> Iterator[list[Path]]:
+    """Make a cgroup in some hierarchies of this machine."""
+    hierarchies = Cgroups.found(ROOT).hierarchies
+    require(all(name in hierarchies for name in names), f"the hierarchies {', '.join(names)} are not mounted here")
+    folders = [hierarchies[name] / f"fedmon-test-{uuid.uuid4().hex[:8]}" for name in names]
+    folders = [folder.with_name(folders[0].name) for folder in folders]
+    try:
+        for folder in folders:
+            folder.mkdir()
+    except OSError as error:
+        require(None, f"no cgroup can be made here: {error.strerror}")
+    try:
+        yield folders
+    finally:
+        for folder in folders:
+            with contextlib.suppress(FileNotFoundError):
+                wait_until(partial(is_empty, folder), what="an empty cgroup")
+                folder.rmdir()
+
+
+def test_a_named_cgroup_tells_exactly_what_all_of_its_processes_used() -> None:
+    with made(UNIFIED) as folders, Program(cgroups=folders) as program, Watch() as watch:
+        watch.add(cgroup=str(folders[0]))
+        program.tell("short 100 0.001")
+        daemon = int(program.tell("daemon 0.05"))
+
+        reading = watch.tick()
+
+        assert cpu_s(reading.values) >= sum(program.used_s()) + 0.05 - 4 * TICK_S
+        assert reading.values['job_method_info{of="cpu",method="cgroup-v2"}'] == 1
+        assert reading.values['job_method_info{of="members",method="cgroup-v2"}'] == 1
+        assert set(watch.watches.pids()["a"]) == {program.pid, daemon}
+        assert reading.values['job_pressure_seconds_total{resource="cpu",kind="some"}'] is not None
+        assert watch.watches.cgroup("a") == folders[0]
+
+
+def test_the_controllers_of_version_1_are_read_where_those_are_mounted() -> None:
+    names = ("cpuacct", "memory", "pids", "blkio")
+    with made(*names) as folders, Program(cgroups=folders) as program, Watch() as watch:
+        watch.add(cgroup=f"/{folders[0].name}")
+        program.tell(f"allocate {60 * MEGABYTE}")
+        program.tell("burn 0.1")
+        program.tell("many 3")
+
+        reading = watch.tick()
+        program.tell("burn 0.05")
+        later = watch.tick()
+
+        assert watch.value("job_memory_peak_bytes", reading) >= 60 * MEGABYTE
+        assert watch.value("job_memory_charged_bytes", reading) >= 60 * MEGABYTE
+        assert watch.value("job_memory_anon_bytes", reading) >= 60 * MEGABYTE
+        assert cpu_s(later.values) - cpu_s(reading.values) == pytest.approx(0.05, abs=0.03)
+        assert reading.values["job_memory_oom_kills_total"] == 0
+        assert reading.values["job_memory_swap_bytes"] == 0
+        assert {key for key in reading.values if key.startswith("job_method_info")} == {
+            f'job_method_info{{of="{of}",method="cgroup-v1"}}' for of in ("cpu", "members", "peak", "swap")
+        }
+
+
+def test_a_cgroup_of_the_jobs_own_is_found_and_preferred() -> None:
+    with made(UNIFIED) as folders, Program(cgroups=folders) as program, Watch() as watch:
+        program.tell("many 2")
+        watch.add(program.pid)
+
+        record = watch.watches.records()[0]
+
+        assert (record.cgroup, record.methods["cpu"], record.methods["peak"]) == (
+            f"/{folders[0].name}",
+            "cgroup-v2",
+            "tree",
+        )
+        assert record.processes == 3
+
+
+def test_a_cgroup_that_holds_others_too_is_not_the_jobs() -> None:
+    with (
+        made(UNIFIED) as folders,
+        Program(cgroups=folders) as program,
+        Program(cgroups=folders),
+        Watch() as watch,
+    ):
+        watch.add(program.pid)
+
+        record = watch.watches.records()[0]
+
+        assert (record.cgroup, record.methods["cpu"]) == (None, "tree")
+
+
+def test_cgroups_below_the_jobs_are_of_the_job() -> None:
+    with made(UNIFIED) as folders:
+        inner = folders[0] / "step"
+        inner.mkdir()
+        with Program(cgroups=[inner]) as program, Watch() as watch:
+            watch.add(cgroup=str(folders[0]))
+            assert watch.tick().values["job_processes"] == 1
+            assert set(watch.watches.pids()["a"]) == {program.pid}
+        wait_until(partial(is_empty, inner))
+        inner.rmdir()
+
+
+def test_a_job_whose_cgroup_went_with_it_keeps_its_totals() -> None:
+    with made(UNIFIED) as folders, Watch() as watch:
+        with Program(cgroups=folders) as program:
+            watch.add(cgroup=str(folders[0]))
+            program.tell("burn 0.05")
+            before = cpu_s(watch.tick().values)
+        wait_until(partial(is_empty, folders[0]))
+        folders[0].rmdir()
+
+        last = watch.tick()
+
+        assert cpu_s(last.values) >= before >= 0.05 - TICK_S
+        assert last.values["job_processes"] == 0
+        assert [record.reason for record in watch.watches.close_ended()] == ["all of its processes have ended"]
+
+
+# --- trees of files --------------------------------------------------------------------------------------------------
+
+V2 = {
+    "cgroup.procs": "10\n",
+    "cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\nnr_periods 9\nnr_throttled 4\n"
+    "throttled_usec 250000\n",
+    "memory.current": "5000\n",
+    "memory.peak": "9000\n",
+    "memory.max": "max\n",
+    "memory.swap.current": "300\n",
+    "memory.stat": "anon 1000\nfile 2000\nkernel 5\n",
+    "memory.events": "low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n",
+    "io.stat": "8:0 rbytes=100 wbytes=200 rios=3 wios=4 dbytes=0 dios=0\n253:1 rbytes=5 wbytes=6 rios=7 wios=8\n9:9 \n",
+    "pids.current": "12\n",
+    "pids.max": "100\n",
+    "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=500000\n",
+}
+
+
+def written(folder: Path, files: Mapping[str, str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Roots:
+    """A machine of version 2 with one process, whose cgroup is /slurm/job_7."""
+    proc = ProcTree(tmp_path / "proc")
+    proc.put(10, used=(1, 1))
+    (proc.root / "10" / "cgroup").write_text("0::/slurm/job_7\n")
+    written(tmp_path / "cgroup", {"cgroup.controllers": "cpu io memory pids\n", "cgroup.procs": ""})
+    written(tmp_path / "cgroup/slurm", {"cgroup.procs": ""})
+    written(tmp_path / "cgroup/slurm/job_7", V2)
+    (tmp_path / "sys/dev/block").mkdir(parents=True)
+    (tmp_path / "sys/dev/block/8:0").symlink_to("../../devices/pci/block/sda")
+    return Roots(proc=proc.root, sys=tmp_path / "sys", cgroup=tmp_path / "cgroup")
+
+
+def test_every_file_of_version_2_is_understood(machine: Roots) -> None:
+    watch = Watch(machine).add(cgroup="/slurm/job_7")
+
+    values = watch.tick().values
+
+    expected = {
+        "job_cpu_user_seconds_total": 2.0,
+        "job_cpu_system_seconds_total": 1.0,
+        "job_cpu_throttled_seconds_total": 0.25,
+        "job_cpu_throttled_periods_total": 4,
+        "job_memory_charged_bytes": 5000,
+        "job_memory_peak_bytes": 9000,
+        "job_memory_swap_bytes": 300,
+        "job_memory_anon_bytes": 1000,
+        "job_memory_cache_bytes": 2000,
+        "job_memory_limit_hits_total": 7,
+        "job_memory_oom_kills_total": 1,
+        'job_disk_read_bytes_total{device="sda"}': 100,
+        'job_disk_written_bytes_total{device="sda"}': 200,
+        'job_disk_reads_total{device="sda"}': 3,
+        'job_disk_writes_total{device="253:1"}': 8,
+        "job_tasks": 12,
+        "job_tasks_limit": 100,
+        'job_pressure_seconds_total{resource="memory",kind="full"}': 0.5,
+        'job_method_info{of="peak",method="cgroup-v2"}': 1,
+    }
+    assert {key: values.get(key) for key in expected} == expected
+    assert "job_memory_limit_bytes" not in values
+
+
+def test_a_limit_that_is_set_later_is_told(machine: Roots) -> None:
+    watch = Watch(machine).add(10)
+    written(machine.cgroup / "slurm/job_7", {"memory.max": "4096\n"})
+
+    assert watch.tick().values["job_memory_limit_bytes"] == 4096
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "-\n"])
+def test_a_file_that_is_damaged_later_is_a_gap_with_its_reason(machine: Roots, text: str) -> None:
+    watch = Watch(machine).add(10)
+    watch.tick()
+    written(machine.cgroup / "slurm/job_7", {"memory.current": text, "cpu.stat": text})
+
+    reading = watch.tick()
+
+    assert reading.values["job_memory_charged_bytes"] is None
+    assert reading.reasons["job_memory_charged_bytes"].startswith("failed: ")
+    assert reading.values["job_cpu_user_seconds_total"] is None
+    assert reading.reasons["job_cpu_user_seconds_total"].startswith("failed: ")
+    assert reading.values["job_tasks"] == 12
+
+
+def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:
+    folder = machine.cgroup / "slurm/job_7"
+    for name in ("memory.peak", "memory.swap.current", "io.stat"):
+        (folder / name).unlink()
+    watch = Watch(machine).add(10)
+
+    report = {key: why for each in watch.streams["job-a"] for key, why in each.probe().items()}
+
+    assert report["job_disk_reads_total"] == f"not found: {folder / 'io.stat'}"
+    assert report["job_memory_charged_bytes"] is None
+    assert report["job_memory_peak_bytes"] is None
+    assert watch.watches.records()[0].methods == {
+        "cpu": "cgroup-v2",
+        "members": "cgroup-v2",
+        "peak": "tree",
+        "swap": "tree",
+    }
+
+
+def test_version_1_is_understood_with_controllers_mounted_together(tmp_path: Path) -> None:
+    proc = ProcTree(tmp_path / "proc")
+    proc.put(10)
+    for controller, files in {
+        "cpu,cpuacct": {
+            "cpuacct.stat": "user 250\nsystem 50\n",
+            "cpu.stat": "nr_throttled 3\nthrottled_time 2000000000\n",
+        },
+        "memory": {
+            "memory.usage_in_bytes": "70\n",
+            "memory.max_usage_in_bytes": "90\n",
+            "memory.limit_in_bytes": "9223372036854771712\n",
+            "memory.failcnt": "2\n",
+            "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+            "memory.stat": "cache 1\nrss 2\ntotal_cache 11\ntotal_rss 22\ntotal_swap 33\n",
+        },
+        "blkio": {
+            "blkio.throttle.io_service_bytes_recursive": "8:0 Read 10\n8:0 Write 20\n8:0 Sync 30\nTotal 30\n",
+            "blkio.throttle.io_serviced_recursive": "8:0 Read 1\n8:0 Write 2\nTotal 3\n",
+        },
+    }.items():  # fmt: skip
+        written(tmp_path / "cgroup" / controller, {"cgroup.procs": ""})
+        written(tmp_path / "cgroup" / controller / "oar/alice_3", {"cgroup.procs": "10\n", **files})
+    watch = Watch(Roots(proc=proc.root, sys=tmp_path, cgroup=tmp_path / "cgroup")).add(cgroup="/oar/alice_3")
+
+    values = watch.tick().values
+
+    ticks = os.sysconf("SC_CLK_TCK")
+    expected = {
+        "job_cpu_user_seconds_total": 250 / ticks,
+        "job_cpu_system_seconds_total": 50 / ticks,
+        "job_cpu_throttled_seconds_total": 2.0,
+        "job_memory_charged_bytes": 70,
+        "job_memory_peak_bytes": 90,
+        "job_memory_anon_bytes": 22,
+        "job_memory_cache_bytes": 11,
+        "job_memory_swap_bytes": 33,
+        "job_memory_limit_hits_total": 2,
+        "job_memory_oom_kills_total": 1,
+        'job_disk_read_bytes_total{device="8:0"}': 10,
+        'job_disk_writes_total{device="8:0"}': 2,
+    }
+    assert {key: values.get(key) for key in expected} == expected
+    assert "job_memory_limit_bytes" not in values
+
+
+def test_layouts_are_told_apart(tmp_path: Path) -> None:
+    written(tmp_path / "v2", {"cgroup.controllers": ""})
+    written(tmp_path / "hybrid/unified", {"cgroup.controllers": "", "cgroup.procs": ""})
+    written(tmp_path / "hybrid/memory", {"cgroup.procs": ""})
+    written(tmp_path / "v1/memory", {"cgroup.procs": ""})
+    (tmp_path / "none").mkdir()
+
+    found = {name: Cgroups.found(tmp_path / name).layout for name in ("v2", "hybrid", "v1", "none", "absent")}
+
+    assert found == {"v2": "v2", "hybrid": "hybrid", "v1": "v1", "none": "none", "absent": "none"}
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "said"),
+    [
+        ("/", InvalidInputError, "not a whole hierarchy"),
+        ("", InvalidInputError, "not a whole hierarchy"),
+        ("/slurm/../slurm/job_7", InvalidInputError, "'..'"),
+        ("/slurm", InvalidInputError, "holds no process"),
+        ("/slurm/job_8", NotFoundError, "no cgroup 'slurm/job_8'"),
+    ],
+)
+def test_a_cgroup_that_cannot_be_a_jobs_is_refused(
+    machine: Roots, path: str, error: type[Exception], said: str
+) -> None:
+    (machine.cgroup / "slurm/job_7/cgroup.procs").write_text("" if path == "/slurm" else "10\n")
+
+    with pytest.raises(error, match=said):
+        Watch(machine).add(cgroup=path)
+
+
+def test_a_process_outside_of_the_named_cgroup_is_refused(machine: Roots) -> None:
+    ProcTree(machine.proc).put(11)
+
+    with pytest.raises(InvalidInputError, match="process 11 is not in cgroup"):
+        Watch(machine).add(11, cgroup="/slurm/job_7")
+
+
+def test_a_path_that_leaves_our_view_of_the_hierarchy_is_nobodys_own(machine: Roots) -> None:
+    (machine.proc / "10" / "cgroup").write_text("0::/../../outside\n")
+
+    assert own(Cgroups.found(machine.cgroup), machine.proc, [10], [10]) is None

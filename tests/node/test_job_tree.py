@@ -1,0 +1,318 @@
+"""What a job uses, over real processes; the kernel's own words for a program's times are the oracle."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedmon.node.jobs import MARKER
+from tests.node.jobs_real import TICK_S, Program, Watch
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+MEGABYTE = 1_000_000
+
+
+def test_each_process_of_a_chain_counts_once_and_only_the_given_one_is_a_root() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        chain = [program.pid, *program.pids("chain 3")]
+
+        reading = watch.tick()
+
+        processes = [psutil.Process(pid) for pid in chain]
+        assert reading.values["job_processes"] == reading.values["job_threads"] == len(set(chain)) == 4
+        assert reading.values["job_memory_vms_bytes"] == sum(each.memory_info().vms for each in processes)
+        # The youngest may still have been on its way into its wait.
+        for name, field in (("job_memory_rss_bytes", "rss"), ("job_memory_shared_bytes", "shared")):
+            oracle = sum(getattr(each.memory_info(), field) for each in processes)
+            assert watch.value(name, reading) == pytest.approx(oracle, rel=0.1), name
+        assert reading.values["job_file_descriptors"] == sum(each.num_fds() for each in processes)
+        assert set(watch.watches.pids()["a"]) == set(chain)
+        assert [record.pids for record in watch.watches.records()] == [[program.pid]]
+
+
+def test_a_known_burn_counts_as_the_kernel_counts_it_user_and_system() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        first = watch.tick()
+        program.tell("burn 0.15")
+        program.tell(f"allocate {60 * MEGABYTE}")
+        second = watch.tick()
+        user_s, system_s = program.used_s()
+
+    assert watch.value("job_cpu_user_seconds_total", second) == pytest.approx(user_s, abs=2 * TICK_S)
+    assert watch.value("job_cpu_system_seconds_total", second) == pytest.approx(system_s, abs=2 * TICK_S)
+    assert first.values["job_cpus_busy"] is None
+    assert first.reasons["job_cpus_busy"] == "first sample"
+    assert 0.3 < watch.value("job_cpus_busy", second) <= 1.1
+    assert watch.value("job_cpu_busy_ratio", second) == pytest.approx(
+        watch.value("job_cpus_busy", second) / (os.cpu_count() or 1), abs=1e-3
+    )
+
+
+def test_children_that_lived_between_two_ticks_count() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        watch.tick()
+        before = program.used_s()
+        program.tell("short 300 0.0005")
+
+        used = watch.cpu_s()
+
+        after = program.used_s()
+        assert sum(after) - sum(before) > 0.15
+        assert used == pytest.approx(sum(after), abs=3 * TICK_S)
+        assert watch.tick().values["job_processes"] == 1
+
+
+def test_what_a_child_used_counts_once_while_it_lives_and_after_it_ended() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        child = program.tell("worker 0.1")
+        alive = watch.cpu_s()
+        program.tell(f"end {child}")
+        ended = [watch.cpu_s() for _ in range(3)]
+        oracle = sum(program.used_s())
+
+    assert alive >= 0.1
+    assert alive <= ended[0] == ended[1] == ended[2]
+    assert ended[2] == pytest.approx(oracle, abs=3 * TICK_S)
+
+
+def test_a_child_that_nobody_waits_for_stays_counted() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        program.tell("wait_for_nobody")
+        child = program.tell("worker 0.1")
+        alive = watch.tick()
+        program.tell(f"end {child}")
+        wait_until(lambda: watch.tick().values["job_processes"] == 1)
+        ended = watch.tick()
+
+    for name in ("job_cpu_user_seconds_total", "job_io_reads_total", 'job_page_faults_total{kind="minor"}'):
+        assert watch.value(name, ended) >= watch.value(name, alive) > 0
+
+
+def test_counters_never_go_down_while_children_come_and_go() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        readings = []
+        for _ in range(4):
+            workers = [program.tell("worker 0.01") for _ in range(3)]
+            readings.append(watch.tick())
+            for worker in workers:
+                program.tell(f"end {worker}")
+            readings.append(watch.tick())
+
+    for name in readings[0].values:
+        if "_total" in name:
+            values = [watch.value(name, reading) for reading in readings]
+            assert values == sorted(values), name
+
+
+def test_an_orphan_that_was_seen_stays_with_the_job() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        chain = program.pids("chain 2")
+        watch.tick()
+        program.tell(f"end {chain[0]}")
+
+        reading = watch.tick()
+
+        assert psutil.Process(chain[1]).ppid() != program.pid
+        assert reading.values["job_processes"] == 2
+        assert set(watch.watches.pids()["a"]) == {program.pid, chain[1]}
+
+
+def test_an_orphan_that_nobody_saw_born_is_known_by_the_session_that_the_job_began() -> None:
+    with Program(session=True) as program, Watch() as watch:
+        watch.add(program.pid)
+        watch.tick()
+        orphan = int(program.tell("orphan 0.05"))
+
+        reading = watch.tick()
+
+        assert orphan in watch.watches.pids()["a"]
+        assert reading.values["job_processes"] == 2
+
+
+def test_a_daemon_that_left_session_and_parent_is_known_by_its_environment() -> None:
+    with Program(environ={MARKER: "a"}) as program, Program() as stranger, Watch() as watch:
+        watch.add(program.pid)
+        watch.tick()
+        daemon, other = int(program.tell("daemon 0")), int(stranger.tell("daemon 0"))
+
+        watch.tick()
+
+        assert set(watch.watches.pids()["a"]) == {program.pid, daemon}
+        assert other not in watch.watches.pids()["a"]
+
+
+def test_orphans_of_before_the_watch_are_found() -> None:
+    with Program(session=True) as program, Watch() as watch:
+        orphan = int(program.tell("orphan 0"))
+        watch.add(program.pid)
+
+        watch.tick()
+
+        assert set(watch.watches.pids()["a"]) == {program.pid, orphan}
+
+
+def test_many_children_at_once_are_all_found_and_threads_are_no_processes() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        watch.tick()
+        pids = program.pids("many 90")
+        assert len(pids) == 90
+
+        reading = watch.tick()
+        again = watch.tick()
+
+        assert set(watch.watches.pids()["a"]) == {program.pid, *pids}
+        assert reading.values["job_processes"] == again.values["job_processes"] == 91
+
+
+def test_a_zombie_is_counted_as_one_and_does_not_live() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        program.tell("zombie")
+
+        reading = watch.tick()
+
+        assert (reading.values["job_processes"], reading.values["job_zombies"]) == (1, 1)
+        assert reading.values["job_threads"] == 1
+
+
+def test_a_job_of_which_only_a_zombie_is_left_has_ended_with_complete_totals() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        watch.tick()
+        program.tell("short 20 0.005")
+        used = sum(program.used_s())
+        program.end_unwaited()
+
+        last, after = watch.tick(), watch.tick()
+        records = watch.watches.close_ended()
+
+    assert (last.values["job_processes"], last.values["job_zombies"]) == (0, 1)
+    assert watch.value("job_cpu_user_seconds_total", last) + watch.value("job_cpu_system_seconds_total", last) >= (
+        used - 2 * TICK_S
+    )
+    assert last.values['job_context_switches_total{kind="voluntary"}'] is not None
+    assert after.values == {}
+    assert [(record.job_id, record.reason) for record in records] == [("a", "all of its processes have ended")]
+    assert watch.streams == {}
+
+
+def test_a_root_that_ends_between_two_ticks_ends_the_job_and_not_the_watch() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        before = watch.cpu_s()
+        program.end()
+
+        reading = watch.tick()
+
+        assert reading.values["job_processes"] == 0
+        assert watch.value("job_cpu_user_seconds_total", reading) > 0
+        assert before <= watch.value("job_cpu_user_seconds_total", reading) + watch.value(
+            "job_cpu_system_seconds_total", reading
+        )
+
+
+def test_known_bytes_and_calls_count_exactly_and_apart_from_each_other(tmp_path: Path) -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        program.tell("times")
+        before = watch.tick()
+        size = 3 * MEGABYTE
+        answer = program.tell(f"write {size} {tmp_path / 'file'}")
+        after = watch.tick()
+
+    def grown(name: str) -> float:
+        return watch.value(name, after) - watch.value(name, before)
+
+    answers = len(answer) + 1
+    assert grown("job_io_written_bytes_total") == size + answers
+    assert grown("job_io_writes_total") == 2
+    assert grown("job_io_read_bytes_total") < 10_000
+    assert grown("job_storage_written_bytes_total") in (0, pytest.approx(size, abs=65_536))
+
+
+def test_a_known_allocation_is_seen_and_shared_pages_count_once_in_pss() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        before = watch.tick()
+        program.tell(f"allocate {40 * MEGABYTE}")
+        alone = watch.tick()
+        program.tell("many 3")
+        shared = watch.tick()
+
+    for name in ("job_memory_rss_bytes", "job_memory_pss_bytes", "job_memory_uss_bytes", "job_memory_peak_bytes"):
+        assert watch.value(name, alone) - watch.value(name, before) == pytest.approx(40 * MEGABYTE, rel=0.05), name
+    assert watch.value("job_memory_rss_bytes", shared) > 4 * 40 * MEGABYTE
+    assert watch.value("job_memory_pss_bytes", shared) < 1.3 * watch.value("job_memory_pss_bytes", alone)
+    assert watch.value("job_memory_uss_bytes", shared) < 40 * MEGABYTE
+    assert shared.values["job_memory_swap_bytes"] == 0
+
+
+def test_the_peak_stays_when_the_memory_is_given_back() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        child = program.tell("worker 0")
+        high = watch.tick()
+        program.tell(f"end {child}")
+        low = watch.tick()
+
+    assert watch.value("job_memory_rss_bytes", low) < watch.value("job_memory_rss_bytes", high)
+    assert watch.value("job_memory_peak_bytes", low) >= watch.value("job_memory_rss_bytes", high)
+
+
+def test_open_files_and_context_switches_are_counted() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        before = watch.tick()
+        program.tell("open 7")
+        program.tell("short 5 0.001")
+        after = watch.tick()
+
+    assert watch.value("job_file_descriptors", after) - watch.value("job_file_descriptors", before) == 7
+    voluntary = 'job_context_switches_total{kind="voluntary"}'
+    assert watch.value(voluntary, after) > watch.value(voluntary, before)
+
+
+_AS_NOBODY = """
+import json, os, subprocess, sys
+import psutil
+from tests.node.jobs_real import Watch
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+with Watch() as watch, subprocess.Popen(["sleep", "3"]) as own:
+    watch.add(own.pid, int(sys.argv[1]))
+    reading = watch.tick()
+    print(json.dumps([dict(reading.values), dict(reading.reasons)]))
+    own.kill()
+"""
+
+
+def test_processes_of_another_user_are_counted_as_far_as_one_may_read_them() -> None:
+    require(os.geteuid() == 0, "only root can become another user")
+    with Program() as program:
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_NOBODY, str(program.pid)], capture_output=True, text=True, cwd=Path.cwd()
+        )
+    assert done.returncode == 0, done.stderr
+    values, reasons = json.loads(done.stdout)
+
+    assert values["job_processes"] == 2
+    assert values["job_cpu_user_seconds_total"] is not None
+    assert "job_cpu_user_seconds_total" not in reasons
+    assert values["job_io_reads_total"] > 0
+    assert reasons["job_io_reads_total"] == "no permission: io of 1 of 2 processes cannot be read"
+    assert reasons["job_memory_pss_bytes"] == "no permission: smaps_rollup of 1 of 2 processes cannot be read"
+    assert values["job_memory_rss_bytes"] > 0

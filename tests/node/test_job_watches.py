@@ -1,0 +1,217 @@
+"""What a daemon holds of its jobs, with a real sampler; and what is refused."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, InvalidInputError, NotFoundError
+from fedmon.common.metrics.sample import Sample
+from fedmon.node.collectors.base import Roots
+from fedmon.node.jobs import MAX_JOBS, JobRecord, JobWatches
+from fedmon.node.owner import run
+from fedmon.node.sampler import Sampler
+from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
+from tests.node.jobs_trees import ProcTree
+from tests.node.owner_desks import desk_of, events, made_folder
+from tests.support.waiting import wait_until
+
+
+class Sampled:
+    """A real sampler without collectors of its own, the jobs beside it, and every sample of theirs."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[str, Sample]] = []
+        self.ended: list[JobRecord] = []
+        self.sampler = Sampler({}, interval_s=0.2, on_sample=lambda *sample: self.samples.append(sample))
+        self.jobs = JobWatches(Roots(), self.sampler.add_stream, self.sampler.remove_stream, on_end=self.ended.append)
+
+    def of(self, stream: str) -> list[Sample]:
+        return [sample for name, sample in self.samples if name == stream]
+
+
+def test_a_job_is_sampled_until_its_end_and_its_last_sample_is_complete() -> None:
+    sampled = Sampled()
+    with sampled.sampler, Program() as program:
+        sampled.jobs.add("fit", pids=[program.pid], name="a fit")
+        program.tell("short 10 0.005")
+        wait_until(lambda: len(sampled.of("job-fit")) >= 2)
+        used = sum(program.used_s())
+        program.end_unwaited()
+        wait_until(sampled.jobs.close_ended)
+        last = sampled.of("job-fit")[-1]
+        streams = sampled.sampler.streams
+
+    assert streams == []
+    assert last.values["job_processes"] == 0
+    assert cpu_s(last.values) >= used - 2 * TICK_S
+    assert [(each.job_id, each.name, each.reason) for each in sampled.ended] == [
+        ("fit", "a fit", "all of its processes have ended")
+    ]
+    assert sampled.ended[0].cpu_seconds == pytest.approx(cpu_s(last.values), abs=1e-5)
+    assert [(each.job_id, each.ended is not None) for each in sampled.jobs.records()] == [("fit", True)]
+    assert sampled.jobs.pids() == {}
+    assert sampled.jobs.cpu_seconds() == {}
+
+
+def test_processes_and_cpu_time_of_all_jobs_are_there_for_others() -> None:
+    with Watch() as watch, Program() as first, Program() as second:
+        watch.watches.add("a", pids=[first.pid])
+        watch.watches.add("b", pids=[second.pid])
+        child = int(second.tell("worker 0.05"))
+
+        used = watch.watches.cpu_seconds()
+
+        assert {job: set(pids) for job, pids in watch.watches.pids().items()} == {
+            "a": {first.pid},
+            "b": {second.pid, child},
+        }
+        assert used["a"] == pytest.approx(sum(first.used_s()), abs=2 * TICK_S)
+        assert used["b"] >= 0.05
+        assert watch.value("job_cpu_user_seconds_total") > 0
+
+
+def test_cpu_time_may_be_asked_for_by_another_thread_while_jobs_come_and_go() -> None:
+    sampled = Sampled()
+    stop, failed = threading.Event(), []
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                sampled.jobs.cpu_seconds()
+                sampled.jobs.pids()
+                sampled.jobs.records()
+            except Exception as error:  # noqa: BLE001 - whatever it is
+                failed.append(error)
+                return
+
+    asking = threading.Thread(target=ask)
+    with sampled.sampler, Program() as program:
+        asking.start()
+        for number in range(20):
+            sampled.jobs.add(f"j{number}", pids=[program.pid])
+            program.tell("short 3 0")
+            sampled.jobs.remove(f"j{number}")
+        stop.set()
+        asking.join()
+
+    assert failed == []
+
+
+def test_a_job_is_forgotten_and_its_processes_go_on() -> None:
+    with Watch() as watch, Program() as program:
+        watch.add(program.pid)
+
+        record = watch.watches.remove("a")
+
+        assert record.reason == "its owner had it forgotten"
+        assert watch.streams == {}
+        assert program.tell("burn 0") == ""
+        with pytest.raises(NotFoundError, match="no job 'a' is watched"):
+            watch.watches.remove("a")
+
+
+def test_files_are_closed_with_the_job() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    sampled = Sampled()
+    with sampled.sampler, Program() as program:
+        program.tell("many 5")
+        sampled.jobs.add("a", pids=[program.pid])
+        wait_until(lambda: sampled.of("job-a"))
+        sampled.jobs.remove("a")
+        inside = len(os.listdir("/proc/self/fd"))
+
+    # The pipes to the program, its hold, and the one file that all jobs share.
+    assert inside <= before + 4
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Roots:
+    proc = ProcTree(tmp_path / "proc")
+    proc.put(2, name="kthreadd", flags=0x0020_8040, parent=0)
+    proc.put(10)
+    proc.put(11, parent=10)
+    proc.put(12, state="Z")
+    proc.put(13)
+    (proc.root / "13" / "status").write_text("Name:\tx\nTgid:\t10\nPid:\t13\n")
+    proc.put(14)
+    (proc.root / "14" / "stat").write_text("garbage")
+    return Roots(proc=proc.root, sys=tmp_path, cgroup=tmp_path / "cgroup")
+
+
+@pytest.mark.parametrize(
+    ("job_id", "wish", "error", "said"),
+    [
+        ("a/b", {"pids": [10]}, InvalidIdError, "job id 'a/b'"),
+        ("", {"pids": [10]}, InvalidIdError, "job id ''"),
+        ("x" * 65, {"pids": [10]}, InvalidIdError, "1 to 64"),
+        ("a", {}, InvalidInputError, "with --pid, or its --cgroup"),
+        ("a", {"pids": [99]}, NotFoundError, "no process 99"),
+        ("a", {"pids": [0]}, InvalidInputError, "0 is no process id"),
+        ("a", {"pids": [-1]}, InvalidInputError, "-1 is no process id"),
+        ("a", {"pids": [2**70]}, InvalidInputError, "no process id"),
+        ("a", {"pids": [2]}, InvalidInputError, "a thread of the kernel"),
+        ("a", {"pids": [12]}, ConflictError, "process 12 has ended already"),
+        ("a", {"pids": [13]}, InvalidInputError, "13 is a thread"),
+        ("a", {"pids": [14]}, InvalidInputError, "process 14 cannot be read"),
+        ("a", {"pids": [10], "starts": {10: 7}}, NotFoundError, "another one got its number"),
+        ("a", {"pids": [10], "name": "n" * 201}, InvalidInputError, "200 letters"),
+        ("a", {"cgroup": "/x"}, NotFoundError, "no cgroup hierarchy is mounted"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_by_name(
+    machine: Roots, job_id: str, wish: dict[str, Any], error: type[FedmonError], said: str
+) -> None:
+    watch = Watch(machine)
+
+    with pytest.raises(error, match=said):
+        watch.watches.add(job_id, **wish)
+
+    assert watch.watches.records() == []
+    assert watch.streams == {}
+
+
+def test_one_process_belongs_to_one_job_at_most(machine: Roots) -> None:
+    watch = Watch(machine).add(11)
+
+    with pytest.raises(ConflictError, match="'a' is watched already"):
+        watch.watches.add("a", pids=[10])
+    with pytest.raises(ConflictError, match="process 11 belongs to job 'a' already"):
+        watch.watches.add("b", pids=[10])
+    with pytest.raises(ConflictError, match="process 11 belongs to job 'a' already"):
+        watch.watches.add("b", pids=[11])
+
+
+def test_no_more_than_64_jobs_are_watched(tmp_path: Path) -> None:
+    proc = ProcTree(tmp_path / "proc")
+    watches = JobWatches(Roots(proc=proc.root), lambda _stream, _collectors: None, lambda _stream: None)
+    for number in range(MAX_JOBS + 1):
+        proc.put(1000 + number)
+    for number in range(MAX_JOBS):
+        watches.add(f"j{number}", pids=[1000 + number])
+
+    with pytest.raises(ConflictError, match="64 jobs are watched already"):
+        watches.add("more", pids=[1000 + MAX_JOBS])
+
+
+def test_the_owners_commands_watch_list_and_forget(tmp_path: Path, machine: Roots) -> None:
+    folder = made_folder(tmp_path / "node")
+    watch = Watch(machine)
+    with desk_of(folder) as desk:
+        with pytest.raises(ConflictError, match="watches no jobs: it is stopped"):
+            run(desk, "job-list", {})
+        desk.jobs = watch.watches
+        watched = run(desk, "job-watch", {"job_id": "a", "pids": [10], "name": "n", "by": "me"})["job"]
+        listed = run(desk, "job-list", {})["jobs"]
+        forgotten = run(desk, "job-forget", {"job_id": "a", "by": "me"})["job"]
+        with pytest.raises(InvalidInputError, match="job-watch"):
+            run(desk, "job-watch", {"job_id": "a", "pids": ["x"]})
+
+    assert (watched["state"], watched["processes"], watched["pids"]) == ("watched", 2, [10])
+    assert [(each["job_id"], each["state"], each["name"]) for each in listed] == [("a", "watched", "n")]
+    assert (forgotten["state"], forgotten["reason"]) == ("ended", "its owner had it forgotten")
+    assert events(folder) == ["job-watch", "job-forget"]
