@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.listing import Reasons, Values, miss
+from fedmon.node.collectors.listing import Given, Reasons, Values, miss
 from fedmon.node.collectors.procfile import ProcFile
 from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
 
@@ -37,9 +37,24 @@ class CountersCollector:
     def __init__(self, name: str, path: Path, fields: dict[str, tuple[bytes, int]]) -> None:
         self.name = name
         self._file, self._fields = ProcFile(path, size_bytes=65_536), fields
+        self._given = Given(where=str(path))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters; one that cannot be understood is None."""
+        values, reasons = self._reading()
+        self._given.follow(values, reasons)
+        return Reading(values, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say which lines this kernel has."""
+        try:
+            values, reasons = self._reading()
+        except CollectorUnavailableError as error:
+            return dict.fromkeys(self._fields, error.reason)
+        missing = f"{Why.UNSUPPORTED.value}: {self._file.path} of this kernel does not tell"
+        return {metric: reasons.get(metric) if metric in values else missing for metric in self._fields}
+
+    def _reading(self) -> tuple[Values, Reasons]:
         text = b"\n" + self._file.read()
         values: Values = {}
         reasons: Reasons = {}
@@ -61,16 +76,7 @@ class CountersCollector:
         if not text.endswith(b"\n"):
             cut_off = (metric for metric in self._fields if metric not in values)
             miss(values, reasons, cut_off, f"{Why.FAILED.value}: {self._file.path} is cut off")
-        return Reading(values, reasons)
-
-    def probe(self) -> dict[str, str | None]:
-        """Say which lines this kernel has."""
-        try:
-            values, reasons = self.collect(Instant(t=0.0, mono=0.0))
-        except CollectorUnavailableError as error:
-            return dict.fromkeys(self._fields, error.reason)
-        missing = f"{Why.UNSUPPORTED.value}: {self._file.path} of this kernel does not tell"
-        return {metric: reasons.get(metric) if metric in values else missing for metric in self._fields}
+        return values, reasons
 
 
 def activity_collectors(*, proc: Path) -> list[CountersCollector]:

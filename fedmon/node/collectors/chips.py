@@ -48,7 +48,9 @@ class Chips:
         taken = Counter([*names.values(), *self._called.values()])
         for entry, name in names.items():
             if (entry, name) not in self._called:
-                called = name if taken[name] == 1 else f"{name}-{self._device(entry).resolve().name}"
+                device = self._device(entry)
+                behind = device.resolve().name if device.exists() else entry
+                called = name if taken[name] == 1 else f"{name}-{behind}"
                 self._called[entry, name] = called if called not in self._called.values() else f"{called}-{entry}"
         return {entry: self._called[entry, name] for entry, name in names.items()}
 

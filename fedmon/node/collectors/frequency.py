@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.listing import Reasons, Values
+from fedmon.node.collectors.listing import Given, Reasons, Values
 from fedmon.node.collectors.percore import MAX_CORES
 from fedmon.node.collectors.procfile import ProcFile
 from fedmon.node.collectors.sysfs import entries, garbled, read_number
@@ -35,6 +35,7 @@ class FrequencyCollector:
         self._cpus = sys / "devices" / "system" / "cpu"
         self._per_core = per_core
         self._gave = False
+        self._given = Given(where=str(self._cpus))
 
     def collect(self, _now: Instant) -> Reading:
         """Read each CPU; mean, lowest and highest are those of the CPUs that told.
@@ -62,6 +63,7 @@ class FrequencyCollector:
                 values[key] = hertz
             else:
                 values[key], reasons[key] = None, hertz
+        self._given.follow(values, reasons)
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:

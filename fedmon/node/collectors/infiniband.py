@@ -7,7 +7,7 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.listing import Reasons, Values, miss
+from fedmon.node.collectors.listing import Given, Reasons, Values, miss
 from fedmon.node.collectors.ports import FULL, OCTETS_PER_DATA, TRAFFIC, Port, Ports
 from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled, read_count
 
@@ -90,19 +90,23 @@ class InfinibandPortCollector:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._given = Given(where=str(ports.folder))
 
     def collect(self, now: Instant) -> Reading:
         """Read every port; nothing where there is no adapter. A counter that a port does not have is left out."""
         try:
             ports = self._ports.look(now)
         except CollectorUnavailableError as error:
-            if error.is_lack:
-                return Reading({})
-            raise
+            if not error.is_lack:
+                raise
+            ports = []
         values: Values = {}
         reasons: Reasons = {}
         for port in ports:
             self._read(port, values, reasons)
+        self._given.follow(values, reasons)
+        # The labels of a description change with the state; the one before is over, and nothing is missing.
+        values.update({_info(port): 1 for port in ports})
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -117,14 +121,12 @@ class InfinibandPortCollector:
         for port in ports:
             self._read(port, values, reasons)
         report: dict[str, str | None] = dict(reasons)
-        told = {metric_name(key) for key in values}
+        told = {metric_name(key) for key in values} | {INFO}
         untold = f"{Why.UNSUPPORTED.value}: no port counts it"
         return report | {metric: None if metric in told else untold for metric in metrics}
 
     def _read(self, port: Port, values: Values, reasons: Reasons) -> None:
         labels = {"device": port.device, "port": port.number}
-        info = labels | {"link_layer": port.link_layer, "state": port.state_text, "rate": port.rate_text}
-        values[series(INFO, **info)] = 1
         for metric, told in ((STATE, port.state), (RATE, port.rate)):
             key = series(metric, **labels)
             if isinstance(told, str):
@@ -146,6 +148,17 @@ def infiniband_collectors(*, sys: Path) -> list[InfinibandTrafficCollector | Inf
     """Return both collectors; they share what is known of the ports, so that it is looked up once."""
     ports = Ports(sys / "class" / "infiniband")
     return [InfinibandTrafficCollector(ports), InfinibandPortCollector(ports)]
+
+
+def _info(port: Port) -> str:
+    return series(
+        INFO,
+        device=port.device,
+        port=port.number,
+        link_layer=port.link_layer,
+        state=port.state_text,
+        rate=port.rate_text,
+    )
 
 
 def _traffic(port: Port, metric: str) -> int:

@@ -1,4 +1,4 @@
-"""The devices that a file such as ``diskstats`` lists now, and what is said of one that it lists no longer."""
+"""What a file such as ``diskstats`` lists now, and what is said of what it lists no longer."""
 
 from __future__ import annotations
 
@@ -32,6 +32,21 @@ class Listing:
                 gone = f"{Why.NOT_FOUND.value}: {device.decode(errors='replace')} is no longer listed in {self._where}"
                 miss(values, reasons, keys, gone)
         return self._series
+
+
+class Given:
+    """The series that a collector gave; one that its source tells no longer is told once, None with a reason."""
+
+    def __init__(self, *, where: str) -> None:
+        self._where = where
+        self._keys: frozenset[str] = frozenset()
+
+    def follow(self, values: Values, reasons: Reasons) -> None:
+        """Take the series of a reading, and add to it what is said of those that it does not have."""
+        if len(values) == len(self._keys) and values.keys() == self._keys:
+            return
+        before, self._keys = self._keys, frozenset(values)
+        miss(values, reasons, sorted(before - self._keys), f"{Why.NOT_FOUND.value}: {self._where} tells it no longer")
 
 
 def miss(values: Values, reasons: Reasons, keys: Iterable[str], reason: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.listing import Reasons, Values, miss
+from fedmon.node.collectors.listing import Given, Reasons, Values, miss
 from fedmon.node.collectors.procfile import ProcFile
 from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
 
@@ -37,10 +37,13 @@ class MemoryCollector:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._meminfo = ProcFile(proc / "meminfo")
+        self._given = Given(where=str(proc / "meminfo"))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the present state; a line that cannot be understood is None."""
-        return self._reading()
+        values, reasons = self._reading()
+        self._given.follow(values, reasons)
+        return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
         """Say which lines this kernel has."""
@@ -50,7 +53,7 @@ class MemoryCollector:
             return dict.fromkeys(METRICS, error.reason)
         return {metric: reasons.get(metric) if metric in values else _MISSING for metric in METRICS}
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> tuple[Values, Reasons]:
         text = b"\n" + self._meminfo.head()
         values: Values = {}
         reasons: Reasons = {}
@@ -77,7 +80,7 @@ class MemoryCollector:
         _subtract(values, reasons, SWAP_USED, whole=SWAP_TOTAL, part=_SWAP_FREE)
         values.pop(_SWAP_FREE, None)
         reasons.pop(_SWAP_FREE, None)
-        return Reading(values, reasons)
+        return values, reasons
 
 
 def _bytes_at(text: bytes, start: int) -> int:

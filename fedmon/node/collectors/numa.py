@@ -7,7 +7,7 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.listing import Reasons, Values, miss
+from fedmon.node.collectors.listing import Given, Reasons, Values, miss
 from fedmon.node.collectors.sysfs import MAX_NUMBER, entries, garbled, read_bytes
 
 MAX_NODES = 64
@@ -40,17 +40,19 @@ class NumaCollector:
     def __init__(self, *, sys: Path = Path("/sys")) -> None:
         self._nodes = sys / "devices" / "system" / "node"
         self._gave = False
+        self._given = Given(where=str(self._nodes))
 
     def collect(self, _now: Instant) -> Reading:
         """Read each node that is there now; nothing on a kernel without NUMA."""
         try:
-            reading = self._reading()
+            values, reasons = self._reading()
         except CollectorUnavailableError as error:
             if self._gave or not error.is_lack:
                 raise
             return Reading({})
         self._gave = True
-        return reading
+        self._given.follow(values, reasons)
+        return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
         """Say whether there are nodes, and what they do not tell."""
@@ -69,13 +71,13 @@ class NumaCollector:
                 report[metric] = reasons[keys[0]] if keys else untold
         return report
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
         for name in self._names():
             for metrics, file, unit in ((MEMORY, "meminfo", _KILO), (PAGES, "numastat", 1)):
                 self._read(self._nodes / name / file, metrics, name[4:], unit, values, reasons)
-        return Reading(values, reasons)
+        return values, reasons
 
     def _names(self) -> list[str]:
         try:

@@ -27,8 +27,10 @@ FULL = 2**32 - 1
 """Where a counter of 32 bits stops; it does not begin again. Source: InfiniBand Architecture, PortCounters."""
 
 LOOK_AGAIN_S = 10.0
+_STATES = ("0", "1", "2", "3", "4", "5")
 _ACTIVE = (4, 5)
 _BITS_PER_OCTET = 8
+_MAX_RATE = 1e13
 
 
 class Counter(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,7 @@ class Ports:
     """The ports of all adapters, looked up anew every ten seconds; used by one thread."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._ports: list[Port] = []
         self._gone: list[str] = []
         self._looked = -math.inf
@@ -93,9 +95,9 @@ class Ports:
             self._looked = now.mono
         kept = {(port.device, port.number): port.traffic for port in before}
         try:
-            for device in entries(self._folder):
-                for number in _numbers(self._folder / device / "ports"):
-                    self._ports.append(_port(self._folder, device, number, kept.get((device, number))))
+            for device in entries(self.folder):
+                for number in _numbers(self.folder / device / "ports"):
+                    self._ports.append(_port(self.folder, device, number, kept.get((device, number))))
             del self._ports[MAX_PORTS:]
         finally:
             there = {(port.device, port.number) for port in self._ports}
@@ -185,7 +187,7 @@ def _text(path: Path) -> tuple[str, str]:
 def _state(text: str, path: Path) -> int | str:
     """Return the number of a state such as ``4: ACTIVE``, or the reason why it is unknown."""
     number = text.partition(":")[0]
-    return int(number) if number.isascii() and number.isdecimal() else garbled(path, text.encode()).reason
+    return int(number) if number in _STATES else garbled(path, text.encode()).reason
 
 
 def _rate(text: str, path: Path) -> float | str:
@@ -195,6 +197,6 @@ def _rate(text: str, path: Path) -> float | str:
         rate = float(gigabits) * 1e9 / _BITS_PER_OCTET
     except ValueError:
         rate = -1.0
-    if not (0 <= rate < math.inf and unit.startswith("Gb/sec")):
+    if not (0 <= rate < _MAX_RATE and unit.startswith("Gb/sec")):
         return garbled(path, text.encode()).reason
     return rate

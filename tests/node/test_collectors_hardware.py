@@ -1,0 +1,161 @@
+"""What a machine is made of, over trees of files and on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import split_series
+from fedmon.common.metrics.table import METRICS
+from fedmon.node.collectors.base import THIS_MACHINE, Roots
+from fedmon.node.collectors.hardware import Hardware, HardwareCollector, describe, hardware
+from fedmon.node.collectors.hardware.description import Adapter, Cache, Disk, Interface, MemoryNode
+from tests.support.machine_tree import FLAGS, machine_tree, write_tree
+
+EPYC = (
+    "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu "
+    "cx16 cx8 mmx fxsr sse sse2 pni ssse3 sse4_1 sse4_2 sse4a popcnt lm lahf_lm abm avx avx2 bmi1 bmi2 f16c fma movbe "
+    "xsave xsavec xsaveopt aes pclmulqdq fsgsbase rdseed rdrand adx clflushopt clzero prefetchw clwb hypervisor"
+)
+GRAVITON = (
+    "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp "
+    "cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n"
+)
+
+
+def cpuinfo_of(tmp_path: Path, text: str) -> Hardware:
+    proc = write_tree(tmp_path / "proc", {"cpuinfo": f"{text}\n\n"})
+    return describe(Roots(proc=proc, sys=tmp_path / "sys", cgroup=tmp_path))
+
+
+def test_a_whole_machine_is_described(tmp_path: Path) -> None:
+    found = describe(machine_tree(tmp_path), gpus=[{"gpu": "0", "model": "H100"}])
+
+    assert (found.sockets, found.cores, found.threads) == (2, 4, 4)
+    assert (found.vendor, found.model) == ("GenuineIntel", "Intel(R) Xeon(R) Gold 6148")
+    assert (found.architecture, found.microarchitecture) == ("x86_64", "skylake_avx512")
+    assert found.caches == [
+        Cache(level=1, kind="Data", size_bytes=32_768, count=4),
+        Cache(level=1, kind="Instruction", size_bytes=32_768, count=4),
+        Cache(level=3, kind="Unified", size_bytes=27 * 2**20, count=2),
+    ]
+    assert (found.memory_bytes, found.swap_bytes) == (65_536_000 * 1024, 8_000_000 * 1024)
+    assert found.numa == [
+        MemoryNode(node=0, cpus="0-1", memory_bytes=32_768_000 * 1024),
+        MemoryNode(node=1, cpus="2-3", memory_bytes=32_768_000 * 1024),
+    ]
+    assert found.disks == [
+        Disk(device="nvme0n1", model="Micron 7300", size_bytes=2_000_409_264 * 512, rotational=False),
+        Disk(device="sda", model="ST1000NM0055", size_bytes=1_953_525_168 * 512, rotational=True),
+    ]
+    assert found.network == [
+        Interface(interface="eth0", driver=None, speed_bytes_per_second=1_250_000_000),
+        Interface(interface="ib0", driver=None, speed_bytes_per_second=None),
+    ]
+    assert found.infiniband == [
+        Adapter(device=f"mlx5_{number}", model="MT4115", link_layers=["InfiniBand"], rates=["100 Gb/sec (4X EDR)"])
+        for number in (0, 1)
+    ]
+    assert found.gpus == [{"gpu": "0", "model": "H100"}]
+    assert (found.kernel, found.virtualisation) == ("5.14.0-362.el9.x86_64", "none")
+    assert found.simulated
+    assert found.python == f"{platform.python_implementation()} {platform.python_version()}"
+    assert set(found.reasons) == {"os", "network.ib0.speed_bytes_per_second"}
+
+
+def test_what_nothing_tells_is_none_with_a_reason_and_never_made_up(tmp_path: Path) -> None:
+    found = describe(Roots(proc=tmp_path, sys=tmp_path, cgroup=tmp_path))
+
+    unknown = {name for name in found.__struct_fields__ if getattr(found, name) is None}
+    assert found.infiniband == []
+    assert unknown == set(found.reasons)
+    assert unknown == set(found.__struct_fields__) - {"simulated", "python", "infiniband", "reasons", "notes"}
+
+
+@pytest.mark.parametrize("text", ["", "\x00\xff garbage \n x", "processor", "9" * 5000, "processor\t: 0\nflags"])
+def test_garbage_in_every_file_is_named_in_the_description(tmp_path: Path, text: str) -> None:
+    roots = machine_tree(tmp_path)
+    for path in [*roots.proc.rglob("*"), *roots.sys.rglob("*")]:
+        if path.is_file():
+            path.write_text(text)
+
+    found = describe(roots)
+
+    assert found.memory_bytes is None
+    assert found.reasons["memory_bytes"].startswith("failed: ")
+    assert found.microarchitecture is None
+    assert all(
+        disk.size_bytes is None and f"disks.{disk.device}.size_bytes" in found.reasons for disk in found.disks or []
+    )
+    assert json.loads(json.dumps(hardware(roots)))["simulated"] is True
+
+
+def test_on_a_virtual_machine_the_guess_of_the_microarchitecture_is_marked(tmp_path: Path) -> None:
+    virtual = cpuinfo_of(tmp_path / "virtual", EPYC)
+    iron = cpuinfo_of(tmp_path / "iron", EPYC.replace(" hypervisor", ""))
+
+    assert virtual.vendor == "AuthenticAMD"
+    assert virtual.microarchitecture == iron.microarchitecture
+    assert str(virtual.microarchitecture).startswith(("zen", "x86_64_v3"))
+    assert "virtual machine" in virtual.notes["microarchitecture"]
+    assert "virtual machine" not in iron.notes["microarchitecture"]
+    assert (virtual.virtualisation, iron.virtualisation) == ("unknown hypervisor", "none")
+
+
+def test_a_processor_of_arm_is_known_by_its_part(tmp_path: Path) -> None:
+    found = cpuinfo_of(tmp_path, GRAVITON)
+
+    assert found.architecture == "aarch64"
+    assert found.microarchitecture == "neoverse_n1"
+    assert found.vendor == "0x41"
+
+
+def test_without_topology_sockets_and_cores_come_from_cpuinfo(tmp_path: Path) -> None:
+    blocks = "".join(
+        f"processor\t: {cpu}\nphysical id\t: {cpu // 4}\ncore id\t: {cpu % 4 // 2}\nflags\t: {FLAGS}\n\n"
+        for cpu in range(8)
+    )
+
+    found = cpuinfo_of(tmp_path, blocks)
+
+    assert (found.sockets, found.cores, found.threads) == (2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "told"),
+    [("QEMU", "qemu"), ("VMware, Inc.", "vmware"), ("Microsoft Corporation", "hyper-v"), ("Amazon EC2", "amazon")],
+)
+def test_the_hypervisor_is_known_by_the_maker_of_the_machine(tmp_path: Path, vendor: str, told: str) -> None:
+    proc = write_tree(tmp_path / "proc", {"cpuinfo": EPYC + "\n"})
+    sys = write_tree(tmp_path / "sys", {"class/dmi/id/sys_vendor": f"{vendor}\n"})
+
+    assert describe(Roots(proc=proc, sys=sys)).virtualisation == told
+
+
+def test_this_machine_is_described_as_python_knows_it() -> None:
+    found = describe(THIS_MACHINE)
+
+    assert not found.simulated
+    assert found.threads == os.cpu_count()
+    assert found.kernel == platform.release()
+    assert found.architecture == platform.machine()
+    assert found.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_description_travels_as_the_labels_of_one_series(tmp_path: Path) -> None:
+    collector = HardwareCollector(machine_tree(tmp_path))
+
+    first, again = (collector.collect(Instant(t=0.0, mono=mono)).values for mono in (0.0, 60.0))
+
+    (key,) = first
+    name, labels = split_series(key)
+    assert first == again == {key: 1}
+    assert tuple(labels) == METRICS[name].labels
+    assert labels["simulated"] == "true"
+    assert labels["sockets"] == "2"
+    assert labels["microarchitecture"] == "skylake_avx512"
