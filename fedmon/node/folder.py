@@ -43,6 +43,7 @@ class NodeFolder:
         self.settings_file = self.path / "node.toml"
         self.database_file = self.path / "state.sqlite"
         self.audit_file = self.path / "audit.jsonl"
+        self.recording_file = self.path / "recording.sqlite"
         self.plans_dir = self.path / "plans"
         self.control_socket = self.path / "control.sock"
         self.lock_file = self.path / "lock"
@@ -89,7 +90,7 @@ class NodeFolder:
     def check_private(self) -> None:
         """Raise StorageError when the folder or a file of ours in it is open to other users."""
         _refuse_wide(self.path, FOLDER_MODE)
-        for path in (self.settings_file, self.database_file, self.audit_file, self.lock_file):
+        for path in (self.settings_file, self.database_file, self.audit_file, self.recording_file, self.lock_file):
             _refuse_wide(path, FILE_MODE)
         _refuse_wide(self.plans_dir, FOLDER_MODE)
 

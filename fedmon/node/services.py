@@ -18,6 +18,7 @@ from fedmon.node.outbox import Outbox
 from fedmon.node.plan_records import Decision
 from fedmon.node.plans import PlanRegister
 from fedmon.node.policy import Policy
+from fedmon.node.recorder import Recorder
 
 PAGE_BYTES = MAX_PAYLOAD_BYTES - 8_000
 """What the datasets of one page may take; the rest of a message is for the envelope."""
@@ -29,7 +30,7 @@ class Services:
 
     ``check_plan(sha256)`` has a new plan read by a worker; ``fetch(url, sha256, done)`` fetches a plan's bytes and
     calls ``done(bytes | FedmonError)`` on the router's thread, and returns False when too many wait already.
-    ``page_bytes`` is what the datasets of one reply may take.
+    ``page_bytes`` is what the datasets of one reply may take. ``recorder`` is None on a node that keeps no samples.
     """
 
     node_id: str
@@ -46,6 +47,7 @@ class Services:
     check_plan: Callable[[str], object] = lambda _sha256: None
     fetch: Callable[[str, str | None, Callable[[bytes | FedmonError], None]], bool] = lambda _url, _sha256, _done: False
     page_bytes: int = PAGE_BYTES
+    recorder: Recorder | None = None
 
     def announce(self, decision: Decision) -> tuple[PlanDecision, ...]:
         """Put the messages of a decision into the outbox; inside the transaction that made it."""

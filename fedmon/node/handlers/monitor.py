@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import MonitorReply
+from fedmon.node.handlers import resend
 from fedmon.node.handlers.envelope import echo, error
 from fedmon.node.leases import LeaseRefusedError
 from fedmon.node.services import Services
@@ -34,8 +35,7 @@ def answer(request: Monitor, services: Services) -> Reply:
             monitoring.stop(request.researcher_id, request.instance)
             interval_s = monitoring.interval_s()
         case "resend":
-            reason = "this node keeps no recording, so samples that were missed cannot be sent again"
-            return error(request, services.node_id, ErrorCode.UNSUPPORTED, reason)
+            return resend.answer(request, services)
         case "status":
             pass
     leaves = services.policy.metric_leaves
@@ -46,5 +46,8 @@ def answer(request: Monitor, services: Services) -> Reply:
         streams=monitoring.streams,
         capabilities={name: reason for name, reason in monitoring.capabilities().items() if leaves(name)},
         metrics=[name for name in monitoring.metrics() if leaves(name)],
+        hardware=monitoring.hardware() if leaves("host_hardware_info") else None,
+        counts={name: count for name, count in monitoring.counts().items() if leaves(name)},
+        extents=services.recorder.extents() if services.recorder is not None else [],
         **echo(request, services.node_id),
     )

@@ -44,4 +44,17 @@ ROWS: list[Metric] = [
             " connection; the recording keeps them.",
         },
     ),
+    *rows(
+        "the recorder",
+        Unit.COUNT,
+        {
+            "agent_samples_recorded_total": "Samples stored in this node's recording since its start.",
+            "agent_recording_samples_dropped_total": "Samples that were not stored, because the disk was full or failed"
+            " for too long.",
+            "agent_recording_samples_expired_total": "Samples dropped from the recording, the oldest first, by its"
+            " bounds of size and age, since it was begun.",
+            "agent_recording_samples_buffered": "Samples that wait to be stored.",
+        },
+    ),
+    *rows("the recorder", Unit.BYTES, {"agent_recording_size_bytes": "What the recording takes on the disk."}),
 ]

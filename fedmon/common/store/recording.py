@@ -1,0 +1,365 @@
+"""The recording of samples: a node's log, a researcher's store, and what a job leaves behind, in one SQLite file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from fedmon.common.errors import StorageError
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store import recording_notes as notes
+from fedmon.common.store.damage import tells_of_damage
+from fedmon.common.store.recording_body import SHORT, Chooser, encode
+from fedmon.common.store.recording_bounds import DAMAGED, DROPPED_BY_AGE, DROPPED_BY_SIZE, AgeClock, Bounds
+from fedmon.common.store.recording_compaction import TARGET_SAMPLES, Compaction
+from fedmon.common.store.recording_file import RecordingFile
+from fedmon.common.store.recording_notes import Description, LostRange, Mark
+from fedmon.common.store.recording_reader import Selection, read_rows
+from fedmon.common.store.recording_salvage import salvage
+from fedmon.common.store.recording_streams import Key, Stream, Streams
+
+logger = logging.getLogger(__name__)
+
+_LARGEST = 2**63 - 1
+
+
+class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording holds of one stream of one boot of one node; times are those of the oldest and last sample."""
+
+    node_id: str
+    boot: int
+    stream: str
+    ranges: tuple[tuple[int, int], ...]
+    oldest_seq: int
+    last_seq: int
+    oldest_t: float
+    last_t: float
+    samples: int
+
+
+class Recording:
+    """Samples of any number of nodes, in the order of node, stream, boot and number, however they arrived.
+
+    For one thread at a time; several recordings, also in several processes, can have the same file open. Whoever only
+    reads never waits for who writes. A file that is damaged when a writer opens it is set aside (``aside``), and
+    what can be read of it is taken over. Bounds: when the file would take more than ``max_bytes``, or a sample is
+    older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the file
+    cannot be read or written; then nothing has changed.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        max_bytes: int | None = None,
+        max_age_s: float | None = None,
+        read_only: bool = False,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path).expanduser()
+        self._file = RecordingFile(self.path, read_only=read_only)
+        try:
+            self._prepare(max_bytes, max_age_s, wall, monotonic)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _prepare(
+        self,
+        max_bytes: int | None,
+        max_age_s: float | None,
+        wall: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        if self._file.aside is not None:
+            salvage(self._file.aside, into=self._file)
+        self._streams = Streams(self._file)
+        self._clock = AgeClock(self._file, wall=wall, monotonic=monotonic)
+        self._bounds = Bounds(self._file, self._streams, max_bytes=max_bytes, max_age_s=max_age_s)
+        self._compaction = Compaction(self._file, self._streams)
+        if not self._file.read_only:
+            self._file.limit_log(self._bounds.wal_pages)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._file.close()
+
+    def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
+        """Keep to other bounds from now on; what they exclude goes with the next ``append`` or ``maintain``."""
+        self._bounds.set(max_bytes=max_bytes, max_age_s=max_age_s)
+        self._file.limit_log(self._bounds.wal_pages)
+
+    @property
+    def aside(self) -> Path | None:
+        """Where the damaged file lies that was found in place of this one; None when there was none."""
+        return self._file.aside
+
+    def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
+        """Keep within other bounds from the next append on."""
+        self._bounds.set(max_bytes=max_bytes, max_age_s=max_age_s)
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, batches: Iterable[Batch]) -> int:
+        """Store samples in one transaction, and keep to the bounds; returns how many were not there yet.
+
+        Samples that are there already, or were dropped by a bound before, are left out.
+        """
+        stored = 0
+        with self._changing():
+            now = self._clock.now()
+            waiting: dict[int, list[Batch]] = {}
+            for batch in batches:
+                if _is_sound(batch):
+                    stored += self._add(batch, now, waiting)
+            for parts in waiting.values():
+                self._insert(parts, now)
+            self._clock.save_when_due()
+            self._bounds.enforce(now)
+        return stored
+
+    def set_lost(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int, reason: str) -> None:
+        """Declare samples lost, as far as they are not there: nobody needs to ask for them again."""
+        with self._changing():
+            found = self._streams.make((node_id, stream, boot))
+            for first, last in self._gaps(found, first_seq, last_seq):
+                notes.add_lost(self._file, found.source, first, last, reason)
+                found.lost.add(first, last)
+
+    def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
+        """Keep what is known of a node since one of its boots: hardware, capabilities, labels; replaces the former."""
+        with self._changing():
+            notes.add_description(self._file, node_id, boot, document)
+
+    def mark(self, node_id: str, boot: int, stream: str, t: float, text: str) -> None:
+        """Keep something that happened at Unix time ``t``."""
+        with self._changing():
+            notes.add_mark(self._file, self._streams.make((node_id, stream, boot)).source, t, text)
+
+    def maintain(self, *, everything: bool = False) -> bool:
+        """Do one small piece of what can wait: bounds, or merging rows; tells whether there may be more to do.
+
+        One piece takes some 100 ms at most. With ``everything`` the newest rows are merged too, as at the end.
+        """
+        with self._guarded():
+            self._streams.refresh()
+            now = self._clock.now()
+            if self._bounds.exceeded(now):
+                with self._file.transaction():
+                    self._bounds.enforce(now)
+                return True
+            return self._compaction.step(now, everything=everything)
+
+    def compact(self) -> None:
+        """Merge every row that can be merged; takes long, for the end of a recording or a quiet hour."""
+        while self.maintain(everything=True):
+            pass
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        node_id: str | None = None,
+        boot: int | None = None,
+        stream: str | None = None,
+        *,
+        first_seq: int | None = None,
+        last_seq: int | None = None,
+        since_t: float | None = None,
+        until_t: float | None = None,
+        metrics: Sequence[str] | None = None,
+        series: Chooser | None = None,
+    ) -> Iterator[Batch]:
+        """Return samples batch by batch, ordered by node, stream, boot and number, of everything that is not excluded.
+
+        ``first_seq`` to ``last_seq`` and ``since_t`` to ``until_t`` (Unix time) belong to what is read. ``metrics``
+        are names or globs such as ``host_cpu_*``: samples with none of them are left out. ``series`` says which series
+        are wanted; samples with none of them come without columns. A row that is damaged is reported in the log and
+        left out.
+        """
+        selection = Selection(
+            node_id=node_id,
+            boot=boot,
+            stream=stream,
+            first_seq=first_seq or 0,
+            last_seq=_LARGEST if last_seq is None else min(last_seq, _LARGEST),
+            since_t=since_t,
+            until_t=until_t,
+            metrics=None if metrics is None else tuple(metrics),
+            series=series,
+        )
+        return read_rows(self._file, selection)
+
+    def extents(self) -> list[RecordedStream]:
+        """Return what there is of each stream, by node, stream and boot."""
+        with self._guarded():
+            self._streams.refresh()
+            return [_extent(stream) for stream in self._streams.all() if stream.stored]
+
+    def streams(self, node_id: str) -> set[str]:
+        """Name every stream of a node of which there ever was something."""
+        with self._guarded():
+            self._streams.refresh()
+            return {stream.key[1] for stream in self._streams.each() if stream.key[0] == node_id}
+
+    def extent(self, node_id: str, boot: int, stream: str) -> RecordedStream | None:
+        """Return what there is of one stream, or None when there is nothing."""
+        with self._guarded():
+            found = self._find((node_id, stream, boot))
+            return _extent(found) if found is not None and found.stored else None
+
+    def missing(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+        """Return the ranges of samples that are neither here nor lost, nor dropped by a bound."""
+        with self._guarded():
+            found = self._find((node_id, stream, boot))
+            if found is None:
+                return [(first_seq, last_seq)] if first_seq <= last_seq else []
+            return self._gaps(found, first_seq, last_seq)
+
+    def lost(self, node_id: str, boot: int, stream: str) -> list[LostRange]:
+        """Return what of a stream will never be here, and why."""
+        with self._guarded():
+            found = self._find((node_id, stream, boot))
+            if found is None:
+                return []
+            return notes.lost_ranges(self._file, found)
+
+    def descriptions(self, node_id: str | None = None) -> list[Description]:
+        """Return what is known of nodes, by node and boot."""
+        return notes.descriptions(self._file, node_id)
+
+    def marks(self, node_id: str | None = None) -> list[Mark]:
+        """Return what happened, in the order in which it was written down."""
+        return notes.marks(self._file, node_id)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many samples were dropped by size and by age, or given up as damaged, since the file was begun."""
+        found = dict(self._file.rows("SELECT name, value FROM number"))
+        return {name: int(found.get(name, 0)) for name in (DROPPED_BY_SIZE, DROPPED_BY_AGE, DAMAGED)}
+
+    def size_bytes(self) -> int:
+        """Return what the recording takes on the disk."""
+        return self._file.size_bytes()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _add(self, batch: Batch, now: float, waiting: dict[int, list[Batch]]) -> int:
+        """Store what is new of a batch; the newest samples of each stream wait for those that follow them."""
+        stream = self._streams.make((batch.node_id, batch.stream, batch.boot))
+        stored = 0
+        for first, last in stream.stored.absent(max(batch.seq, stream.floor_seq), batch.last_seq):
+            for low in range(first, last + 1, TARGET_SAMPLES):
+                part = batch.part(low, min(last, low + TARGET_SAMPLES - 1))
+                before = waiting.get(stream.source)
+                if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < SHORT:
+                    before.append(part)
+                else:
+                    if before:
+                        self._insert(before, now)
+                    waiting[stream.source] = [part]
+                self._note(stream, part, now)
+            stored += last - first + 1
+        return stored
+
+    def _insert(self, parts: Sequence[Batch], now: float) -> None:
+        first, last = parts[0], parts[-1]
+        source = self._streams.make((first.node_id, first.stream, first.boot)).source
+        low_t, high_t = min(min(part.t) for part in parts), max(max(part.t) for part in parts)
+        self._file.run(
+            "INSERT INTO batch (source, first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                source,
+                first.seq,
+                last.last_seq,
+                first.t[0],
+                last.t[-1],
+                low_t,
+                high_t,
+                last.mono[-1],
+                now,
+                encode(parts),
+            ),
+        )
+
+    @staticmethod
+    def _note(stream: Stream, part: Batch, now: float) -> None:
+        if not stream.stored or part.seq < stream.stored.first:
+            stream.oldest_t, stream.oldest_mono = part.t[0], part.mono[-1]
+        if not stream.stored or part.last_seq > stream.stored.last:
+            stream.last_t, stream.newest_mono, stream.kept = part.t[-1], part.mono[-1], now
+        stream.stored.add(part.seq, part.last_seq)
+        stream.compacted_to = min(stream.compacted_to, part.seq)
+
+    def _find(self, key: Key) -> Stream | None:
+        self._streams.refresh()
+        return self._streams.find(key)
+
+    @staticmethod
+    def _gaps(stream: Stream, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+        absent = stream.stored.absent(max(first_seq, stream.floor_seq), last_seq)
+        return [gap for first, last in absent for gap in stream.lost.absent(first, last)]
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Run a block in one transaction, on what the file holds at its begin."""
+        with self._guarded(), self._file.transaction():
+            self._streams.refresh()
+            yield
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Forget what is in memory when something failed: the file did not follow."""
+        try:
+            yield
+        except StorageError as error:
+            if tells_of_damage(error):
+                logger.error("recording %s is damaged: %s; open it again", self.path, error)  # noqa: TRY400
+            self._streams.forget()
+            raise
+        except BaseException:
+            self._streams.forget()
+            raise
+
+
+def _is_sound(batch: Batch) -> bool:
+    """Tell whether a batch can be stored; what cannot came from outside, and must not keep others from it."""
+    length = len(batch.t)
+    sound = (
+        length > 0
+        and 0 <= batch.seq <= _LARGEST - length
+        and 0 <= batch.boot <= _LARGEST
+        and len(batch.mono) == length
+        and all(len(column) == length for column in batch.columns.values())
+    )
+    if not sound and length:
+        logger.warning("samples of stream %s of node %s do not fit together: left out", batch.stream, batch.node_id)
+    return sound
+
+
+def _extent(stream: Stream) -> RecordedStream:
+    node_id, name, boot = stream.key
+    return RecordedStream(
+        node_id=node_id,
+        boot=boot,
+        stream=name,
+        ranges=tuple(stream.stored),
+        oldest_seq=stream.stored.first,
+        last_seq=stream.stored.last,
+        oldest_t=stream.oldest_t,
+        last_t=stream.last_t,
+        samples=stream.stored.total,
+    )

@@ -1,0 +1,179 @@
+"""The body of one row of a recording: the columns of a batch, so that one of them can be read without the others.
+
+A body is a directory, and behind it the long columns one after another, each compressed alone. The directory is
+compressed JSON, ``{"names": [..], "columns": [..], "reasons": [..]}``: for ``t``, ``mono`` and each name either the
+column itself, as recording_columns.py writes it, or how many bytes its part takes. ``reasons`` lists ``[samples,
+{series: why}]`` for stretches of samples. Four bytes in front of it say how long the directory is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import StorageError
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording_columns import Column, restored, written
+
+SHORT = 60
+"""Up to so many samples the columns stay in the directory: compressed together they are smaller than apart."""
+_INLINE_BYTES = 40
+_MAX_BYTES = 64 * 2**20
+_LEVEL = 6
+
+Reasons = list[tuple[int, dict[str, str]]]
+Chooser = Callable[[str], bool]
+
+
+class UnreadableRowError(StorageError):
+    """One row of a recording is damaged; the others can still be read."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose samples a body holds, and their numbers."""
+
+    node_id: str
+    boot: int
+    stream: str
+    first_seq: int
+    last_seq: int
+
+
+def encode(batches: Sequence[Batch]) -> bytes:
+    """Return the body of batches of one stream that follow each other without a gap."""
+    names = list(dict.fromkeys(itertools.chain.from_iterable(batch.columns for batch in batches)))
+    columns = [_joined([batch.t for batch in batches]), _joined([batch.mono for batch in batches])]
+    columns += [_joined([_column(batch, name) for batch in batches]) for name in names]
+    apart = len(columns[0]) > SHORT
+    entries: list[Any] = []
+    parts: list[bytes] = []
+    for column in map(written, columns):
+        if not apart or not isinstance(column[1], list):
+            entries.append(column)
+            continue
+        text = msgspec.json.encode(column)
+        part = zlib.compress(text, _LEVEL)
+        if len(part) <= _INLINE_BYTES:
+            entries.append(column)
+        else:
+            entries.append(len(part))
+            parts.append(part)
+    directory: dict[str, Any] = {"names": names, "columns": entries}
+    reasons = _stretches(batches)
+    if any(said for _, said in reasons):
+        directory["reasons"] = reasons
+    head = zlib.compress(msgspec.json.encode(directory), _LEVEL)
+    return b"".join((len(head).to_bytes(4, "big"), head, *parts))
+
+
+def decode(body: bytes, place: Place, *, wanted: Chooser | None = None) -> list[Batch]:
+    """Return the samples of a body, with the series that ``wanted`` says yes to, or with all.
+
+    It is one batch, or more where the reasons of its nulls differ from sample to sample. Raises UnreadableRowError.
+    """
+    length = place.last_seq - place.first_seq + 1
+    try:
+        t, mono, columns, reasons = _opened(body, length, wanted)
+    except (zlib.error, msgspec.DecodeError, ValueError, TypeError, KeyError, ArithmeticError) as error:
+        raise UnreadableRowError(
+            f"samples {place.first_seq} to {place.last_seq} of stream {place.stream} of node {place.node_id} "
+            f"are damaged: {error}"
+        ) from error
+    found: list[Batch] = []
+    for low, high, said in _separated(reasons, columns, length):
+        whole = (low, high) == (0, length)
+        found.append(
+            Batch(
+                node_id=place.node_id,
+                boot=place.boot,
+                stream=place.stream,
+                seq=place.first_seq + low,
+                t=t if whole else t[low:high],
+                mono=mono if whole else mono[low:high],
+                columns=columns if whole else {name: column[low:high] for name, column in columns.items()},
+                reasons=said,
+            )
+        )
+    return found
+
+
+def _opened(
+    body: bytes, length: int, wanted: Chooser | None
+) -> tuple[list[float], list[float], dict[str, Column], Reasons]:
+    start = 4 + int.from_bytes(body[:4], "big")
+    directory = msgspec.json.decode(_inflated(body[4:start]))
+    names: list[str] = directory["names"]
+    clocks: list[Any] = []
+    columns: dict[str, Column] = {}
+    for number, entry in enumerate(directory["columns"]):
+        size = entry if isinstance(entry, int) else 0
+        if number < 2 or wanted is None or wanted(names[number - 2]):
+            column = msgspec.json.decode(_inflated(body[start : start + size])) if size else entry
+            values = restored(column, length)
+            if number < 2:
+                clocks.append(values)
+            else:
+                columns[names[number - 2]] = values
+        start += size
+    t, mono = clocks
+    reasons: Reasons = directory.get("reasons", [])
+    if wanted is not None:
+        reasons = [(samples, {name: why for name, why in said.items() if wanted(name)}) for samples, said in reasons]
+    return t, mono, columns, reasons
+
+
+def _inflated(part: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    content = inflater.decompress(part, _MAX_BYTES)
+    if not inflater.eof:
+        raise ValueError("a part of it is cut off, or larger than anything that was written")
+    return content
+
+
+def _joined(columns: list[Any]) -> Column:
+    return columns[0] if len(columns) == 1 else list(itertools.chain.from_iterable(columns))
+
+
+def _column(batch: Batch, name: str) -> Column:
+    column = batch.columns.get(name)
+    return [None] * len(batch.t) if column is None else column
+
+
+def _stretches(batches: Sequence[Batch]) -> Reasons:
+    """Return the reasons of neighbouring batches, those that agree taken together."""
+    found: Reasons = []
+    for batch in batches:
+        if found and found[-1][1] == batch.reasons:
+            found[-1] = (found[-1][0] + len(batch.t), batch.reasons)
+        else:
+            found.append((len(batch.t), batch.reasons))
+    return found
+
+
+def _separated(reasons: Reasons, columns: dict[str, Column], length: int) -> list[tuple[int, int, dict[str, str]]]:
+    """Return stretches of samples whose reasons can be told together: no null would get the reason of another.
+
+    A reason goes with every null of its series, so a stretch where the series was merely not due must stay apart.
+    """
+    found: list[tuple[int, int, dict[str, str]]] = []
+    at = 0
+    for samples, said in reasons or [(length, {})]:
+        low, high = at, at + samples
+        at = high
+        if found:
+            begun, end, before = found[-1]
+            together = before | said
+            fits = together == said | before and not any(
+                name in columns and None in columns[name][part_low:part_high]
+                for part_low, part_high, there in ((begun, end, before), (low, high, said))
+                for name in together.keys() - there.keys()
+            )
+            if fits:
+                found[-1] = (begun, high, together)
+                continue
+        found.append((low, high, dict(said)))
+    return found

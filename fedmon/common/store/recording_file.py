@@ -1,0 +1,207 @@
+"""The SQLite file of a recording: its tables, its version, and what happens when it is not what we expect."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmon.common.errors import StorageError
+from fedmon.common.store.damage import DamagedFileError, is_damaged, set_aside, tells_of_damage
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+APPLICATION_ID = 0x666D7263
+"""Marks a SQLite file as a recording: "fmrc"."""
+PAGE_BYTES = 16_384
+WAL_PAGES = 64
+"""The log is written back to the file when it has grown to so many pages: 1 MiB."""
+_BUSY_TIMEOUT_S = 5.0
+_TABLES = """
+    CREATE TABLE source (
+        id INTEGER PRIMARY KEY, node_id TEXT NOT NULL, boot INTEGER NOT NULL, stream TEXT NOT NULL,
+        floor_seq INTEGER NOT NULL DEFAULT 0, UNIQUE (node_id, stream, boot)
+    );
+    CREATE TABLE batch (
+        id INTEGER PRIMARY KEY, source INTEGER NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
+        first_t REAL NOT NULL, last_t REAL NOT NULL, low_t REAL NOT NULL, high_t REAL NOT NULL,
+        last_mono REAL NOT NULL, kept REAL NOT NULL, body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX batch_place ON batch (source, last_seq, first_seq);
+    CREATE TABLE lost (
+        source INTEGER NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL, reason TEXT NOT NULL,
+        PRIMARY KEY (source, first_seq)
+    ) WITHOUT ROWID;
+    CREATE TABLE mark (id INTEGER PRIMARY KEY, source INTEGER NOT NULL, t REAL NOT NULL, text TEXT NOT NULL);
+    CREATE TABLE description (
+        node_id TEXT NOT NULL, boot INTEGER NOT NULL, document TEXT NOT NULL, PRIMARY KEY (node_id, boot)
+    );
+    CREATE TABLE number (name TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID;
+"""
+_OURS = (
+    "SELECT id, source, first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body FROM batch LIMIT 1"
+)
+
+
+class RecordingFile:
+    """One connection to the file of a recording; for one thread at a time.
+
+    A writer makes the file when there is none, for its owner only, and sets a damaged one aside under a new name
+    (``aside``). What cannot be used is left as it is: StorageError names a file of a newer fedmon with both versions,
+    and a database that is no recording.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        self.path, self.read_only = path, read_only
+        self.aside: Path | None = None
+        if read_only:
+            self._connection = self._connected()
+            return
+        try:
+            self._connection = self._opened()
+        except StorageError as error:
+            if not tells_of_damage(error):
+                raise
+            self.put_aside(error)
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._connection.close()
+
+    def put_aside(self, damage: StorageError) -> None:
+        """Rename the damaged file, and begin an empty one in its place. Raises StorageError."""
+        with contextlib.suppress(AttributeError):  # when it could not even be opened
+            self._connection.close()
+        self.aside = set_aside(self.path)
+        logger.error("recording %s is damaged (%s): set aside as %s, begun anew", self.path, damage, self.aside)
+        self._connection = self._opened()
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return what a query finds. Raises StorageError."""
+        with self.errors("read"):
+            return self._connection.execute(statement, values).fetchall()
+
+    def run(self, statement: str, values: Sequence[object] = ()) -> int:
+        """Run a statement that changes something; returns the id of a row that it inserted. Raises StorageError."""
+        with self.errors("write"):
+            return int(self._connection.execute(statement, values).lastrowid or 0)
+
+    def pragma(self, name: str) -> int:
+        """Return what a pragma says. Raises StorageError."""
+        return int(self.rows(f"PRAGMA {name}")[0][0])
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make all changes of the block one commit, on the disk when it ends; an exception undoes them all.
+
+        Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
+        """
+        if self.read_only:
+            raise StorageError(f"recording {self.path} was opened for reading only")
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.rollback()
+            raise
+
+    def limit_log(self, pages: int) -> None:
+        """Have the log written back at ``pages``, and cut to twice that. Raises StorageError."""
+        self.rows(f"PRAGMA wal_autocheckpoint = {pages}")
+        self.rows(f"PRAGMA journal_size_limit = {2 * pages * PAGE_BYTES}")
+
+    def used_pages(self) -> int:
+        """Return how many pages of the file hold something. Raises StorageError."""
+        return self.pragma("page_count") - self.pragma("freelist_count")
+
+    def size_bytes(self) -> int:
+        """Return what the file and its log take on the disk."""
+        total = 0
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                total += self.path.with_name(self.path.name + suffix).stat().st_size
+        return total
+
+    @contextlib.contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Turn errors of SQLite and of the system into StorageError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+            cause = "the disk is full; make space and try again" if full else str(error)
+            raise StorageError(f"cannot {what} the recording {self.path}: {cause}") from error
+        except OSError as error:
+            raise StorageError(f"cannot {what} the recording {self.path}: {error.strerror}") from error
+
+    def _opened(self) -> sqlite3.Connection:
+        """Open for writing, and make what is missing. Raises StorageError."""
+        if self.path.is_symlink():
+            raise StorageError(f"{self.path} is a symbolic link: name the recording itself")
+        with self.errors("open"):
+            # Opened only where it does not exist: closing a second descriptor would drop SQLite's locks on it.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            self.path.chmod(0o600)
+            if self.path.stat().st_size:
+                self._refuse_others()
+        if is_damaged(self.path):
+            raise DamagedFileError(f"recording {self.path} holds what SQLite cannot have written")
+        connection = self._connected()
+        try:
+            with self.errors("open"):
+                if not connection.execute("PRAGMA user_version").fetchone()[0]:
+                    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+                    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.executescript(
+                        f"BEGIN IMMEDIATE; {_TABLES} PRAGMA application_id = {APPLICATION_ID};"
+                        f"PRAGMA user_version = {VERSION}; COMMIT;"
+                    )
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(_OURS).fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connected(self) -> sqlite3.Connection:
+        """Connect to a file that must be there and be a recording of ours. Raises StorageError."""
+        if self.read_only:
+            self._refuse_others()
+        with self.errors("open"):
+            mode = "ro" if self.read_only else "rw"
+            return sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={mode}",
+                uri=True,
+                timeout=_BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+
+    def _refuse_others(self) -> None:
+        """Raise StorageError for what is no recording, or one of a newer fedmon; the file stays as it is."""
+        try:
+            with contextlib.closing(
+                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+            ) as look:
+                (application,) = look.execute("PRAGMA application_id").fetchone()
+                (version,) = look.execute("PRAGMA user_version").fetchone()
+                (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            if not self.path.exists():
+                raise StorageError(f"there is no recording {self.path}") from None
+            raise StorageError(f"cannot read the recording {self.path}: {error}") from error
+        if version > VERSION and application == APPLICATION_ID:
+            raise StorageError(
+                f"recording {self.path} has version {version} and this fedmon knows up to {VERSION}: upgrade fedmon"
+            )
+        if application != APPLICATION_ID and (objects or self.read_only):
+            raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")

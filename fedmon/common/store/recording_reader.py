@@ -1,0 +1,108 @@
+"""Reading samples back out of a recording, a few rows at a time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.series import metric_name
+from fedmon.common.store.recording_body import Chooser, Place, UnreadableRowError, decode
+from fedmon.common.store.recording_file import RecordingFile
+
+logger = logging.getLogger(__name__)
+
+_ROWS = 16
+"""So many rows are held at once: under 1 MiB for most nodes."""
+_SOURCES = (
+    "SELECT id, node_id, stream, boot FROM source WHERE (?1 IS NULL OR node_id = ?1) AND (?2 IS NULL OR stream = ?2) "
+    "AND (?3 IS NULL OR boot = ?3) ORDER BY node_id, stream, boot"
+)
+_BATCHES = (
+    "SELECT first_seq, last_seq, body FROM batch WHERE source = ?1 AND last_seq >= ?2 AND first_seq <= ?3 "
+    "AND (?4 IS NULL OR high_t >= ?4) AND (?5 IS NULL OR low_t <= ?5) ORDER BY last_seq LIMIT ?6"
+)
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read; a limit that is None excludes nothing."""
+
+    node_id: str | None
+    boot: int | None
+    stream: str | None
+    first_seq: int
+    last_seq: int
+    since_t: float | None
+    until_t: float | None
+    metrics: tuple[str, ...] | None
+    series: Chooser | None
+
+
+def read_rows(file: RecordingFile, selection: Selection) -> Iterator[Batch]:
+    """Return the selected samples, by node, stream, boot and number. Raises StorageError."""
+    wanted = _chooser(selection.metrics, selection.series)
+    for source, node_id, stream, boot in file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot)):
+        place = Place(
+            node_id=node_id, boot=boot, stream=stream, first_seq=selection.first_seq, last_seq=selection.last_seq
+        )
+        for batch in _stream_rows(file, source, place, selection, wanted):
+            if selection.metrics is None or batch.columns:
+                yield from _timed(batch, selection.since_t, selection.until_t)
+
+
+def _stream_rows(
+    file: RecordingFile, source: int, wished: Place, selection: Selection, wanted: Chooser | None
+) -> Iterator[Batch]:
+    position = wished.first_seq
+    while position <= wished.last_seq:
+        # Each query sees the file as it is then: rows may have been merged since the last, and no reader holds up
+        # the log of who writes.
+        rows = file.rows(_BATCHES, (source, position, wished.last_seq, selection.since_t, selection.until_t, _ROWS))
+        if not rows:
+            return
+        for first, last, body in rows:
+            begin, position = position, last + 1
+            place = msgspec.structs.replace(wished, first_seq=first, last_seq=last)
+            try:
+                batches = decode(body, place, wanted=wanted)
+            except UnreadableRowError as error:
+                logger.warning("left out: %s", error)
+                continue
+            for batch in batches:
+                if batch.last_seq >= begin and batch.seq <= wished.last_seq:
+                    yield batch.part(begin, wished.last_seq)
+
+
+def _timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterator[Batch]:
+    """Return the parts of a batch between two times; several where the clock was set in between."""
+    low, high = min(batch.t), max(batch.t)
+    if (since_t is None or low >= since_t) and (until_t is None or high <= until_t):
+        yield batch
+        return
+    inside = [(since_t is None or t >= since_t) and (until_t is None or t <= until_t) for t in batch.t]
+    at = batch.seq
+    for is_inside, group in itertools.groupby(inside):
+        length = sum(1 for _ in group)
+        if is_inside:
+            yield batch.part(at, at + length - 1)
+        at += length
+
+
+def _chooser(metrics: Sequence[str] | None, series: Chooser | None) -> Chooser | None:
+    if metrics is None:
+        return series
+    known: dict[str, bool] = {}
+
+    def wanted(name: str) -> bool:
+        answer = known.get(name)
+        if answer is None:
+            names = (name, metric_name(name))
+            answer = any(one == glob or fnmatchcase(one, glob) for glob in metrics for one in names)
+            answer = known[name] = answer and (series is None or series(name))
+        return answer
+
+    return wanted

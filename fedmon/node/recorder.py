@@ -1,0 +1,314 @@
+"""The node's recorder: every sample goes to the recording first, on a thread of its own, and can be asked for again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from fedmon.common.errors import StorageError
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.damage import tells_of_damage
+from fedmon.common.store.recording import RecordedStream, Recording
+from fedmon.common.wire.samples import Extent
+from fedmon.node.record_buffer import RecordBuffer
+
+logger = logging.getLogger(__name__)
+
+RECORDED = "agent_samples_recorded_total"
+DROPPED_FULL = "agent_recording_samples_dropped_total"
+DROPPED_BOUND = "agent_recording_samples_expired_total"
+BUFFERED = "agent_recording_samples_buffered"
+FILE_BYTES = "agent_recording_size_bytes"
+BUFFER_BYTES = 8 * 2**20
+MAX_EXTENTS = 256
+_RETRY_S, _MAX_RETRY_S = 1.0, 30.0
+
+
+class Recorder:
+    """Keeps every sample of this node in its recording, as far as the bounds allow.
+
+    ``samples`` reads with a connection of its own and belongs to one thread, the one that calls ``stop`` last; every
+    other method is safe from any thread and never waits for the disk. Samples wait in memory for at most 10 s or 10
+    samples, then a thread commits them. While that fails, as on a full disk, they wait in up to ``buffer_bytes``, then
+    the oldest of them are dropped and counted: what was kept is stored, dropped or waiting, at every moment.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        node_id: str,
+        max_bytes: int | None = None,
+        max_age_s: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.path, self._node_id = path, node_id
+        self._bounds, self._has_new_bounds = (max_bytes, max_age_s), False
+        self._monotonic, self._wall = monotonic, wall
+        self._changed = threading.Condition()
+        self._buffer = RecordBuffer(buffer_bytes)
+        self._stored: dict[tuple[str, int], Extent] = {}
+        self._known: set[str] | None = None
+        self._recorded = self._size_bytes = self._expired = 0
+        self._problem = ""
+        self._stopping = False
+        self._recording: Recording | None = None
+        self._reader: Recording | None = None
+        self._thread = threading.Thread(target=self._run, name="fedmon-recorder")
+
+    def start(self) -> None:
+        """Start the thread, which opens the recording; what it cannot open it tries again."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Store what waits, then end; tells whether that came true in time. The reading thread must have ended."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        if self._reader is not None:
+            self._reader.close()
+        return not self._thread.is_alive()
+
+    def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
+        """Keep within other bounds from the next time on that the file is looked after."""
+        self._bounds, self._has_new_bounds = (max_bytes, max_age_s), False
+
+    def keep(self, batch: Batch) -> None:
+        """Take samples in, from any thread, without waiting; for ``Publisher``."""
+        with self._changed:
+            self._buffer.add(batch, now=self._monotonic())
+            if self._buffer.samples == len(batch.t) or self._is_due():
+                self._changed.notify_all()
+
+    def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
+        """Keep to other bounds from now on."""
+        with self._changed:
+            self._bounds, self._has_new_bounds = (max_bytes, max_age_s), True
+            self._changed.notify_all()
+
+    def counts(self) -> dict[str, float | None]:
+        """Return the ``agent_`` metrics of the recording, of one moment."""
+        with self._changed:
+            return {
+                RECORDED: self._recorded,
+                DROPPED_FULL: self._buffer.dropped,
+                DROPPED_BOUND: self._expired,
+                BUFFERED: self._buffer.samples,
+                FILE_BYTES: self._size_bytes,
+            }
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known what the recording holds."""
+        return self._known is not None
+
+    def streams(self) -> set[str]:
+        """Name every stream of which the recording ever held something."""
+        with self._changed:
+            return (self._known or set()) | {batch.stream for batch in self._buffer}
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be stored at present; empty while all is well."""
+        return self._problem
+
+    def extents(self) -> list[Extent]:
+        """Return what is kept of each stream and boot, newest boot first, with what still waits; at most 256."""
+        with self._changed:
+            found = dict(self._stored)
+            for batch in self._buffer:
+                key = (batch.stream, batch.boot)
+                found[key] = _joined(found.get(key), batch)
+        return sorted(found.values(), key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
+
+    def extent(self, stream: str, boot: int | None) -> Extent | None:
+        """Return what is kept of a stream: of one boot, or of the newest that has it; None for nothing."""
+        with self._changed:
+            boots = [found for name, found in self._stored if name == stream]
+            boots += [batch.boot for batch in self._buffer if batch.stream == stream]
+            wanted = max(boots, default=None) if boot is None else boot
+            found = None if wanted is None else self._stored.get((stream, wanted))
+            for batch in self._buffer:
+                if batch.stream == stream and batch.boot == wanted:
+                    found = _joined(found, batch)
+        return found
+
+    def samples(
+        self, stream: str, boot: int, first_seq: int, last_seq: int, *, wanted: Callable[[str], bool]
+    ) -> Iterator[Batch]:
+        """Return kept samples in order, with the series that are ``wanted``; some have none of them.
+
+        Only as much is read as is taken. Raises StorageError.
+        """
+        with self._changed:
+            waiting = self._buffer.of(stream, boot)
+        position = first_seq
+        for batch in self._read(stream, boot, first_seq, last_seq, wanted):
+            position = batch.last_seq + 1
+            yield batch
+        for batch in waiting:
+            if batch.last_seq >= position and batch.seq <= last_seq:
+                part = _chosen(batch.part(position, last_seq), wanted)
+                position = part.last_seq + 1
+                yield part
+
+    # --- the reading thread ------------------------------------------------------------------------------------------
+
+    def _read(
+        self, stream: str, boot: int, first_seq: int, last_seq: int, wanted: Callable[[str], bool]
+    ) -> Iterator[Batch]:
+        if (stream, boot) not in self._stored:
+            return
+        if self._reader is None:
+            self._reader = Recording(self.path, read_only=True)
+        try:
+            yield from self._reader.read(
+                self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
+            )
+        except StorageError:
+            # The file may have been set aside: the next page looks for it anew.
+            self._reader.close()
+            self._reader = None
+            raise
+
+    # --- the recorder's thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        retry_s = _RETRY_S
+        while self._wait():
+            try:
+                self._work()
+                retry_s = _RETRY_S
+            except StorageError as error:
+                self._failed(error)
+                if not self._pause(retry_s):
+                    break
+                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+        self._finish()
+
+    def _is_due(self) -> bool:
+        due_at = self._buffer.due_at()
+        return due_at is not None and self._monotonic() >= due_at
+
+    def _wait(self) -> bool:
+        """Wait until something is to be stored; False when it is time to stop."""
+        with self._changed:
+            while not (self._stopping or self._has_new_bounds or self._recording is None or self._is_due()):
+                due_at = self._buffer.due_at()
+                self._changed.wait(None if due_at is None else max(0.0, due_at - self._monotonic()))
+            return not self._stopping
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait before the next try; False when it is time to stop."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._stopping, seconds)
+
+    def _work(self) -> None:
+        """Store what waits, then do what can wait for as long as nothing else does."""
+        recording = self._opened()
+        recording.set_bounds(max_bytes=self._max_bytes, max_age_s=self._max_age_s)
+        self._store(recording)
+        while recording.maintain():
+            self._look(recording)
+            with self._changed:
+                if self._stopping or self._is_due():
+                    break
+
+    def _opened(self) -> Recording:
+        if self._recording is None:
+            max_bytes, max_age_s = self._bounds
+            recording = Recording(
+                self.path, max_bytes=max_bytes, max_age_s=max_age_s, wall=self._wall, monotonic=self._monotonic
+            )
+            try:
+                self._look(recording)
+            except StorageError:
+                recording.close()
+                raise
+            self._recording = recording
+        return self._recording
+
+    def _store(self, recording: Recording) -> None:
+        while True:
+            with self._changed:
+                batches = self._buffer.taken()
+            if not batches:
+                break
+            stored = recording.append(batches)
+            self._look(recording, stored=stored, done=True)
+        if self._problem:
+            logger.warning("recording %s works again", self.path)
+            self._problem = ""
+
+    def _look(self, recording: Recording, *, stored: int = 0, done: bool = False) -> None:
+        """Take over what the recording holds now; with ``done`` the samples in hand are stored, all in one moment."""
+        extents = {(one.stream, one.boot): _extent(one) for one in recording.extents() if one.node_id == self._node_id}
+        counts, size, known = recording.counts(), recording.size_bytes(), recording.streams(self._node_id)
+        with self._changed:
+            self._known = known
+            self._stored, self._size_bytes, self._expired = extents, size, sum(counts.values())
+            if done:
+                self._recorded += stored
+                self._buffer.done(stored)
+
+    def _failed(self, error: StorageError) -> None:
+        if not self._problem:
+            logger.error("samples wait in memory: %s", error)
+        self._problem = str(error)
+        with self._changed:
+            self._buffer.failed()
+        if self._recording is not None and tells_of_damage(error):
+            self._recording.close()
+            self._recording = None  # opened anew, it is set aside
+
+    def _finish(self) -> None:
+        try:
+            recording = self._opened()
+            self._store(recording)
+        except StorageError as error:
+            self._failed(error)
+            logger.error("%d samples could not be stored and are lost", self._buffer.samples)  # noqa: TRY400
+        if self._recording is not None:
+            self._recording.close()
+
+
+def _extent(stream: RecordedStream) -> Extent:
+    return Extent(
+        boot=stream.boot,
+        stream=stream.stream,
+        oldest_seq=stream.oldest_seq,
+        last_seq=stream.last_seq,
+        oldest_t=stream.oldest_t,
+        last_t=stream.last_t,
+    )
+
+
+def _joined(extent: Extent | None, batch: Batch) -> Extent:
+    """Return what is kept together with a batch that came later."""
+    if extent is None:
+        return Extent(
+            boot=batch.boot,
+            stream=batch.stream,
+            oldest_seq=batch.seq,
+            last_seq=batch.last_seq,
+            oldest_t=batch.t[0],
+            last_t=batch.t[-1],
+        )
+    if batch.last_seq <= extent.last_seq:
+        return extent
+    return msgspec.structs.replace(extent, last_seq=batch.last_seq, last_t=batch.t[-1])
+
+
+def _chosen(batch: Batch, wanted: Callable[[str], bool]) -> Batch:
+    columns = {series: column for series, column in batch.columns.items() if wanted(series)}
+    reasons = {series: why for series, why in batch.reasons.items() if series in columns}
+    return msgspec.structs.replace(batch, columns=columns, reasons=reasons)
