@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import pynvml
 import pytest
 
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
-from fedmon.node.collectors.nvml import NvmlSession, mig, queries
+from fedmon.node.collectors.nvml import NvmlSession, mig, nvlink, queries
 from fedmon.node.collectors.nvml.lane import LaneReader, Round
 from fedmon.node.collectors.nvml.library import Nvml
 from fedmon.node.collectors.nvml.query import Query
 from tests.support.nvml import FakeGpu, FakeMig, FakeNvml, unsigned
 
-EVERYTHING = (*queries.FAST, *queries.MEDIUM, *queries.NVLINK, *queries.PCIE, *queries.SLOW)
+EVERYTHING = (*queries.FAST, *queries.MEDIUM, *nvlink.QUERIES, *queries.PCIE, *queries.SLOW)
 NOT_SUPPORTED, TIMEOUT = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT
 
 
@@ -68,7 +69,8 @@ def test_every_value_is_in_base_units() -> None:
         'gpu_pcie_replays_total{gpu="0"}': 3,
         'gpu_nvlink_active{gpu="0",link="1"}': 1,
         'gpu_nvlink_transmit_bytes_total{gpu="0",link="1"}': 1001 * 1024,
-        'gpu_nvlink_errors_total{gpu="0",link="0",error="replay"}': 100,
+        'gpu_nvlink_errors_total{gpu="0",error="recovery"}': 202,
+        'gpu_nvlink_link_errors_total{gpu="0",link="1",error="recovery"}': 101,
         'gpu_processes{gpu="0",type="compute"}': 2,
         'gpu_processes{gpu="0",type="graphics"}': 1,
     }
@@ -94,23 +96,25 @@ def test_all_policies_and_reasons_that_the_library_knows_are_asked_for() -> None
 
     assert set(queries.POLICIES.values()) == policies
     assert set(queries.THROTTLE_REASONS.values()) == reasons
-    assert queries.MAX_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
-    for constants in (queries.CLOCKS, queries.ECC_COUNTERS, queries.ECC_TYPES, queries.LINK_ERRORS):
+    assert nvlink.MAX_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
+    for constants in (queries.CLOCKS, queries.ECC_COUNTERS, queries.ECC_TYPES, nvlink.LINK_ERRORS):
         assert all(isinstance(getattr(pynvml, constant), int) for constant in constants.values())
 
 
-FIRST_LINK = queries.NVLINK[: len(queries.NVLINK) // queries.MAX_LINKS]
+# All links are asked alike, so two of them and the errors stand for all.
+SOME_LINKS = (*nvlink.QUERIES[:6], *nvlink.QUERIES[-len(nvlink.LINK_ERRORS) :])
 
 
 @pytest.mark.parametrize(
-    "refused", [*queries.FAST, *queries.MEDIUM, *FIRST_LINK, *queries.PCIE, *queries.SLOW], ids=lambda query: query.name
+    "refused", [*queries.FAST, *queries.MEDIUM, *SOME_LINKS, *queries.PCIE, *queries.SLOW], ids=lambda query: query.name
 )
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, TIMEOUT], ids=["not supported", "timeout"])
 def test_a_single_refused_query_costs_only_what_it_gives(refused: Query, code: int) -> None:
-    asked = (*queries.FAST, *queries.MEDIUM, *FIRST_LINK, *queries.PCIE, *queries.SLOW)
+    asked = (*queries.FAST, *queries.MEDIUM, *SOME_LINKS, *queries.PCIE, *queries.SLOW)
     every = reader(FakeNvml(FakeGpu()), asked).read().values
     alone = reader(FakeNvml(FakeGpu()), (refused,)).read().values
     own = {key for key in alone if not key.startswith("gpu_processes")}
+    unknown = {metric for metric, labels in refused.gives if labels is None}  # until an answer tells the labels
     fake = FakeNvml(FakeGpu())
     refuse(fake, refused, code)
     gpus = reader(fake, asked)
@@ -121,9 +125,10 @@ def test_a_single_refused_query_costs_only_what_it_gives(refused: Query, code: i
         assert {key: value for key, value in found.values.items() if key not in own} == {
             key: value for key, value in every.items() if key not in own
         }
-        if code == TIMEOUT and all(labels is not None for _, labels in refused.gives):
-            assert {key: found.values[key] for key in own} == dict.fromkeys(own)
-            assert all(found.reasons[key].startswith("failed: ") for key in own)
+        if code == TIMEOUT:
+            known = {key for key in own if metric_name(key) not in unknown}
+            assert {key: found.values.get(key, "absent") for key in own & set(found.values)} == dict.fromkeys(known)
+            assert all(found.reasons[key].startswith("failed: ") for key in known)
         else:
             assert set(found.values) & own <= {key for key in own if refused.otherwise}
     metrics = {metric for metric, _ in refused.gives}
@@ -141,6 +146,12 @@ def refuse(fake: FakeNvml, query: Query, code: int) -> None:
         constant, scope = query.name.rstrip("]").split("[")
         wanted = [(getattr(pynvml, constant), int(scope))]
         fake.refuse("nvmlDeviceGetFieldValues", code, when=lambda arguments: arguments[1] == wanted)
+        return
+    if query.name.startswith("nvmlDeviceGetNvLinkErrorCounter"):
+        constant = query.name.rstrip(")").partition("(")[2]
+        fake.refuse(
+            "nvmlDeviceGetNvLinkErrorCounter", code, when=lambda arguments: arguments[2] == getattr(pynvml, constant)
+        )
         return
     call, _, rest = query.name.rstrip(")").partition("(")
     arguments = tuple(
@@ -245,6 +256,52 @@ def test_a_counter_that_jumps_back_travels_as_read() -> None:
     fake.gpus[0].answers["TotalEnergyConsumption"] = 1000
 
     assert gpus.read().values['gpu_energy_joules_total{gpu="0"}'] == 1
+
+
+def test_links_without_errors_are_only_summed() -> None:
+    fake = FakeNvml(FakeGpu())
+    fake.gpus[0].answers["NvLinkErrorCounter"] = lambda link, kind: 7 if (link, kind) == (1, 0) else link_of_two(link)
+    found = reader(fake).read()
+
+    errors = {key: value for key, value in found.values.items() if "errors_total" in key and "nvlink" in key}
+    assert errors == {
+        'gpu_nvlink_errors_total{gpu="0",error="replay"}': 7,
+        'gpu_nvlink_link_errors_total{gpu="0",link="1",error="replay"}': 7,
+        **{f'gpu_nvlink_errors_total{{gpu="0",error="{kind}"}}': 0 for kind in list(nvlink.LINK_ERRORS)[1:]},
+    }
+
+
+def link_of_two(link: int) -> int:
+    if link > 1:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    return 0
+
+
+def test_a_card_without_links_is_not_asked_for_them_again() -> None:
+    fake = FakeNvml(FakeGpu(links=0))
+    fake.refuse("nvmlDeviceGetNvLinkErrorCounter", NOT_SUPPORTED)
+    gpus = reader(fake, nvlink.QUERIES)
+    gpus.read()
+    before = dict(fake.calls)
+    found = gpus.read()
+
+    for call in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues", "nvmlDeviceGetNvLinkErrorCounter"):
+        assert fake.calls[call] == before[call] > 0
+    for query in nvlink.QUERIES:
+        for metric, _ in query.gives:
+            assert str(found.report[metric]).startswith("unsupported: ")
+
+
+def test_one_sample_of_eight_gpus_with_18_links_fits_a_message() -> None:
+    fake = FakeNvml(*[FakeGpu(f"GPU-{number}", links=18) for number in range(8)])
+    fake_errors = fake.gpus[0].answers["NvLinkErrorCounter"]
+    for gpu in fake.gpus[1:]:
+        gpu.answers["NvLinkErrorCounter"] = lambda link, kind: 0 * fake_errors(link, kind)
+
+    found = reader(fake).read()
+
+    columns = {key: [value] for key, value in found.values.items()}
+    assert len(msgspec.json.encode(columns)) < 80_000
 
 
 def test_nvml_is_started_once_for_many_readings() -> None:

@@ -189,7 +189,16 @@ ROWS: list[Metric] = [
     *rows(
         "nvmlDeviceGetNvLinkErrorCounter",
         Unit.COUNT,
-        {"gpu_nvlink_errors_total": "Errors of an NVLink: replay, recovery, crc_flit, crc_data, ecc_data."},
+        {
+            "gpu_nvlink_errors_total": "Errors of all NVLinks of a GPU together: replay, recovery, crc_flit, crc_data,"
+            " ecc_data."
+        },
+        labels=("gpu", "error"),
+    ),
+    *rows(
+        "nvmlDeviceGetNvLinkErrorCounter",
+        Unit.COUNT,
+        {"gpu_nvlink_link_errors_total": "Errors of one NVLink; named are only links that have had any."},
         labels=("gpu", "link", "error"),
     ),
     *rows(

@@ -9,7 +9,7 @@ from fedmon.common.metrics.metric import Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.tables.gpu import ROWS
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.nvml import mig, queries
+from fedmon.node.collectors.nvml import mig, nvlink, queries
 from fedmon.node.collectors.nvml.ahead import ReadAhead
 from fedmon.node.collectors.nvml.lane import LaneReader, Round
 from fedmon.node.collectors.nvml.library import AbsentError
@@ -131,7 +131,7 @@ def nvml_collectors(session: NvmlSession) -> list[Collector]:
         metrics = (*_metrics(asked), *more)
         return GpuCollector(name, lane, reader, session, metrics=metrics, beginning=beginning)
 
-    fast, counters, slow = queries.FAST, (*queries.MEDIUM, *queries.NVLINK), queries.SLOW
+    fast, counters, slow = queries.FAST, (*queries.MEDIUM, *nvlink.QUERIES), queries.SLOW
     return [
         lane("gpu", Lane.FAST, (*fast, *mig.QUERIES), LaneReader(session, fast, with_processes=True), "gpu_processes"),
         lane("gpu-counters", Lane.MEDIUM, counters, LaneReader(session, counters)),

@@ -50,15 +50,6 @@ POLICIES = {
 }
 ECC_COUNTERS = {"volatile": "NVML_VOLATILE_ECC", "aggregate": "NVML_AGGREGATE_ECC"}
 ECC_TYPES = {"corrected": "NVML_MEMORY_ERROR_TYPE_CORRECTED", "uncorrected": "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"}
-LINK_ERRORS = {
-    "replay": "NVML_NVLINK_ERROR_DL_REPLAY",
-    "recovery": "NVML_NVLINK_ERROR_DL_RECOVERY",
-    "crc_flit": "NVML_NVLINK_ERROR_DL_CRC_FLIT",
-    "crc_data": "NVML_NVLINK_ERROR_DL_CRC_DATA",
-    "ecc_data": "NVML_NVLINK_ERROR_DL_ECC_DATA",
-}
-MAX_LINKS = 36
-"""NVML_NVLINK_MAX_LINKS of nvml.h 13; a card that has fewer refuses the rest once and is not asked for them again."""
 RETIREMENT_CAUSES = {
     "single_bit": "NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS",
     "double_bit": "NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR",
@@ -192,29 +183,6 @@ MEDIUM: tuple[Query, ...] = (
 )
 """Asked every 10 s: counters that may wait, and states of the bus."""
 
-
-def _link(link: int) -> Iterator[Query]:
-    """Ask for one NVLink: state, bytes and errors."""
-    label = (("link", str(link)),)
-    yield ask("nvmlDeviceGetNvLinkState", link, parts=(Part("gpu_nvlink_active", labels=label),))
-    for word, kibibytes, counted in (
-        ("transmit", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES"),
-        ("receive", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES"),
-    ):
-        metric = f"gpu_nvlink_{word}_bytes_total"
-        yield field(
-            kibibytes,
-            Part(metric, times=1024, most=_WIDE, labels=label),
-            scope=link,
-            otherwise=field(counted, Part(metric, most=_WIDE, labels=label), scope=link),
-        )
-    for name, constant in LINK_ERRORS.items():
-        part = Part("gpu_nvlink_errors_total", most=_WIDE, labels=(*label, ("error", name)))
-        yield ask("nvmlDeviceGetNvLinkErrorCounter", link, constant, parts=(part,))
-
-
-NVLINK: tuple[Query, ...] = tuple(query for link in range(MAX_LINKS) for query in _link(link))
-"""Asked every 10 s of each link that the card has."""
 
 PCIE: tuple[Query, ...] = tuple(
     ask("nvmlDeviceGetPcieThroughput", constant, parts=(Part(f"gpu_pcie_{word}_bytes_per_second", times=1000),))
