@@ -74,6 +74,11 @@ class Instruments:
             from fedmon.node.collectors.perf import PerfCollector
 
             collectors.append(PerfCollector(self._perf))
+        if self._settings.metrics.plugins:
+            from fedmon.node.collectors.plugins import plugin_collectors
+
+            names, tables = self._settings.metrics.plugins, self._settings.plugins
+            collectors += plugin_collectors(names, roots=self.roots, settings=tables)
         collectors.append(CollectorTimes(self._times))
         return collectors
 
