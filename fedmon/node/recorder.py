@@ -13,8 +13,9 @@ import msgspec
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.damage import tells_of_damage
-from fedmon.common.store.recording import RecordedStream, Recording
+from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import Extent
+from fedmon.node.kept_extents import Place, extent_of, joined
 from fedmon.node.record_buffer import RecordBuffer
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ BUFFERED = "agent_recording_samples_buffered"
 FILE_BYTES = "agent_recording_size_bytes"
 BUFFER_BYTES = 8 * 2**20
 MAX_EXTENTS = 256
+_IDLE_S = 600.0
 _RETRY_S, _MAX_RETRY_S = 1.0, 30.0
 
 
@@ -54,7 +56,7 @@ class Recorder:
         self._monotonic, self._wall = monotonic, wall
         self._changed = threading.Condition()
         self._buffer = RecordBuffer(buffer_bytes)
-        self._stored: dict[tuple[str, int], Extent] = {}
+        self._stored: dict[Place, Extent] = {}
         self._known: set[str] | None = None
         self._recorded = self._size_bytes = self._expired = 0
         self._problem = ""
@@ -77,10 +79,6 @@ class Recorder:
         if self._reader is not None:
             self._reader.close()
         return not self._thread.is_alive()
-
-    def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
-        """Keep within other bounds from the next time on that the file is looked after."""
-        self._bounds, self._has_new_bounds = (max_bytes, max_age_s), False
 
     def keep(self, batch: Batch) -> None:
         """Take samples in, from any thread, without waiting; for ``Publisher``."""
@@ -124,23 +122,16 @@ class Recorder:
     def extents(self) -> list[Extent]:
         """Return what is kept of each stream and boot, newest boot first, with what still waits; at most 256."""
         with self._changed:
-            found = dict(self._stored)
-            for batch in self._buffer:
-                key = (batch.stream, batch.boot)
-                found[key] = _joined(found.get(key), batch)
+            found = joined(self._stored, self._buffer)
         return sorted(found.values(), key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
 
     def extent(self, stream: str, boot: int | None) -> Extent | None:
         """Return what is kept of a stream: of one boot, or of the newest that has it; None for nothing."""
         with self._changed:
-            boots = [found for name, found in self._stored if name == stream]
-            boots += [batch.boot for batch in self._buffer if batch.stream == stream]
-            wanted = max(boots, default=None) if boot is None else boot
-            found = None if wanted is None else self._stored.get((stream, wanted))
-            for batch in self._buffer:
-                if batch.stream == stream and batch.boot == wanted:
-                    found = _joined(found, batch)
-        return found
+            found = joined(self._stored, (batch for batch in self._buffer if batch.stream == stream))
+        if boot is None:
+            boot = max((number for name, number in found if name == stream), default=0)
+        return found.get((stream, boot))
 
     def samples(
         self, stream: str, boot: int, first_seq: int, last_seq: int, *, wanted: Callable[[str], bool]
@@ -200,11 +191,12 @@ class Recorder:
         return due_at is not None and self._monotonic() >= due_at
 
     def _wait(self) -> bool:
-        """Wait until something is to be stored; False when it is time to stop."""
+        """Wait until something is to be stored, or looked after; False when it is time to stop."""
         with self._changed:
             while not (self._stopping or self._has_new_bounds or self._recording is None or self._is_due()):
                 due_at = self._buffer.due_at()
-                self._changed.wait(None if due_at is None else max(0.0, due_at - self._monotonic()))
+                if not self._changed.wait(_IDLE_S if due_at is None else max(0.0, due_at - self._monotonic())):
+                    break
             return not self._stopping
 
     def _pause(self, seconds: float) -> bool:
@@ -215,7 +207,10 @@ class Recorder:
     def _work(self) -> None:
         """Store what waits, then do what can wait for as long as nothing else does."""
         recording = self._opened()
-        recording.set_bounds(max_bytes=self._max_bytes, max_age_s=self._max_age_s)
+        with self._changed:
+            (max_bytes, max_age_s), is_new, self._has_new_bounds = self._bounds, self._has_new_bounds, False
+        if is_new:
+            recording.set_bounds(max_bytes=max_bytes, max_age_s=max_age_s)
         self._store(recording)
         while recording.maintain():
             self._look(recording)
@@ -251,7 +246,9 @@ class Recorder:
 
     def _look(self, recording: Recording, *, stored: int = 0, done: bool = False) -> None:
         """Take over what the recording holds now; with ``done`` the samples in hand are stored, all in one moment."""
-        extents = {(one.stream, one.boot): _extent(one) for one in recording.extents() if one.node_id == self._node_id}
+        extents = {
+            (one.stream, one.boot): extent_of(one) for one in recording.extents() if one.node_id == self._node_id
+        }
         counts, size, known = recording.counts(), recording.size_bytes(), recording.streams(self._node_id)
         with self._changed:
             self._known = known
@@ -279,33 +276,6 @@ class Recorder:
             logger.error("%d samples could not be stored and are lost", self._buffer.samples)  # noqa: TRY400
         if self._recording is not None:
             self._recording.close()
-
-
-def _extent(stream: RecordedStream) -> Extent:
-    return Extent(
-        boot=stream.boot,
-        stream=stream.stream,
-        oldest_seq=stream.oldest_seq,
-        last_seq=stream.last_seq,
-        oldest_t=stream.oldest_t,
-        last_t=stream.last_t,
-    )
-
-
-def _joined(extent: Extent | None, batch: Batch) -> Extent:
-    """Return what is kept together with a batch that came later."""
-    if extent is None:
-        return Extent(
-            boot=batch.boot,
-            stream=batch.stream,
-            oldest_seq=batch.seq,
-            last_seq=batch.last_seq,
-            oldest_t=batch.t[0],
-            last_t=batch.t[-1],
-        )
-    if batch.last_seq <= extent.last_seq:
-        return extent
-    return msgspec.structs.replace(extent, last_seq=batch.last_seq, last_t=batch.t[-1])
 
 
 def _chosen(batch: Batch, wanted: Callable[[str], bool]) -> Batch:

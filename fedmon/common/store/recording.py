@@ -15,18 +15,17 @@ from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store import recording_notes as notes
 from fedmon.common.store.damage import tells_of_damage
-from fedmon.common.store.recording_body import SHORT, Chooser, encode
+from fedmon.common.store.recording_body import Chooser
 from fedmon.common.store.recording_bounds import DAMAGED, DROPPED_BY_AGE, DROPPED_BY_SIZE, AgeClock, Bounds
-from fedmon.common.store.recording_compaction import TARGET_SAMPLES, Compaction
+from fedmon.common.store.recording_compaction import Compaction
 from fedmon.common.store.recording_file import RecordingFile
 from fedmon.common.store.recording_notes import Description, LostRange, Mark
 from fedmon.common.store.recording_reader import Selection, read_rows
 from fedmon.common.store.recording_salvage import salvage
 from fedmon.common.store.recording_streams import Key, Stream, Streams
+from fedmon.common.store.recording_writer import LARGEST, add_batches
 
 logger = logging.getLogger(__name__)
-
-_LARGEST = 2**63 - 1
 
 
 class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,10 +106,6 @@ class Recording:
         """Where the damaged file lies that was found in place of this one; None when there was none."""
         return self._file.aside
 
-    def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
-        """Keep within other bounds from the next append on."""
-        self._bounds.set(max_bytes=max_bytes, max_age_s=max_age_s)
-
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def append(self, batches: Iterable[Batch]) -> int:
@@ -118,15 +113,9 @@ class Recording:
 
         Samples that are there already, or were dropped by a bound before, are left out.
         """
-        stored = 0
         with self._changing():
             now = self._clock.now()
-            waiting: dict[int, list[Batch]] = {}
-            for batch in batches:
-                if _is_sound(batch):
-                    stored += self._add(batch, now, waiting)
-            for parts in waiting.values():
-                self._insert(parts, now)
+            stored = add_batches(self._file, self._streams, batches, now)
             self._clock.save_when_due()
             self._bounds.enforce(now)
         return stored
@@ -195,7 +184,7 @@ class Recording:
             boot=boot,
             stream=stream,
             first_seq=first_seq or 0,
-            last_seq=_LARGEST if last_seq is None else min(last_seq, _LARGEST),
+            last_seq=LARGEST if last_seq is None else min(last_seq, LARGEST),
             since_t=since_t,
             until_t=until_t,
             metrics=None if metrics is None else tuple(metrics),
@@ -256,54 +245,6 @@ class Recording:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _add(self, batch: Batch, now: float, waiting: dict[int, list[Batch]]) -> int:
-        """Store what is new of a batch; the newest samples of each stream wait for those that follow them."""
-        stream = self._streams.make((batch.node_id, batch.stream, batch.boot))
-        stored = 0
-        for first, last in stream.stored.absent(max(batch.seq, stream.floor_seq), batch.last_seq):
-            for low in range(first, last + 1, TARGET_SAMPLES):
-                part = batch.part(low, min(last, low + TARGET_SAMPLES - 1))
-                before = waiting.get(stream.source)
-                if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < SHORT:
-                    before.append(part)
-                else:
-                    if before:
-                        self._insert(before, now)
-                    waiting[stream.source] = [part]
-                self._note(stream, part, now)
-            stored += last - first + 1
-        return stored
-
-    def _insert(self, parts: Sequence[Batch], now: float) -> None:
-        first, last = parts[0], parts[-1]
-        source = self._streams.make((first.node_id, first.stream, first.boot)).source
-        low_t, high_t = min(min(part.t) for part in parts), max(max(part.t) for part in parts)
-        self._file.run(
-            "INSERT INTO batch (source, first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                source,
-                first.seq,
-                last.last_seq,
-                first.t[0],
-                last.t[-1],
-                low_t,
-                high_t,
-                last.mono[-1],
-                now,
-                encode(parts),
-            ),
-        )
-
-    @staticmethod
-    def _note(stream: Stream, part: Batch, now: float) -> None:
-        if not stream.stored or part.seq < stream.stored.first:
-            stream.oldest_t, stream.oldest_mono = part.t[0], part.mono[-1]
-        if not stream.stored or part.last_seq > stream.stored.last:
-            stream.last_t, stream.newest_mono, stream.kept = part.t[-1], part.mono[-1], now
-        stream.stored.add(part.seq, part.last_seq)
-        stream.compacted_to = min(stream.compacted_to, part.seq)
-
     def _find(self, key: Key) -> Stream | None:
         self._streams.refresh()
         return self._streams.find(key)
@@ -333,21 +274,6 @@ class Recording:
         except BaseException:
             self._streams.forget()
             raise
-
-
-def _is_sound(batch: Batch) -> bool:
-    """Tell whether a batch can be stored; what cannot came from outside, and must not keep others from it."""
-    length = len(batch.t)
-    sound = (
-        length > 0
-        and 0 <= batch.seq <= _LARGEST - length
-        and 0 <= batch.boot <= _LARGEST
-        and len(batch.mono) == length
-        and all(len(column) == length for column in batch.columns.values())
-    )
-    if not sound and length:
-        logger.warning("samples of stream %s of node %s do not fit together: left out", batch.stream, batch.node_id)
-    return sound
 
 
 def _extent(stream: Stream) -> RecordedStream:
