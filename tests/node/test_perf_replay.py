@@ -158,6 +158,18 @@ def test_an_event_that_is_not_counted_is_null_with_a_reason_and_its_total_goes_o
     assert again.values["perf_starts_total"] == 3
 
 
+def test_a_collector_says_when_its_probe_would_answer_otherwise(replay: Replay) -> None:
+    with counting(replay.source()) as collector:
+        first = collector.probe()
+        wait_until(lambda: collector.probe_changed)
+        second = collector.probe()
+        unchanged = not collector.probe_changed
+
+    assert str(first["perf_events_total"]).startswith("first sample: ")
+    assert second["perf_events_total"] is None
+    assert unchanged
+
+
 def test_a_ratio_over_nothing_is_null_with_a_reason(replay: Replay) -> None:
     replay.answers(counts={"cycles": 0, "instructions": 0})
     with counting(replay.source("cycles")) as collector:

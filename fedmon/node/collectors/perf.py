@@ -36,6 +36,7 @@ class _PerfCollector:
     def __init__(self, source: PerfSource, *, thread: str) -> None:
         self._source = source
         self._started = False
+        self._told: tuple[Plan | None, str | None] = (None, None)
         self._given: tuple[str, ...] = (COUNTED_SECONDS,)
         self._session = Session(
             perf=source.perf,
@@ -68,12 +69,16 @@ class _PerfCollector:
     def probe(self) -> dict[str, str | None]:
         """Say what is counted; the answer changes from "first sample" to the truth when the probes are over."""
         self._start()
-        plan = self._session.plan
+        self._told = plan, problem = self._session.plan, self._session.problem
         if plan is None:
             return dict.fromkeys((EVENTS, COUNTED_SECONDS), _PROBING)
-        problem = self._session.problem
         report = plan.capabilities()
         return report if problem is None else {name: reason or problem for name, reason in report.items()}
+
+    @property
+    def probe_changed(self) -> bool:
+        """Whether ``probe`` would answer otherwise than it did last: the probes are over, or perf began or ceased."""
+        return self._told != (self._session.plan, self._session.problem)
 
     def wait_probed(self, timeout_s: float) -> bool:
         """Wait until the probes are over, at most so long; for a report, never in the sampler's thread."""
