@@ -38,6 +38,7 @@ def open_desk(daemon: Daemon) -> ControlServer:
         desk.settings = daemon.settings
         measuring = daemon.parts.measuring
         desk.user_values = measuring.user_values if measuring.enabled else None
+        desk.jobs = measuring.jobs if measuring.enabled else None
         return run(desk, name, args)
 
     server = ControlServer(
