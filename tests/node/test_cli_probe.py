@@ -1,0 +1,94 @@
+"""`fedmon node probe` says what is measured, how, and why not, with and without a node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedmon.common.metrics.table import METRICS
+from tests.node.owner_desks import made_folder
+from tests.node.owner_shell import Ran, node
+from tests.support.machine_tree import machine_tree
+from tests.support.node_process import fedmon, plain_environment
+
+
+def probe(home: Path, *words: str) -> Ran:
+    """Probe without a node: the user's data folder is an empty one."""
+    return fedmon("node", "probe", *words, environ=plain_environment(HOME=str(home), XDG_DATA_HOME=str(home)))
+
+
+def document(ran: Ran) -> dict[str, Any]:
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout)
+    assert ran.stdout.count("\n") == 1
+    return found
+
+
+def metrics_of(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {metric["name"]: metric for group in found["groups"] for metric in group["metrics"]}
+
+
+def test_this_machine_is_probed_without_any_node(tmp_path: Path) -> None:
+    found = document(probe(tmp_path, "--json"))
+
+    metrics = metrics_of(found)
+    every = {group["name"]: group["every"] for group in found["groups"]}
+    assert (found["simulated"], found["settings"], found["roots"]["proc"]) == (False, None, "/proc")
+    assert metrics["host_load1"] == {
+        "name": "host_load1", "source": "/proc/loadavg", "series": 1, "reason": None, "missing": {},
+    }  # fmt: skip
+    assert metrics["perf_events_total"]["reason"] == "unsupported: switched off in the settings, [perf] enabled"
+    assert (every["cpu"], every["filesystem"], every["hardware"]) == ("each sample", "10 s", "60 s")
+    assert found["hardware"]["threads"] > 0
+    assert metrics.keys() <= METRICS.keys()
+    assert all(metric["reason"] is None or ": " in metric["reason"] for metric in metrics.values())
+
+
+def test_a_tree_that_stands_in_is_called_simulated_and_fits_the_screen(tmp_path: Path) -> None:
+    roots = machine_tree(tmp_path / "m")
+    (roots.proc / "vmstat").unlink()
+    where = ("--proc", str(roots.proc), "--sys", str(roots.sys), "--cgroup", str(roots.cgroup))
+
+    screen = probe(tmp_path, *where)
+    found = document(probe(tmp_path, *where, "--json"))
+
+    lines = screen.stdout.splitlines()
+    metrics = metrics_of(found)
+    broken = 'host_temperature_celsius{chip="nct6775",sensor="temp2"}'
+    assert screen.returncode == 0, screen.stderr
+    assert lines[0] == "SIMULATED: trees of files stand in for this machine."
+    assert [line for line in lines if len(line) > 80 and str(tmp_path) not in line] == []
+    assert "temperature: 2 of 2 metrics, every 10 s" in lines
+    assert any("host_temperature_celsius (6)" in line for line in lines)
+    assert "paging: 0 of 5 metrics, every 10 s" in lines
+    assert (found["simulated"], found["hardware"]["sockets"]) == (True, 2)
+    assert metrics["host_oom_kills_total"]["reason"] == f"not found: {roots.proc / 'vmstat'}"
+    assert metrics["host_temperature_celsius"]["series"] == 6
+    assert metrics["host_temperature_celsius"]["missing"].keys() == {broken}
+    assert metrics["infiniband_receive_bytes_total"]["series"] == 2
+    assert metrics["gpu_power_watts"]["reason"].startswith("unsupported: ")
+    assert metrics["host_filesystem_size_bytes"]["reason"].startswith("unsupported: a tree that stands in")
+
+
+def test_the_settings_of_a_node_hold_and_it_need_not_run(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    roots = machine_tree(tmp_path / "m")
+    file = folder / "node.toml"
+    file.write_text(
+        f'{file.read_text()}\n[metrics]\nper_core = true\nproc_root = "{roots.proc}"\nsys_root = "{roots.sys}"\n'
+    )
+
+    found = document(node(folder, "probe", "--json"))
+
+    assert found["settings"] == str(file)
+    assert found["simulated"]
+    assert metrics_of(found)["host_cpu_core_busy_ratio"]["reason"] is None
+    assert metrics_of(found)["host_cpu_core_seconds_total"]["series"] == 4 * 8
+
+
+def test_a_folder_that_is_no_node_is_refused_by_name(tmp_path: Path) -> None:
+    ran = node(tmp_path / "nothing", "probe")
+
+    assert ran.returncode == 3
+    assert str(tmp_path / "nothing") in ran.stderr
