@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from fedmon.common.metrics.metric import Scope
+from fedmon.common.metrics.metric import Metric, Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
@@ -19,6 +19,8 @@ from fedmon.common.settings.values import MetricsSettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Collector, Lane, Reading, Roots, Why
 from fedmon.node.collectors.hardware import hardware
+from fedmon.node.collectors.plugin_guard import GuardedCollector
+from fedmon.node.collectors.plugins import plugin_collectors
 
 PERF_WITHIN_S = 20.0
 _EVERY = {Lane.FAST: "each sample", Lane.MEDIUM: "10 s", Lane.SLOW: "60 s"}
@@ -55,14 +57,25 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     hardware: dict[str, Any]
 
 
-def survey(metrics: MetricsSettings, energy: EnergySettings, perf: PerfSettings, roots: Roots) -> Survey:
-    """Ask every collector of the machine what it can measure, and read it once; takes a second or two."""
+def survey(
+    metrics: MetricsSettings,
+    energy: EnergySettings,
+    perf: PerfSettings,
+    roots: Roots,
+    *,
+    plugins: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Survey:
+    """Ask every collector of the machine what it can measure, and read it once; takes a second or two.
+
+    ``plugins`` maps the name of a plug-in to its own settings; which are loaded ``metrics`` says.
+    """
     with contextlib.ExitStack() as ending:
         collectors = host_collectors(roots=roots, per_core=metrics.per_core)
         collectors += _energy(roots, energy)
         gpu_collectors, session = _gpus(roots)
         collectors += gpu_collectors
         collectors += _perf(roots, perf)
+        collectors += plugin_collectors(metrics.plugins, roots=roots, settings=plugins or {})
         for collector in collectors:
             ending.callback(getattr(collector, "close", lambda: None))
         groups = [_group(collector) for collector in collectors]
@@ -118,10 +131,11 @@ def _group(collector: Collector) -> Group:
     report, values = _asked(collector)
     series = Counter(metric_name(key) for key, value in values.items() if value is not None)
     names = dict.fromkeys(map(metric_name, report))
+    table = METRICS if not isinstance(collector, GuardedCollector) else collector.declared
     return Group(
         name=collector.name,
         every=_EVERY[collector.lane],
-        metrics=[_finding(name, report, series[name]) for name in names],
+        metrics=[_finding(name, report, series[name], table.get(name)) for name in names],
     )
 
 
@@ -142,8 +156,7 @@ def _now() -> Instant:
     return Instant(t=time.time(), mono=time.monotonic())
 
 
-def _finding(name: str, report: dict[str, str | None], series: int) -> Finding:
-    row = METRICS.get(name)
+def _finding(name: str, report: dict[str, str | None], series: int, row: Metric | None) -> Finding:
     missing = {key: why for key, why in report.items() if why is not None and key != name and metric_name(key) == name}
     reason = report.get(name)
     if name not in report and series == 0 and missing:

@@ -50,6 +50,7 @@ def probe(
         settings.energy if settings else EnergySettings(),
         settings.perf if settings else PerfSettings(),
         roots,
+        plugins=settings.plugins if settings else {},
     )
     if as_json:
         document: dict[str, Any] = msgspec.to_builtins(found)

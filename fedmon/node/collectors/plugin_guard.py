@@ -19,14 +19,17 @@ _MAX_SERIES = 1000
 
 
 class GuardedCollector:
-    """Reads a collector of a plug-in, and lets through what the plug-in declared and can be a value."""
+    """Reads a collector of a plug-in, and lets through what the plug-in declared and can be a value.
+
+    ``declared`` maps the names of the plug-in's metrics to their rows.
+    """
 
     def __init__(self, plugin: str, collector: Collector, declared: Mapping[str, Metric], *, many: bool) -> None:
         self.name = f"plugin-{plugin}-{collector.name}" if many else f"plugin-{plugin}"
         if not isinstance(collector.lane, Lane):
             raise TypeError(f"the lane of {collector.name} is {collector.lane!r}, and no member of Lane")
         self.lane = collector.lane
-        self._plugin, self._collector, self._declared = plugin, collector, declared
+        self._plugin, self._collector, self.declared = plugin, collector, declared
         self._allowed: dict[str, bool] = {}
         self._refused: dict[str, str] = {}
         self._warned: set[str] = set()
@@ -71,7 +74,7 @@ class GuardedCollector:
             name, labels = split_series(key)
         except (ValueError, AttributeError):
             return self._refuse(self.name, key, f"gave {key!r:.100}, which is no series")
-        metric = self._declared.get(name)
+        metric = self.declared.get(name)
         if metric is None:
             return self._refuse(name, key, "gave it without declaring it")
         if labels and set(labels) != set(metric.labels):
