@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.node.perf_events.output import Count, parse_line
@@ -117,6 +117,7 @@ def test_what_is_no_count_is_left_out(line: str) -> None:
     assert parse_line(line) is None
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=80), st.integers(0, 60))
 def test_no_text_breaks_the_reader(text: str, cut: int) -> None:
     recorded = (RECORDED / "cgroup.txt").read_text().splitlines()[0]
