@@ -19,6 +19,8 @@ from fedmon.node.reporter.view import Processes, Reported, gpus, resources
 logger = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 10_000
+ASK_AGAIN_S = 30.0
+"""How long a connection manager that did not answer is left alone."""
 
 
 class Enqueued(NamedTuple):
@@ -53,6 +55,7 @@ class Cycle:
         self.count = 0
         self._logged = 0
         self._problem = ""
+        self._asked_again_at = 0.0
 
     def enqueue(self, name: str, value: Any) -> None:
         """Take a value of the program; at most 10,000 wait, the oldest goes first."""
@@ -104,7 +107,14 @@ class Cycle:
     async def _connections(self) -> int | None:
         try:
             manager = self._manager()
-            count = await count_connections(manager) if manager is not None else None
+            if manager is None or time.monotonic() < self._asked_again_at:
+                return None
+            count = await count_connections(manager)
+        except TimeoutError:
+            # Asking it at each tick would let every report come a second late.
+            self._asked_again_at = time.monotonic() + ASK_AGAIN_S
+            logger.warning("the connections are not known: their manager did not answer in time")
+            return None
         except Exception as error:  # noqa: BLE001  # the program's own object: whatever it is, the rest is reported
             level = logging.DEBUG if self._problem == str(error) else logging.WARNING
             self._problem = str(error)

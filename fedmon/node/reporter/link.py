@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable
 
 from fedmon import __version__
 from fedmon.common.clock import Deadline, utc_now
@@ -97,24 +96,24 @@ class BrokerLink:
             if now - self._refreshed >= (REFRESH_S if not is_wrong else CORRECT_S):
                 self.refresh()
 
-    def finish(self, reason: str, timeout_s: float, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Say that the scenario is over, and return whether the broker showed us that it holds this.
-
-        The state of the presence becomes "draining" with the reason, and a log record tells it as an event.
-        """
+    def finish(self, reason: str) -> None:
+        """Say that the scenario is over: in the presence, now "draining", and in a log record as an event."""
         self._state = ("draining", reason)
-        deadline = Deadline(timeout_s)
         self._announce()
         record = LogRecord(
             node_id=self._node_id, boot=self._boot, time=utc_now(), level="INFO", logger="fedmon.reporter", msg=reason
         )
         self._transport.publish(topics.log(self._node_id), codec.encode(record), qos=1)
-        while not (deadline.passed() or give_up()):
+
+    def wait_held(self, timeout_s: float, *, given_up: threading.Event) -> bool:
+        """Return whether the broker showed us that it holds our present state; meanwhile it is told again."""
+        deadline = Deadline(timeout_s)
+        while not (deadline.passed() or given_up.is_set()):
             with self._seen:
-                if self._seen.wait_for(self._holds_reason, timeout=min(ASK_AGAIN_S, deadline.left_s())):
+                if self._seen.wait_for(self._holds_state, timeout=min(ASK_AGAIN_S, deadline.left_s())):
                     return True
             self.refresh()
-        return self._holds_reason()
+        return self._holds_state()
 
     def stop(self, timeout_s: float) -> None:
         """Say farewell, and end the connection."""
@@ -126,7 +125,7 @@ class BrokerLink:
         reason = self._state[1] or "stopped"
         self._transport.stop(timeout_s, farewell=self._as_will("offline", reason))
 
-    def _holds_reason(self) -> bool:
+    def _holds_state(self) -> bool:
         try:
             seen = codec.decode_presence(self._on_broker) if self._on_broker else None
         except InvalidMessageError:
@@ -176,8 +175,3 @@ class BrokerLink:
         with self._seen:
             self._on_broker = payload
             self._seen.notify_all()
-
-
-def new_boot() -> int:
-    """Return a number for this run that is higher than those of all earlier ones: the clock's seconds."""
-    return int(time.time())

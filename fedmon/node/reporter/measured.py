@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import metric_name
+from fedmon.node.collectors.agent import AgentCollector
 from fedmon.node.collectors.base import Collector, Lane
 from fedmon.node.publisher import HOST_STREAM
 from fedmon.node.sampler import Sampler
@@ -58,7 +59,7 @@ class Measured:
         self._publish = publish
         # The host's comes last: it has values at every tick, and so ends each.
         ordered = {name: streams[name] for name in streams if name != HOST_STREAM} | {
-            HOST_STREAM: streams.get(HOST_STREAM, ())
+            HOST_STREAM: _with_own_cost(streams.get(HOST_STREAM, ()))
         }
         self.sampler = Sampler(ordered, interval_s=interval_s, on_sample=self._on_sample)
         self._gathered: dict[str, float | None] = {}
@@ -140,3 +141,9 @@ class Measured:
                 self._is_ended = True
                 logger.warning("the event loop of the reporter was closed before its stop(): sampling ends")
                 threading.Thread(target=self.sampler.stop, name="fedmon-reporter-end").start()
+
+
+def _with_own_cost(collectors: Sequence[Collector]) -> list[Collector]:
+    """Add the cost of measuring where it is missing: it can always be read, so that no tick is without a value."""
+    own = AgentCollector()
+    return [*collectors, *([] if any(each.name == own.name for each in collectors) else [own])]

@@ -138,11 +138,15 @@ class Outlets:
 
         A controller confirms with 200; without one the broker does, by showing us that it holds our last presence.
         """
-        told = [self._tell_broker(timeout_s)] if self._link is not None else []
-        if self._controller is not None:
-            told.insert(0, self._tell_controller(self._controller, participant, timeout_s))
-        results = await asyncio.gather(*told)
-        return bool(results and results[0])
+        held = asyncio.create_task(self._tell_broker(self._link, timeout_s)) if self._link is not None else None
+        try:
+            if self._controller is not None:
+                return await self._tell_controller(self._controller, participant, timeout_s)
+            return held is not None and await held
+        finally:
+            if held is not None and not held.done():
+                held.cancel()
+                await asyncio.wait({held})
 
     def counts(self) -> ControllerCounts:
         """Return what became of the statuses; all 0 without a controller."""
@@ -157,17 +161,16 @@ class Outlets:
             return await asyncio.wait_for(asyncio.wrap_future(confirmed), timeout_s)
         return False
 
-    async def _tell_broker(self, timeout_s: float) -> bool:
-        link, publisher = self._link, self._publisher
-        if link is None or publisher is None:
-            return False
-        key = series(FINISHED, scenario=self._settings.scenario)
-        publisher.publish(STREAM, Sample(t=time.time(), mono=time.monotonic(), values={key: 1.0}))
-        publisher.flush(STREAM)
+    async def _tell_broker(self, link: BrokerLink, timeout_s: float) -> bool:
+        scenario = self._settings.scenario
+        sample = Sample(t=time.time(), mono=time.monotonic(), values={series(FINISHED, scenario=scenario): 1.0})
+        self.publish(STREAM, sample)
+        if self._publisher is not None:
+            self._publisher.flush(STREAM)
+        link.finish(f"scenario {scenario} finished"[:200])
         given_up = threading.Event()
         try:
-            reason = f"scenario {self._settings.scenario} finished"[:200]
-            return await asyncio.to_thread(link.finish, reason, timeout_s, given_up.is_set)
+            return await asyncio.to_thread(link.wait_held, timeout_s, given_up=given_up)
         finally:
             given_up.set()
 

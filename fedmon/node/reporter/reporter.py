@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fedmon.common.errors import InvalidInputError, SettingsError
 from fedmon.common.settings import BrokerSettings
 from fedmon.node.collectors.base import Collector
@@ -29,8 +31,7 @@ from fedmon.node.user_values import UserValues
 
 logger = logging.getLogger(__name__)
 
-JITTER_S = 0.5
-JITTER_SHARE = 0.1
+JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY = 50
 STOP_WITHIN_S = 3.0
 FINISHED_WITHIN_S = 10.0
@@ -101,7 +102,7 @@ class Reporter(NetworkCounters):
         self._outlets = Outlets(
             self._settings,
             broker=broker,
-            boot=int(time.time()),
+            boot=time.time_ns() // 1_000_000,
             streams=[self._job] if streams is None else [name for name in streams if name != "host"],
             http_timeout_s=http_timeout_s,
             backlog=backlog,
@@ -170,11 +171,10 @@ class Reporter(NetworkCounters):
 
     def counts(self) -> dict[str, int]:
         """Return what went out and what did not: statuses (see ControllerCounts), values, ticks, calls of sinks."""
-        measured = self._measured
         return {
             **{f"statuses_{name}": count for name, count in self._outlets.counts()._asdict().items()},
             "values_dropped": self._cycle.values_dropped,
-            "ticks_dropped": measured.dropped if measured is not None else 0,
+            "ticks_dropped": self._measured.dropped if self._measured is not None else 0,
             "sinks_called": self._sinks.logged,
             "sinks_failed": self._sinks.failures,
         }
@@ -204,7 +204,7 @@ class Reporter(NetworkCounters):
         self._stop_asked.set()
         if self._measured is not None:
             self._measured.end()
-        if self._starting is not None and not self._starting.done():
+        if self._starting is not None:
             await asyncio.wait({self._starting})
         task = self._reporter_task
         if task is None or task is asyncio.current_task():
@@ -250,28 +250,26 @@ class Reporter(NetworkCounters):
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def _start(self) -> asyncio.Task[None]:
-        measured = await self._prime()
-        try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), max(0.0, self.grace_time - _FIRST_SHARE_S))
-        except asyncio.CancelledError:
-            self._measured = None
-            measured.stop()
-            raise
+        await self._prime(self.grace_time)
         self._reporter_task = asyncio.create_task(self.run_reporter(), name="Reporter_run_reporter")
         return self._reporter_task
 
-    async def _prime(self) -> Measured:
-        """Read everything once, so that the first report has shares of CPU time."""
-        streams = self._streams
+    async def _prime(self, grace_time_s: float = 0.0) -> Measured:
+        """Read everything once, so that the first report has shares of CPU time, and wait for the grace time."""
+        streams, wait_s = self._streams, grace_time_s
         if streams is None:
-            streams = await asyncio.to_thread(reporter_streams, self._job)
+            streams, wait_s = await asyncio.to_thread(reporter_streams, self._job), max(grace_time_s, _FIRST_SHARE_S)
         measured = self._measured = Measured(streams, interval_s=self.period_s, publish=self._outlets.publish)
         await asyncio.to_thread(measured.prime)
         if measured.first is not None:
             self._cycle.prepare(measured.first)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_asked.wait(), _FIRST_SHARE_S)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), wait_s)
+        except asyncio.CancelledError:
+            self._measured = None
+            measured.stop()
+            raise
         return measured
 
     def _close(self, measured: Measured | None) -> None:
@@ -288,10 +286,12 @@ class Reporter(NetworkCounters):
         except SettingsError as error:
             logger.warning("the reporter's settings stay as they were: %s", error)
             return
-        if settings != self._settings:
-            self._settings = settings
-            if self._measured is not None:
-                self._measured.sampler.set_interval(self.period_s)
+        # Names and addresses stay what they were at the start.
+        self._settings = msgspec.structs.replace(
+            self._settings, report_frequency=settings.report_frequency, report_status=settings.report_status
+        )
+        if self._measured is not None and self._measured.sampler.asked_interval_s != self.period_s:
+            self._measured.sampler.set_interval(self.period_s)
 
     def _participant(self) -> Mapping[str, Any]:
         """Return what is known of the participant now; a file goes before what the program holds in memory."""

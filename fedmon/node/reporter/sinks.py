@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from fedmon.node.reporter.view import Reported
 
 logger = logging.getLogger(__name__)
 
-SINK_TIMEOUT_S = 10.0
+SINK_TIMEOUT_S = 5.0
+LEFT_ALONE_S = 30.0
+"""How long a sink that hung is not called: it would hold up every report."""
 
 
 class Sinks:
@@ -28,19 +31,24 @@ class Sinks:
     ) -> None:
         self._trainer, self._sinks, self._timeout_s = trainer, sinks, timeout_s
         self._said: set[str] = set()
+        self._left_alone: dict[int, float] = {}
         self.logged = self.failures = 0
 
     async def log(self, values: Reported) -> None:
         """Hand values to every sink, and wait for those that are async, each at most ``timeout_s``."""
         for sink in self._present():
+            if time.monotonic() < self._left_alone.get(id(sink), 0.0):
+                self.failures += 1
+                continue
             write = self._writer(sink)
             if write is None:
                 self._say_once(f"{_name(sink)} has neither log_data nor log_metrics: it is left out", sink)
                 continue
             try:
                 done = write(values)
-                if inspect.isawaitable(done):
-                    await self._finish(done)
+                if inspect.isawaitable(done) and not await self._finish(done):
+                    self._left_alone[id(sink)] = time.monotonic() + LEFT_ALONE_S
+                    raise TimeoutError(f"it took more than {self._timeout_s:g} s")
             except Exception as error:  # a user's callback: whatever it is, the reporter goes on
                 self.failures += 1
                 self._say_once(f"{_name(sink)} failed: {type(error).__name__}: {error}", sink)
@@ -48,20 +56,21 @@ class Sinks:
             else:
                 self.logged += 1
 
-    async def _finish(self, pending: Awaitable[object]) -> None:
-        """Wait for an async sink. Raises what it raised, and TimeoutError when it takes too long."""
+    async def _finish(self, pending: Awaitable[object]) -> bool:
+        """Wait for an async sink; False when it takes too long. Raises what it raised."""
         task = asyncio.ensure_future(pending)
         try:
             # A sink that cancels itself must not look as if the reporter had been cancelled.
-            await asyncio.wait({task}, timeout=self._timeout_s)
+            done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
         finally:
             if not task.done():
                 task.cancel()
-        if not task.done():
-            raise TimeoutError(f"it took more than {self._timeout_s:g} s")
+        if not done:
+            return False
         if task.cancelled():
             raise RuntimeError("it cancelled itself")
         task.result()
+        return True
 
     def _present(self) -> list[object]:
         trainer = self._trainer()
