@@ -40,7 +40,9 @@ class Descendants:
             # Orphans can be told once the roots were read: the next look is at all processes again.
             self._position = None
             return parents_first(self._descendants())
-        return self._kin(self._births.everything() if births is None else births, members, self._kinship)
+        if births is None:
+            births = self._births.everything()
+        return self._kin(births, members, self._kinship) if births else ()
 
     def settled(self, members: Mapping[int, Process]) -> None:
         """Learn what marks the job's processes."""

@@ -167,8 +167,14 @@ class Process:
 
         ``io`` comes first: by path, the start in ``stat`` then says that it was this process's.
         """
-        io_text = self._read_io()
-        text = self._read_stat()
+        if self._io_fd >= 0 <= self._stat_fd:  # without two calls for each process that did nothing
+            try:
+                io_text, text = os.pread(self._io_fd, _IO_BYTES, 0), os.pread(self._stat_fd, _STAT_BYTES, 0)
+                self.unread_io = ""
+            except OSError:
+                io_text, text = self._read_io(), self._read_stat()
+        else:
+            io_text, text = self._read_io(), self._read_stat()
         if text == self._text and io_text == self._io_text:
             return False
         own, reaped, io = self.counts[:REAPED], self.reaped, self.counts[REAPED:]
