@@ -28,7 +28,8 @@ ROWS: list[Metric] = [
         Unit.SECONDS,
         {
             "job_cpu_user_seconds_total": "CPU time in user mode of all processes that the job ever had, since their"
-            " start; those that ended stay counted.",
+            " start. Those that ended stay counted; without a cgroup, what one used after its last reading counts only"
+            " if a parent in the job waited for it.",
             "job_cpu_system_seconds_total": "CPU time in the kernel of all processes that the job ever had.",
         },
     ),
