@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why
@@ -34,6 +34,8 @@ class StreamReader:
         for watch in self._watches:
             if watch.is_due(now):
                 watch.collect(now, values, reasons)
+        if None in values.values():
+            _explain(values, reasons)
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
     def close(self) -> None:
@@ -62,7 +64,7 @@ class _Watch:
         self._is_fast = collector.lane is Lane.FAST
         self._start: float | None = None
         self._next = 0.0
-        self._gave: tuple[str, ...] = ()
+        self._gave: Collection[str] = ()
         self._problem = ""
         self._probed: dict[str, str | None] = {}
         self.name = collector.name
@@ -105,14 +107,12 @@ class _Watch:
         if self._problem:
             logger.info("collector %s works again", self.name)
             self._problem = ""
-        gave = tuple(reading.values)
-        if self._gave != gave:
-            self._gave = gave
+        if getattr(self._collector, "probe_changed", False):
+            self.probe()
+        self._gave = reading.values
         values.update(reading.values)
         if reading.reasons:
             reasons.update(reading.reasons)
-        if None in reading.values.values():
-            _explain(reading.values, reasons)
 
     def capabilities(self) -> dict[str, str | None]:
         """Return what the collector said of itself, with its present problem for what it measured before."""
