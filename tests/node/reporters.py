@@ -155,7 +155,7 @@ def one_by_one(
 
     async def steps() -> None:
         for number, values in enumerate(ticks):
-            await cycle.report(Tick(1.7e9 + number, 100.0 + number, values), {}, with_status=False)
+            await cycle.report(Tick(1.7e9 + number, 100.0 + number, values), dict, with_status=False)
 
     run(steps())
     return cycle

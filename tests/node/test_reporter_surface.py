@@ -78,6 +78,22 @@ def test_starting_and_stopping_twice_is_once_and_a_start_after_a_stop_goes_on() 
     assert scripted.closes == 2
 
 
+def test_one_event_loop_after_another_is_served() -> None:
+    ours = reporter()
+
+    async def steps() -> None:
+        reported = ours.counter
+        await ours.start()
+        await ours.enqueue_data("loss", 1.0)
+        await until(lambda: ours.counter > reported)
+        await ours.stop()
+        await ours.report_scenario_finished()
+
+    run(steps())
+    run(steps())
+    run(ours.stop())
+
+
 def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() -> None:
     logger = Logger()
 
@@ -262,11 +278,16 @@ def test_a_status_switch_that_is_moved_while_running_is_obeyed() -> None:
     async def steps() -> None:
         with HttpController() as controller:
             config = participant(scenario_args={"controller": controller.address})
-            ours = reporter(WithParticipant(config))
+            held = WithParticipant(config)
+            ours = reporter(held)
             await ours.start()
             await until(controller.statuses)
             config["reporter_args"]["report_status_data_queue"] = False
             config["federation_args"] = {"round": 9}
+            held.participant = None  # type: ignore[assignment]  # a program that is rebuilding its config
+            count = ours.counter
+            await until(lambda: ours.counter >= count + 1)
+            held.participant = config
             queued, count = ours.counts()["statuses_queued"], ours.counter
             await until(lambda: ours.counter >= count + 1)
             assert ours.counts()["statuses_queued"] <= queued + 1

@@ -68,17 +68,23 @@ class Cycle:
         """Learn where shares of CPU time begin."""
         self._processes.cpu_percent(first.values, first.mono)
 
-    async def report(self, tick: Tick, participant: Mapping[str, Any], *, with_status: bool) -> None:
-        """Report once."""
+    async def report(self, tick: Tick, participant: Callable[[], Mapping[str, Any]], *, with_status: bool) -> None:
+        """Report once; a status that cannot be made takes nothing else away."""
         try:
             if with_status:
-                self._outlets.status(participant, tick.t)
+                self._report_status(participant, tick.t)
             await self.report_queue()
             await self._report_resources(tick)
             self._outlets.cycle_done()
         except Exception:  # one cycle is one call of a handler: the next one comes all the same
             logger.exception("a cycle of the reporter failed")
         self.count += 1
+
+    def _report_status(self, participant: Callable[[], Mapping[str, Any]], t: float) -> None:
+        try:
+            self._outlets.status(participant(), t)
+        except Exception:  # the program's own mapping: whatever it does, the rest is reported
+            logger.exception("a status could not be made")
 
     async def report_queue(self) -> None:
         """Log what is enqueued now, the oldest first."""

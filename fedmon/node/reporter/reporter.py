@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError, SettingsError
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.settings import BrokerSettings
 from fedmon.node.collectors.base import Collector
 from fedmon.node.reporter.controller import BACKLOG, TIMEOUT_S
@@ -32,8 +32,7 @@ from fedmon.node.user_values import UserValues
 logger = logging.getLogger(__name__)
 
 JITTER_S, JITTER_SHARE = 0.5, 0.1
-RELOAD_EVERY = 50
-STOP_WITHIN_S = 3.0
+RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
 FINISHED_WITHIN_S = 10.0
 """How long the end of a scenario is told again until somebody confirms it."""
 _FIRST_SHARE_S = 0.1
@@ -48,8 +47,8 @@ class Reporter(NetworkCounters):
     ``sinks`` get what NEBULA logged (see `view`); ``cm`` tells the connections; ``broker`` (a URL or BrokerSettings)
     gets our own metrics, values and presence under ``node_id``, which no other party there may use.
     ``generation`` chooses the controller's paths and the names of the network's tags. The period differs from
-    ``report_frequency`` by up to ``jitter_s`` or a tenth, so that many do not report at once; ``seed`` fixes by how
-    much. ``config_file`` is read again, never written, each ``reload_every`` cycles. ``streams`` replaces what is
+    ``report_frequency`` by up to ``jitter_s`` or a tenth, so that many do not report at once; ``seed`` fixes the
+    choice. ``config_file`` is read again, never written, each ``reload_every`` cycles. ``streams`` replaces what is
     measured. Its methods belong to one event loop at a time. Raises SettingsError.
     """
 
@@ -118,7 +117,7 @@ class Reporter(NetworkCounters):
             traffic=self._traffic,
             manager=lambda: self.cm,
         )
-        self._is_finished = False
+        self._is_finished, self._complaint = False, ""
         self._finishing = asyncio.Lock()
         self._starting: asyncio.Task[asyncio.Task[None]] | None = None
         self._reporter_task: asyncio.Task[None] | None = None
@@ -136,8 +135,8 @@ class Reporter(NetworkCounters):
     @property
     def period_s(self) -> float:
         """The period that is kept, with its jitter."""
-        asked = self._settings.report_frequency
-        return max(MIN_INTERVAL_S, asked + self._jitter * min(self._jitter_s, JITTER_SHARE * asked))
+        most = min(self._jitter_s, JITTER_SHARE * self.frequency)
+        return max(MIN_INTERVAL_S, self.frequency + self._jitter * most)
 
     @property
     def grace_time(self) -> float:
@@ -204,16 +203,16 @@ class Reporter(NetworkCounters):
         self._stop_asked.set()
         if self._measured is not None:
             self._measured.end()
-        if self._starting is not None:
+        # What is done may belong to a loop that is closed.
+        if self._starting is not None and not self._starting.done():
             await asyncio.wait({self._starting})
         task = self._reporter_task
-        if task is None or task is asyncio.current_task():
+        if task is None or task.done() or task is asyncio.current_task():
             return
         await asyncio.wait({task}, timeout=STOP_WITHIN_S)
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=STOP_WITHIN_S)
-        self._reporter_task = None
 
     async def run_reporter(self) -> None:
         """Report at each tick until `stop`; returns at once when it is running already."""
@@ -229,7 +228,7 @@ class Reporter(NetworkCounters):
                 self._outlets.open()
                 await asyncio.to_thread(measured.begin, asyncio.get_running_loop())
             while not self._stop_asked.is_set() and (tick := await measured.next()) is not None:
-                await self._cycle.report(tick, self._participant(), with_status=self._settings.report_status)
+                await self._cycle.report(tick, self._participant, with_status=self._settings.report_status)
                 await self._follow()
             await self._cycle.report_queue()
         finally:
@@ -283,8 +282,10 @@ class Reporter(NetworkCounters):
             if self._config_file is not None and self._cycle.count % self._reload_every == 0:
                 self._from_file = await asyncio.to_thread(read_participant, self._config_file)
             settings = read_settings(self._participant(), self._keywords, generation=self._generation)
-        except SettingsError as error:
-            logger.warning("the reporter's settings stay as they were: %s", error)
+        except Exception as error:  # noqa: BLE001  # the program's own mapping: whatever it does, reporting goes on
+            level = logging.DEBUG if self._complaint == str(error) else logging.WARNING
+            self._complaint = str(error)
+            logger.log(level, "the reporter's settings stay as they were: %s", error)
             return
         # Names and addresses stay what they were at the start.
         self._settings = msgspec.structs.replace(
