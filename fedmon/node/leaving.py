@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import msgspec
@@ -10,6 +11,29 @@ from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.series import metric_name
 
 _MAX_REMEMBERED = 64
+_NUMBER_BYTES = 32
+MAX_SAMPLE_BYTES = 90_000
+"""What the series of one sample may take, so that it fits into a message whatever else that carries."""
+
+
+def fitting(batch: Batch, max_bytes: int) -> Batch:
+    """Return a batch of one sample with as many series as ``max_bytes`` of JSON are sure to hold, in their order.
+
+    What is left out stays in the recording; a sample has no other way out than one message.
+    """
+    columns: dict[str, list[float | None]] = {}
+    reasons: dict[str, str] = {}
+    size = 0
+    for key, column in batch.columns.items():
+        why = batch.reasons.get(key)
+        # Every character may need six bytes when it is escaped; names and reasons rarely have such.
+        size += len(json.dumps(key)) + _NUMBER_BYTES + (len(json.dumps(key)) + len(json.dumps(why)) + 2 if why else 0)
+        if size > max_bytes:
+            break
+        columns[key] = column
+        if why is not None:
+            reasons[key] = why
+    return msgspec.structs.replace(batch, columns=columns, reasons=reasons)
 
 
 class Leaving:

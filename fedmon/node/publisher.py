@@ -12,7 +12,7 @@ from fedmon.common.metrics.sample import Sample
 from fedmon.common.wire import codec
 from fedmon.common.wire.samples import as_message
 from fedmon.node.batch import MAX_AGE_S, OpenBatch
-from fedmon.node.leaving import Leaving
+from fedmon.node.leaving import MAX_SAMPLE_BYTES, Leaving, fitting
 
 logger = logging.getLogger(__name__)
 
@@ -157,12 +157,14 @@ class Publisher:
             self._dropped += len(batch.t)
 
     def _too_large(self, batch: Batch, error: InvalidMessageError) -> None:
-        if len(batch.t) == 1:
-            self._dropped += 1
-            logger.error("sample %d of stream %s dropped: %s; let fewer metrics leave", batch.seq, batch.stream, error)
+        if len(batch.t) > 1:
+            for half in batch.halves():
+                self._deliver(half)
             return
-        for half in batch.halves():
-            self._deliver(half)
+        part = fitting(self._leaving.of(batch) or batch, MAX_SAMPLE_BYTES)
+        left_out = len(batch.columns) - len(part.columns)
+        logger.error("a sample of stream %s goes without %d series: %s; let fewer leave", batch.stream, left_out, error)
+        self._deliver(part)
 
 
 class _Stream:

@@ -280,7 +280,7 @@ def test_a_batch_stays_below_its_size_with_many_series(series: int) -> None:
     ]
 
 
-def test_a_sample_that_no_message_can_hold_is_dropped_counted_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sample_that_no_message_can_hold_goes_with_the_series_that_fit(caplog: pytest.LogCaptureFixture) -> None:
     wire = Wire()
     stream = publisher(wire)
     huge: dict[str, float | None] = {f'host_disk_reads_total{{device="{number:0500d}"}}': 1.0 for number in range(300)}
@@ -289,9 +289,11 @@ def test_a_sample_that_no_message_can_hold_is_dropped_counted_and_named(caplog: 
     stream.publish("host", sample(1))
     stream.flush()
 
-    assert [batch.seq for batch in wire.batches] == [1]
-    assert stream.dropped == 1
-    assert "sample 0 of stream host dropped" in caplog.text
+    assert [batch.seq for batch in wire.batches] == [0, 1]
+    assert list(wire.batches[0].m) == list(huge)[: len(wire.batches[0].m)]
+    assert 100 < len(wire.batches[0].m) < 300
+    assert stream.dropped == 0
+    assert f"goes without {300 - len(wire.batches[0].m)} series" in caplog.text
 
 
 def test_reasons_that_would_not_fit_are_no_way_around_the_limit() -> None:

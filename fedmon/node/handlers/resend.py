@@ -10,11 +10,11 @@ import msgspec
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.envelope import Count, Reply, ShortText
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import Columns
 from fedmon.node.handlers.envelope import echo, error
+from fedmon.node.leaving import MAX_SAMPLE_BYTES, fitting
 from fedmon.node.recorder import Recorder
 from fedmon.node.services import Services
 
@@ -140,10 +140,10 @@ class _Page:
         if self.batches:
             self.next_seq = batch.seq
             return False
-        if len(text) <= MAX_PAYLOAD_BYTES - 4 * _FRAME_BYTES:
-            self._take(part, text)
-        else:
-            logger.error("sample %d of stream %s fits into no message: let fewer metrics leave", part.seq, part.stream)
+        if len(text) > MAX_SAMPLE_BYTES:
+            part = fitting(part, MAX_SAMPLE_BYTES)
+            text = _encode(Columns(seq=part.seq, t=part.t, mono=part.mono, m=part.columns, reasons=part.reasons))
+        self._take(part, text)
         self.next_seq = part.last_seq + 1
         return False
 
