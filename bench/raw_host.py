@@ -25,9 +25,9 @@ class RawHost:
     def __init__(self, disks: frozenset[bytes], interfaces: frozenset[bytes]) -> None:
         self._disks, self._interfaces = disks, interfaces
         self._files: dict[str, int] = {}
-        self._names = {
-            name: [f"disk_{column}_{name.decode()}" for column in DISK_COLUMNS] for name in disks
-        } | {name: [f"network_{column}_{name.decode()}" for column in NETWORK_COLUMNS] for name in interfaces}
+        self._names = {name: [f"disk_{column}_{name.decode()}" for column in DISK_COLUMNS] for name in disks} | {
+            name: [f"network_{column}_{name.decode()}" for column in NETWORK_COLUMNS] for name in interfaces
+        }
         self._modes = [f"cpu_{mode}" for mode in range(8)]
         self._loads = ["load1", "load5", "load15"]
         self._stalls = {

@@ -41,7 +41,7 @@ class DiskCollector:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._diskstats = ProcFile(proc / "diskstats")
-        self._listing = Listing(choose_disks, where=str(proc / "diskstats"))
+        self._listing = Listing(self._begins, choose_disks, where=str(proc / "diskstats"))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters of each disk that is there now."""
@@ -58,32 +58,17 @@ class DiskCollector:
             raise CollectorUnavailableError(Why.NOT_FOUND, reason or "no disk is listed")
 
     def _reading(self) -> Reading:
-        text = self._diskstats.read()
-        lines = [line.split(None, 3) for line in text.splitlines()]
-        if lines and len(lines[-1]) < 4:
-            lines.pop()  # cut off, perhaps in the middle of its name
-        try:
-            names = tuple([fields[2] for fields in lines])
-        except IndexError:
-            lines = [fields for fields in lines if len(fields) > 3]
-            names = tuple([fields[2] for fields in lines])
-        if text and not names:
-            raise garbled(self._diskstats.path, text)
         values: Values = {}
         reasons: Reasons = {}
-        chosen = self._listing.follow(names, values, reasons)
-        for fields in lines:
-            keys = chosen.get(fields[2])
-            if keys is None:
-                continue
+        for keys, row in self._listing.rows(self._diskstats.read(), values, reasons):
             try:
                 # One column more than is used: a number may be cut off unless another follows it.
-                columns = fields[3].split(None, _COLUMNS)
+                columns = row.split(None, _COLUMNS)
                 reads, read, writes, written, busy_ms = numbers = [int(columns[index]) for index in _USED]
                 if len(columns) <= _USED[-1] + 1 or min(numbers) < 0 or max(numbers) > MAX_NUMBER // SECTOR_BYTES:
                     raise ValueError(columns)
             except (ValueError, IndexError):
-                miss(values, reasons, keys, garbled(self._diskstats.path, b" ".join(fields)).reason)
+                miss(values, reasons, keys, garbled(self._diskstats.path, row).reason)
                 continue
             values[keys[0]] = reads
             values[keys[1]] = read * SECTOR_BYTES
@@ -91,6 +76,14 @@ class DiskCollector:
             values[keys[3]] = written * SECTOR_BYTES
             values[keys[4]] = busy_ms / 1000
         return Reading(values, reasons)
+
+    def _begins(self, text: bytes) -> dict[bytes, bytes]:
+        """Return the listed names; a line that is cut off in its name, or that is no line of the kernel's, has none."""
+        lines = [line.split(None, 3) for line in text.splitlines()]
+        names = [fields[2] for fields in lines if len(fields) > 3]
+        if text and not names:
+            raise garbled(self._diskstats.path, text)
+        return {name: b" " + name + b" " for name in names}
 
 
 def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:

@@ -10,28 +10,67 @@ Values = dict[str, float | None]
 Reasons = dict[str, str]
 Chosen = dict[bytes, tuple[str, ...]]
 
+LOOK_AGAIN_AFTER = 64
+"""A device that takes the place of one that is not reported, between two readings, is noticed after so many."""
+
 
 class Listing:
-    """Keeps the series of the devices of one file; ``choose`` maps the listed names to the series of those reported.
+    """Finds the lines of the reported devices in a file that has one line for each.
 
-    A device that is gone is told once: its series are None with a reason in one reading, and absent after it.
+    ``begins(text)`` maps each name that is listed to what its line begins with, up to its numbers; ``choose`` maps
+    names to the series of those that are reported. While the file has as many lines as before, and each known device
+    is in it, the others are not looked at. A device that is gone is told once: its series are None with a reason in
+    one reading, and absent after it.
     """
 
-    def __init__(self, choose: Callable[[tuple[bytes, ...]], Chosen], *, where: str) -> None:
-        self._choose, self._where = choose, where
+    def __init__(
+        self,
+        begins: Callable[[bytes], dict[bytes, bytes]],
+        choose: Callable[[tuple[bytes, ...]], Chosen],
+        *,
+        where: str,
+    ) -> None:
+        self._begins, self._choose, self._where = begins, choose, where
         self._names: tuple[bytes, ...] = ()
         self._series: Chosen = {}
+        self._known: list[tuple[bytes, tuple[str, ...]]] = []
+        self._lines = -1
+        self._left = 0
 
-    def follow(self, names: tuple[bytes, ...], values: Values, reasons: Reasons) -> Chosen:
-        """Take the names of a reading, and add to it what is said of devices that are gone; return all series."""
-        if names == self._names:
-            return self._series
-        before, self._names, self._series = self._series, names, self._choose(names)
-        for device, keys in before.items():
-            if device not in self._series:
-                gone = f"{Why.NOT_FOUND.value}: {device.decode(errors='replace')} is no longer listed in {self._where}"
-                miss(values, reasons, keys, gone)
-        return self._series
+    def rows(self, text: bytes, values: Values, reasons: Reasons) -> list[tuple[tuple[str, ...], bytes]]:
+        """Return the series of each device with the numbers of its line; add what is said of devices that are gone.
+
+        Raises CollectorUnavailableError when ``begins`` does.
+        """
+        self._left -= 1
+        if self._left > 0 and text.count(b"\n") == self._lines:
+            found = self._found(text)
+            if found is not None:
+                return found
+        begins = self._begins(text)
+        self._lines, self._left = text.count(b"\n"), LOOK_AGAIN_AFTER
+        if tuple(begins) != self._names:
+            before, self._names = self._series, tuple(begins)
+            self._series = self._choose(self._names)
+            for device, keys in before.items():
+                if device not in self._series:
+                    name = device.decode(errors="replace")
+                    miss(values, reasons, keys, f"{Why.NOT_FOUND.value}: {name} is no longer listed in {self._where}")
+        self._known = [(begins[name], keys) for name, keys in self._series.items()]
+        return self._found(text) or []
+
+    def _found(self, text: bytes) -> list[tuple[tuple[str, ...], bytes]] | None:
+        """Return what is known and listed; None when one of the known is not."""
+        found = []
+        position = 0
+        for begin, keys in self._known:
+            start = text.find(begin, position)
+            if start < 0:
+                return None
+            position = start + len(begin)
+            end = text.find(b"\n", position)
+            found.append((keys, text[position : end if end >= 0 else len(text)]))
+        return found
 
 
 class Given:

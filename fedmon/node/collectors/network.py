@@ -41,7 +41,7 @@ class NetworkCollector:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._dev = ProcFile(proc / "net" / "dev")
-        self._listing = Listing(choose_interfaces, where=str(proc / "net" / "dev"))
+        self._listing = Listing(self._begins, choose_interfaces, where=str(proc / "net" / "dev"))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters of each interface that is there now."""
@@ -58,30 +58,28 @@ class NetworkCollector:
             raise CollectorUnavailableError(Why.NOT_FOUND, reason or "no interface that leaves this host is listed")
 
     def _reading(self) -> Reading:
-        text = self._dev.read()
-        if b"|" not in text:
-            raise garbled(self._dev.path, text)
-        lines = [line.rpartition(b":") for line in text.splitlines()[2:]]
-        names = tuple([name.strip() for name, _, _ in lines])
         values: Values = {}
         reasons: Reasons = {}
-        chosen = self._listing.follow(names, values, reasons)
-        for name, (_, _, numbers) in zip(names, lines, strict=True):
-            keys = chosen.get(name)
-            if keys is None:
-                continue
+        for keys, row in self._listing.rows(self._dev.read(), values, reasons):
             try:
                 # One column more than is used: a number may be cut off unless another follows it.
-                columns = numbers.split(None, _USED + 1)
+                columns = row.split(None, _USED + 1)
                 del columns[_EACH_WAY:_SENT]
                 counted = list(map(int, columns[: 2 * _EACH_WAY]))
                 if len(columns) <= 2 * _EACH_WAY or min(counted) < 0 or max(counted) > MAX_NUMBER:
                     raise ValueError(columns)
             except ValueError:
-                miss(values, reasons, keys, garbled(self._dev.path, name + b":" + numbers).reason)
+                miss(values, reasons, keys, garbled(self._dev.path, row).reason)
                 continue
             values.update(zip(keys, counted, strict=True))
         return Reading(values, reasons)
+
+    def _begins(self, text: bytes) -> dict[bytes, bytes]:
+        """Return the listed names; the line of one begins behind the line before it, with the space for alignment."""
+        if b"|" not in text:
+            raise garbled(self._dev.path, text)
+        begins = [line.rpartition(b":")[0] for line in text.splitlines()[2:]]
+        return {begin.strip(): b"\n" + begin + b":" for begin in begins if begin}
 
 
 def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading
 from fedmon.node.collectors.listing import Reasons, Values, miss
 from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
+from fedmon.node.collectors.sysfs import garbled
 
 SECONDS = "host_pressure_seconds_total"
 RATIO = "host_pressure_ratio"
@@ -18,8 +18,8 @@ METRICS = (SECONDS, RATIO)
 RESOURCES = ("cpu", "memory", "io")
 STALLED = ("some", "full")
 _MICRO = 1_000_000
-_MAX_PERCENT = 101.0
-_SHARES = rb"avg10=(\d+\.\d+) avg60=[\d.]+ avg300=[\d.]+ total=(\d+)\n"
+_PER_HUNDREDTH_OF_A_PERCENT = 10_000
+_SHARES = rb"avg10=(\d{1,3})\.(\d\d) avg60=[\d.]+ avg300=[\d.]+ total=(\d{1,20})\n"
 _LINES = re.compile(rb"some " + _SHARES + rb"(?:full " + _SHARES + rb")?")
 
 
@@ -36,10 +36,7 @@ class PressureCollector:
         self._files = [
             (
                 ProcFile(proc / "pressure" / resource, size_bytes=512),
-                {
-                    stalled.encode(): tuple(series(metric, resource=resource, stalled=stalled) for metric in METRICS)
-                    for stalled in STALLED
-                },
+                tuple(series(metric, resource=resource, stalled=stalled) for stalled in STALLED for metric in METRICS),
             )
             for resource in RESOURCES
         ]
@@ -53,18 +50,12 @@ class PressureCollector:
         values: Values = {}
         reasons: Reasons = {}
         problem: CollectorUnavailableError | None = None
-        for file, keys_of in self._files:
+        for file, keys in self._files:
             try:
-                lines = pressures(file.head(), where=file.path)
+                _read(file, keys, values)
             except CollectorUnavailableError as error:
                 problem = error
-                keys = [key for pair in keys_of.values() for key in pair]
                 miss(values, reasons, keys if self._given or not error.is_lack else (), error.reason)
-                continue
-            for stalled, seconds, ratio in lines:
-                pair = keys_of.get(stalled)
-                if pair is not None:
-                    values[pair[0]], values[pair[1]] = seconds, ratio
         if problem is None or len(reasons) < len(values):
             self._given = True
         elif self._given or not problem.is_lack:
@@ -75,33 +66,35 @@ class PressureCollector:
         """Say which resources the kernel accounts for."""
         report: dict[str, str | None] = {}
         problems = []
-        for file, keys_of in self._files:
+        for file, keys in self._files:
             try:
-                pressures(file.head(), where=file.path)
+                _read(file, keys, {})
             except CollectorUnavailableError as error:
                 problems.append(error.reason)
-                report.update(dict.fromkeys((key for pair in keys_of.values() for key in pair), error.reason))
+                report.update(dict.fromkeys(keys, error.reason))
         if len(problems) == len(self._files):
             return dict.fromkeys(METRICS, problems[0])
         return dict.fromkeys(METRICS, None) | report
 
 
-def pressures(text: bytes, *, where: Path) -> list[tuple[bytes, float, float]]:
-    """Return ``some`` or ``full``, the stalled seconds, and the share of the last 10 s, of each line.
+def _read(file: ProcFile, keys: tuple[str, ...], values: Values) -> None:
+    """Read one resource: its stalled seconds and the share of the last 10 s, for ``some`` and ``full``.
 
-    Raises CollectorUnavailableError when a line is not one of the kernel's, or is cut off.
+    Raises CollectorUnavailableError when the lines are not the kernel's, or are cut off.
     """
+    text = file.head()
     match = _LINES.fullmatch(text)
     if match is None:
-        raise garbled(where, text)
-    some_ten, some_total, full_ten, full_total = match.groups()
-    found = []
-    for stalled, ten, total in ((b"some", some_ten, some_total), (b"full", full_ten, full_total)):
-        if ten is None:
-            continue
-        percent, micro = float(ten), int(total)
-        # The kernel rounds the share, and it may be a little above 100 %.
-        if percent > _MAX_PERCENT or micro > MAX_NUMBER:
-            raise garbled(where, text)
-        found.append((stalled, micro / _MICRO, round(min(percent, 100.0) / 100, 6)))
-    return found
+        raise garbled(file.path, text)
+    some, some_rest, some_total, full, full_rest, full_total = match.groups()
+    values[keys[0]] = int(some_total) / _MICRO
+    values[keys[1]] = _ratio(some + some_rest)
+    if full is not None:
+        values[keys[2]] = int(full_total) / _MICRO
+        values[keys[3]] = _ratio(full + full_rest)
+
+
+def _ratio(digits: bytes) -> float:
+    """Return a share of so many hundredths of a percent; the kernel rounds, and may tell a little above 100 %."""
+    ratio = int(digits) / _PER_HUNDREDTH_OF_A_PERCENT
+    return ratio if ratio < 1 else 1.0

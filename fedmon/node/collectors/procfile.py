@@ -35,7 +35,7 @@ class ProcFile:
         Raises CollectorUnavailableError when the file cannot be read.
         """
         try:
-            return os.pread(self._descriptor(), self._size, 0)
+            return os.pread(self._descriptor() if self._fd is None else self._fd, self._size, 0)
         except OSError as error:
             raise self._unavailable(error) from None
 
