@@ -1,0 +1,226 @@
+"""Whatever fails in between, nothing that a node measured is lost, doubled or out of order: real broker, real nodes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.clock import Deadline
+from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
+from fedmon.common.store.recording import Recording
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.monitor import LiveSample, Watch
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+Number = tuple[int, int]
+
+
+class Heard:
+    """What an ordered and a live watch of one researcher got of the stream ``host``."""
+
+    def __init__(self, federation: Federation, *, interval_s: float) -> None:
+        self.ordered: list[Number] = []
+        self.live: list[Number] = []
+        self.watches: list[Watch] = [
+            federation.monitor(self._keeper(self.ordered), interval_s=interval_s, ordered=True),
+            federation.monitor(self._keeper(self.live), interval_s=interval_s),
+        ]
+
+    @staticmethod
+    def _keeper(numbers: list[Number]) -> Callable[[LiveSample], None]:
+        def keep(sample: LiveSample) -> None:
+            if sample.stream == "host":
+                numbers.append((sample.boot, sample.seq))
+
+        return keep
+
+    def wait(self, number: int) -> None:
+        """Wait until the ordered watch has so many samples."""
+        wait_until(lambda: len(self.ordered) > number, 60, what=f"{number} samples in order")
+
+    def check(self) -> None:
+        """Assert that nothing is lost, doubled or out of order."""
+        assert [watch.lost for watch in self.watches] == [0, 0]
+        assert whole(self.ordered)
+        assert whole(sorted(self.live))
+        assert len(set(self.live)) == len(self.live)
+
+
+def whole(numbers: Sequence[Number]) -> bool:
+    """Tell whether numbers rise by one in each boot, and each later boot begins with 0."""
+    pairs = itertools.pairwise(numbers)
+    return bool(numbers) and all(
+        (after[0] == before[0] and after[1] == before[1] + 1) or (after[0] > before[0] and after[1] == 0)
+        for before, after in pairs
+    )
+
+
+def stored(path: Path) -> list[Number]:
+    """Return the numbers that a store holds of the stream ``host``, in its order."""
+    with Recording(path, read_only=True) as recording:
+        return [
+            (batch.boot, seq) for batch in recording.read(stream="host") for seq in range(batch.seq, batch.last_seq + 1)
+        ]
+
+
+def told(lines: Path) -> dict[str, Any]:
+    """Return the newest whole line of `fedmon record --json`."""
+    whole_lines = lines.read_text().split("\n")[:-1]
+    return dict(json.loads(whole_lines[-1])) if whole_lines else {}
+
+
+def pause(seconds: float) -> None:
+    """Let an outage last."""
+    deadline = Deadline(seconds)
+    wait_until(deadline.passed, seconds + 5)
+
+
+def researcher(broker: Broker, folder: Path, name: str) -> Federation:
+    return Federation(settings=ResearcherSettings(id=name, broker=broker.settings, folder=folder / name))
+
+
+def node_folder(folder: Path, url: str, interval_s: float) -> Path:
+    metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
+    return write_node_folder(folder / "ward", node_id="ward", url=url, metrics=metrics)
+
+
+def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: float) -> None:
+    """Stop the broker for a time, and begin a second record afterwards."""
+    with (
+        NodeProcess(node_folder(folder, broker.url, interval_s)),
+        researcher(broker, folder, "anna") as anna,
+        researcher(broker, folder, "bert") as bert,
+    ):
+        heard = Heard(anna, interval_s=interval_s)
+        with anna.record(folder / "anna.fedmon", interval_s=interval_s) as record:
+            wait_until(lambda: len(heard.ordered) >= 5, 20, what="the first samples")
+
+            broker.stop()
+            pause(outage_s)
+            before = len(heard.ordered)
+            broker.start()
+
+            missed = int(outage_s / interval_s)
+            wait_until(lambda: len(heard.ordered) > before + missed and heard.live[-1] > heard.ordered[before], 60)
+            with bert.record(folder / "bert.fedmon", interval_s=interval_s) as late:
+                wait_until(lambda: late.counts.stored >= len(heard.ordered), 60, what="the second store")
+                at_end = heard.ordered[-1]
+                wait_until(lambda: at_end in stored(folder / "anna.fedmon")[-200:], 20)
+                wait_until(lambda: at_end in stored(folder / "bert.fedmon")[-200:], 20)
+            counts, late_counts = record.counts, late.counts
+
+    heard.check()
+    assert all(watch.refilled > 0 for watch in heard.watches)
+    ours, theirs = stored(folder / "anna.fedmon"), stored(folder / "bert.fedmon")
+    assert whole(ours)
+    assert whole(theirs)
+    assert ours[0] == theirs[0]
+    assert (counts.lost, late_counts.lost) == (0, 0)
+
+
+def test_an_outage_of_the_broker_loses_doubles_and_reorders_nothing_for_two_researchers(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    broker_outage(mosquitto, tmp_path, outage_s=2.5, interval_s=0.2)
+
+
+@pytest.mark.soak
+def test_an_outage_of_the_broker_of_ten_minutes_at_1_hz_loses_nothing(mosquitto: Broker, tmp_path: Path) -> None:
+    broker_outage(mosquitto, tmp_path, outage_s=600.0, interval_s=1.0)
+
+
+def link_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: float) -> None:
+    """Cut the link of the node for a time, and then that of the researcher."""
+    with Proxy(broker.port) as far, Proxy(broker.port) as near:
+        place = BrokerSettings(hosts=(Host(host="127.0.0.1", port=near.port),))
+        settings = ResearcherSettings(id="anna", broker=place, folder=folder / "anna")
+        with (
+            NodeProcess(node_folder(folder, f"mqtt://127.0.0.1:{far.port}", interval_s)),
+            Federation(settings=settings) as anna,
+        ):
+            heard = Heard(anna, interval_s=interval_s)
+            with anna.record(folder / "anna.fedmon", interval_s=interval_s) as record:
+                wait_until(lambda: len(heard.ordered) >= 5, 20, what="the first samples")
+                for link in (far, near):
+                    before = len(heard.ordered)
+                    link.cut()
+                    pause(outage_s)
+                    link.heal()
+                    wanted = before + int(outage_s / interval_s)
+                    heard.wait(wanted)
+                at_end = heard.ordered[-1]
+                wait_until(lambda: at_end in stored(folder / "anna.fedmon"), 20)
+                counts = record.counts
+
+    heard.check()
+    assert whole(stored(folder / "anna.fedmon"))
+    assert counts.lost == 0
+
+
+def test_a_cut_link_of_the_node_or_the_researcher_loses_nothing(mosquitto: Broker, tmp_path: Path) -> None:
+    link_outage(mosquitto, tmp_path, outage_s=1.0, interval_s=0.2)
+
+
+@pytest.mark.soak
+def test_links_that_are_cut_for_ten_minutes_at_1_hz_lose_nothing(mosquitto: Broker, tmp_path: Path) -> None:
+    link_outage(mosquitto, tmp_path, outage_s=600.0, interval_s=1.0)
+
+
+def test_a_node_killed_and_started_again_loses_no_more_than_its_open_batch(mosquitto: Broker, tmp_path: Path) -> None:
+    with (
+        NodeProcess(node_folder(tmp_path, mosquitto.url, 0.2)) as node,
+        researcher(mosquitto, tmp_path, "anna") as anna,
+    ):
+        heard = Heard(anna, interval_s=0.2)
+        with anna.record(tmp_path / "anna.fedmon", interval_s=0.2) as record:
+            wait_until(lambda: len(heard.live) >= 8, 20, what="the first samples")
+            node.kill()
+            old = heard.live[-1]
+            node.start()
+
+            wait_until(lambda: len(heard.ordered) > 5 and heard.ordered[-1][0] > old[0], 20, what="the new process")
+            at_end = heard.ordered[-1]
+            wait_until(lambda: at_end in stored(tmp_path / "anna.fedmon"), 20)
+            counts = record.counts
+
+    heard.check()
+    numbers = stored(tmp_path / "anna.fedmon")
+    assert whole(numbers)
+    assert old in numbers
+    assert counts.lost == 0
+
+
+def test_a_researcher_killed_and_started_again_goes_on_in_its_store(mosquitto: Broker, tmp_path: Path) -> None:
+    path = tmp_path / "store.fedmon"
+    words = ["record", str(path), "--broker", mosquitto.url, "--researcher", "anna", "--interval", "0.2", "--json"]
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "anna"))
+    lines = tmp_path / "lines"
+
+    def started() -> subprocess.Popen[bytes]:
+        with lines.open("wb") as output:
+            return subprocess.Popen([sys.executable, "-m", "fedmon", *words], env=environ, stdout=output)
+
+    with NodeProcess(node_folder(tmp_path, mosquitto.url, 0.2)):
+        first = started()
+        wait_until(lambda: told(lines).get("stored", 0) >= 5, 20, what="the first samples")
+        first.kill()
+        first.wait(10)
+        killed_at = stored(path)[-1]
+        pause(1.0)
+        second = started()
+        wait_until(lambda: stored(path)[-1][1] > killed_at[1] + 6, 20, what="more samples")
+        second.terminate()
+        assert second.wait(15) == 0
+
+    assert (told(lines)["ended"], told(lines)["lost"]) == (True, 0)
+    assert whole(stored(path))

@@ -1,0 +1,86 @@
+"""A link that a test can cut and heal: a TCP proxy on the loopback address."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Passes bytes to a port until it is cut; then every connection ends, new ones at once. A context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._lock = threading.Lock()
+        self._is_cut = False
+        self._ends: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept, name="proxy")]
+
+    @property
+    def port(self) -> int:
+        """The port to connect to."""
+        return int(self._listener.getsockname()[1])
+
+    def cut(self) -> None:
+        """End every connection, without a word of either side, and let no new one live."""
+        with self._lock:
+            self._is_cut = True
+            for end in self._ends:
+                _end(end)
+
+    def heal(self) -> None:
+        """Let connections through again."""
+        with self._lock:
+            self._is_cut = False
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        _end(self._listener)
+        self.cut()
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            with self._lock:
+                self._ends |= {near, far}
+                if self._is_cut:
+                    _end(near)
+            for source, sink in ((near, far), (far, near)):
+                pump = threading.Thread(target=self._pump, args=(source, sink), name="proxy-pump")
+                self._threads.append(pump)
+                pump.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        _end(sink)
+        with self._lock:
+            self._ends.discard(source)
+        source.close()
+
+
+def _end(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
