@@ -64,5 +64,5 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
         status = OutcomeStatus.TOO_OLD
         reason = f"it speaks the wire {OTHER_WIRE!r} and we do not; set `wire` alike on both sides"
     elif ONLY_TELLS in node.capabilities:
-        reason = "it is a reporter: it tells what it measures and answers nobody"
+        reason = "it is a reporter: it tells what it measures, and answers ping and monitor alone"
     return Outcome(node_id=node_id, status=status, reason=reason)

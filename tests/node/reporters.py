@@ -148,7 +148,9 @@ def one_by_one(
 ) -> Cycle:
     """Report ticks that lie one second apart, without any thread; returns the cycle."""
     settings = read_settings(participant(), {}, generation=generation)
-    outlets = Outlets(settings, broker=None, boot=1, streams=[], http_timeout_s=1.0, backlog=1, seed=None)
+    outlets = Outlets(
+        settings, broker=None, boot=1, streams=[], capabilities=dict, http_timeout_s=1.0, backlog=1, seed=None
+    )
     cycle = Cycle(
         outlets, Sinks(lambda: None, sinks), node_id="n", generation=generation, traffic=Traffic(), manager=lambda: cm
     )

@@ -65,7 +65,9 @@ def test_samples_values_presence_and_the_end_reach_the_broker(mosquitto: Broker)
     assert presences[0]["capabilities"] == ["reporter"]
 
 
-def test_a_researcher_sees_a_reporter_and_waits_for_no_answer_of_it(mosquitto: Broker, tmp_path: Path) -> None:
+def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing_else(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
     samples: list[LiveSample] = []
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
 
@@ -74,13 +76,18 @@ def test_a_researcher_sees_a_reporter_and_waits_for_no_answer_of_it(mosquitto: B
         await ours.start()
         with Federation(settings=settings) as federation:
             await asyncio.to_thread(wait_until, lambda: "node-3" in federation.nodes(), what="the reporter")
+            record = await asyncio.to_thread(federation.record, tmp_path / "store.sqlite")
             with federation.monitor(samples.append, ordered=True):
                 await until(lambda: {"host"} < {sample.stream for sample in samples})
+            await until(lambda: record.counts.stored > 0)
+            await asyncio.to_thread(record.stop)
             expected = federation.parts.roster.expected(Instant(mono=time.monotonic(), utc=utc_now()))
-            named = await asyncio.to_thread(federation.ping, nodes=["node-3"], timeout_s=0.2)
+            pinged = await asyncio.to_thread(federation.ping, nodes=["node-3"])
+            listed = await asyncio.to_thread(federation.datasets, nodes=["node-3"])
         await ours.stop()
         assert expected == set()
-        assert "answers nobody" in named["node-3"].reason
+        assert pinged["node-3"].ok
+        assert "this is a reporter" in listed["node-3"].reason
 
     run(steps())
     job = next(sample for sample in samples if sample.stream.startswith("job-"))

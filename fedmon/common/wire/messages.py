@@ -251,7 +251,7 @@ OTHER_WIRE = "fedbiomed4"
 """Among the capabilities of a node's presence: it answers on the wire of Fed-BioMed 4.4 and not on this one."""
 
 ONLY_TELLS = "reporter"
-"""Among the capabilities of a presence: this party tells what it measures, and answers nobody."""
+"""Among the capabilities of a presence: this party answers ping and monitor, and nothing else is waited for."""
 
 AnyReply = (
     Pong

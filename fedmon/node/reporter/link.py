@@ -14,7 +14,9 @@ from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, LogRecord, Presence
 from fedmon.common.wire.transport import Link, Transport, Will
 from fedmon.node.publisher import HOST_STREAM
+from fedmon.node.reporter.answers import Answers, Capabilities
 from fedmon.node.user_values import STREAM
+from fedmon.node.worker import Worker
 
 BACKLOG = 600
 """Batches that wait for the broker: 100 minutes of ten samples each at 1 Hz."""
@@ -38,11 +40,18 @@ class BrokerLink:
         node_id: str,
         boot: int,
         streams: list[str],
+        interval_s: float = 1.0,
+        capabilities: Capabilities = dict,
         connections: int = 0,
         backlog: int = BACKLOG,
     ) -> None:
         self._node_id, self._boot, self.connections = node_id, boot, connections
         self._streams = [HOST_STREAM, *streams, STREAM]
+        self._answers = Answers(
+            node_id=node_id, boot=boot, streams=self._streams, interval_s=interval_s, capabilities=capabilities
+        )
+        self._worker = Worker("fedmon-reporter", lambda: None)
+        self._worker.every(CORRECT_S, self.keep)
         self._topic = topics.status(node_id)
         self._lock = threading.RLock()
         self._backlog, self._limit = collections.deque[bytes](), backlog
@@ -55,7 +64,7 @@ class BrokerLink:
         self._transport = Transport(
             broker,
             client_id=node_id,
-            subscriptions=[(self._topic, 0)],
+            subscriptions=[(self._topic, 0), (topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)],
             on_message=self._on_message,
             on_link=self._on_link,
             will=self._will,
@@ -63,6 +72,7 @@ class BrokerLink:
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
+        self._worker.start()
         self._transport.start()
 
     @property
@@ -103,7 +113,7 @@ class BrokerLink:
         record = LogRecord(
             node_id=self._node_id, boot=self._boot, time=utc_now(), level="INFO", logger="fedmon.reporter", msg=reason
         )
-        self._transport.publish(topics.log(self._node_id), codec.encode(record), qos=1)
+        self._transport.publish(topics.log(self._node_id), codec.encode(record))
 
     def wait_held(self, timeout_s: float, *, given_up: threading.Event) -> bool:
         """Return whether the broker showed us that it holds our present state; meanwhile it is told again."""
@@ -124,6 +134,7 @@ class BrokerLink:
             self._presence = None
         reason = self._state[1] or "stopped"
         self._transport.stop(timeout_s, farewell=self._as_will("offline", reason))
+        self._worker.stop(timeout_s)
 
     def _holds_state(self) -> bool:
         try:
@@ -159,6 +170,11 @@ class BrokerLink:
         while self._backlog and self._transport.is_connected and self._transport.publish(topic, self._backlog[0]):
             self._backlog.popleft()
 
+    def _answer(self, topic: str, payload: bytes) -> None:
+        answer = self._answers.to(topic, payload)
+        if answer is not None:
+            self._transport.publish(answer.topic, answer.payload, qos=1)
+
     # --- on the connection's threads: they put and return ------------------------------------------------------------
 
     def _will(self) -> Will:
@@ -171,7 +187,10 @@ class BrokerLink:
             with self._lock:
                 self._send_backlog()
 
-    def _on_message(self, _topic: str, payload: bytes, _retained: bool) -> None:  # noqa: FBT001  # the transport's shape
-        with self._seen:
-            self._on_broker = payload
-            self._seen.notify_all()
+    def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
+        if topic == self._topic:
+            with self._seen:
+                self._on_broker = payload
+                self._seen.notify_all()
+        elif not retained and len(payload) <= codec.MAX_PAYLOAD_BYTES:
+            self._worker.offer(lambda: self._answer(topic, payload), size_bytes=len(payload))

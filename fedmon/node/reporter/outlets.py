@@ -16,6 +16,7 @@ from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import series
 from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.node.publisher import Publisher
+from fedmon.node.reporter.answers import Capabilities
 from fedmon.node.reporter.controller import Controller, ControllerCounts
 from fedmon.node.reporter.settings import ReporterSettings
 from fedmon.node.reporter.status import status_body
@@ -43,13 +44,14 @@ class Outlets:
         broker: str | BrokerSettings | None,
         boot: int,
         streams: list[str],
+        capabilities: Capabilities,
         http_timeout_s: float,
         backlog: int,
         seed: int | None,
     ) -> None:
         self._settings, self._boot, self._streams = settings, boot, streams
         self._broker = broker_from_url(broker) if isinstance(broker, str) else broker
-        self._connections = 0
+        self._connections, self._capabilities = 0, capabilities
         self._link: BrokerLink | None = None
         self._statuses = 0
         self._publisher: Publisher | None = None
@@ -85,6 +87,8 @@ class Outlets:
                 node_id=self._settings.node_id,
                 boot=self._boot,
                 streams=self._streams,
+                interval_s=self._settings.report_frequency,
+                capabilities=self._capabilities,
                 connections=self._connections,
             )
             self._link.start()
@@ -127,11 +131,9 @@ class Outlets:
             self._controller.status(self._status_body(participant, t))
 
     def cycle_done(self) -> None:
-        """Send what this cycle gathered, and keep the presence true."""
+        """Send what this cycle gathered."""
         if self._publisher is not None:
             self._publisher.flush()
-        if self._link is not None:
-            self._link.keep()
 
     async def finish(self, participant: Mapping[str, Any], timeout_s: float) -> bool:
         """Tell that the scenario is over until somebody confirms it; False when nobody did in time.

@@ -35,8 +35,6 @@ JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
 FINISHED_WITHIN_S = 10.0
 """How long the end of a scenario is told again until somebody confirms it."""
-_FIRST_SHARE_S = 0.1
-"""Shares of CPU time need two readings this far apart: ten ticks of the kernel's clock."""
 
 
 class Reporter(NetworkCounters):
@@ -103,6 +101,7 @@ class Reporter(NetworkCounters):
             broker=broker,
             boot=time.time_ns() // 1_000_000,
             streams=[self._job] if streams is None else [name for name in streams if name != "host"],
+            capabilities=lambda: self._measured.sampler.capabilities() if self._measured is not None else {},
             http_timeout_s=http_timeout_s,
             backlog=backlog,
             seed=seed,
@@ -255,16 +254,16 @@ class Reporter(NetworkCounters):
 
     async def _prime(self, grace_time_s: float = 0.0) -> Measured:
         """Read everything once, so that the first report has shares of CPU time, and wait for the grace time."""
-        streams, wait_s = self._streams, grace_time_s
-        if streams is None:
-            streams, wait_s = await asyncio.to_thread(reporter_streams, self._job), max(grace_time_s, _FIRST_SHARE_S)
+        streams = self._streams
+        if streams is None:  # shares of CPU time need two readings that lie some ticks of the kernel's clock apart
+            streams, grace_time_s = await asyncio.to_thread(reporter_streams, self._job), max(grace_time_s, 0.1)
         measured = self._measured = Measured(streams, interval_s=self.period_s, publish=self._outlets.publish)
         await asyncio.to_thread(measured.prime)
         if measured.first is not None:
             self._cycle.prepare(measured.first)
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), wait_s)
+                await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
         except asyncio.CancelledError:
             self._measured = None
             measured.stop()
