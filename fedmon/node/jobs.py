@@ -16,7 +16,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import UNIFIED
-from fedmon.node.collectors.job.making import JobMaker, Watching
+from fedmon.node.collectors.job.making import TREE, JobMaker, Watching
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job; times are RFC 3339 in UTC, ``cpu_seconds`` as of the last reading.
 
     ``ended`` and ``reason`` tell of one that is watched no longer. ``methods`` says where CPU time, members, peak and
-    swap come from.
+    swap come from, and how orphans are known.
     """
 
     job_id: str
@@ -113,10 +113,12 @@ class JobWatches:
                 self._refuse_shared(job_id, watching)
             except ConflictError:
                 watching.watched.close()
+                self._rest()
                 raise
             job = _Job(job_id, name, list(pids), watching)
             self._jobs = {**self._jobs, job_id: job}
             self._add_stream(job.stream, watching.collectors)
+            self._rest()
         return job.record()
 
     def remove(self, job_id: str) -> JobRecord:
@@ -169,7 +171,13 @@ class JobWatches:
         self._remove_stream(job.stream)
         record = msgspec.structs.replace(job.record(), ended=_now(), reason=reason)
         self._ended.append(record)
+        self._rest()
         return record
+
+    def _rest(self) -> None:
+        """Look for new processes no longer, when every job that is left has its members from a cgroup."""
+        if all(job.watching.methods["members"] != TREE for job in self._jobs.values()):
+            self._maker.rest()
 
     def _refuse_shared(self, job_id: str, watching: Watching) -> None:
         mine = set(watching.watched.tree.pids)

@@ -35,12 +35,31 @@ class ProcTree:
         io: int | str | None = None,
         flags: int = 0,
         environ: bytes = b"",
+        group: int | None = None,
+        session: int | None = None,
         hwm_kb: int = 0,
     ) -> None:
         """Write a process; ``used`` and ``reaped`` are user and system ticks, ``io`` the number of bytes written."""
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
-        numbers = [parent, pid, pid, 0, -1, flags, faults, reaped_faults, 0, 0, *used, *reaped, 20, 0, threads, 0]
+        numbers = [
+            parent,
+            group or pid,
+            session or pid,
+            0,
+            -1,
+            flags,
+            faults,
+            reaped_faults,
+            0,
+            0,
+            *used,
+            *reaped,
+            20,
+            0,
+            threads,
+            0,
+        ]
         tail = [start, vsize, pages, *[0] * 28]
         (folder / "stat").write_text(f"{pid} ({name}) {state} {' '.join(map(str, numbers + tail))}\n")
         if io is not None:

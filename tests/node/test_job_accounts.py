@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,10 +185,51 @@ def test_the_peak_of_one_process_is_the_least_that_the_job_had(proc: ProcTree) -
     assert watch.tick().values["job_memory_peak_bytes"] == 8_000 * 1024
 
 
+@pytest.mark.parametrize(
+    ("wish", "is_known"),
+    [
+        ({"session": 10}, True),
+        ({"group": 10, "session": 5}, True),
+        ({"group": 10, "session": 5, "parent": 7}, False),  # the rest of the pipeline that a shell began with the job
+        ({"group": 5, "session": 5}, False),
+        ({"environ": b"A=1\0FEDMON_JOB_ID=a\0"}, True),
+        ({"environ": b"FEDMON_JOB_ID=ab\0"}, False),
+        ({"parent": 11}, True),
+        ({"parent": 11, "flags": 0x0020_0000}, False),
+    ],
+    ids=["session", "group", "pipeline", "stranger", "variable", "another variable", "child", "kernel thread"],
+)
+def test_an_orphan_is_known_by_a_sign_of_the_job(proc: ProcTree, wish: dict[str, Any], is_known: bool) -> None:
+    proc.put(10, parent=7, environ=b"FEDMON_JOB_ID=a\0")
+    proc.put(11, parent=10, group=10, session=10)
+    watch = watched(proc, 10)
+    watch.tick()
+    proc.put(90, **{"parent": 1, **wish})
+
+    watch.tick()
+
+    assert (90 in watch.watches.pids()["a"]) is is_known
+    assert watch.watches.records()[0].methods["orphans"] == "signs"
+
+
+def test_signs_outlast_the_process_that_made_them_while_others_bear_them(proc: ProcTree) -> None:
+    proc.put(10)
+    proc.put(11, parent=10, group=10, session=10)
+    watch = watched(proc, 10)
+    watch.tick()
+    proc.take(10)
+    proc.put(90, parent=1, group=10, session=10)
+
+    watch.tick()
+
+    assert set(watch.watches.pids()["a"]) == {11, 90}
+
+
 def test_a_variable_makes_nobody_the_jobs_where_no_root_has_it(proc: ProcTree) -> None:
     proc.put(10)
     proc.put(90, parent=1, environ=b"FEDMON_JOB_ID=a\0")
     watch = watched(proc, 10)
+
     watch.tick()
 
     assert set(watch.watches.pids()["a"]) == {10}

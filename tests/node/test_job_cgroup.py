@@ -83,7 +83,7 @@ def test_the_controllers_of_version_1_are_read_where_those_are_mounted() -> None
         assert reading.values["job_memory_oom_kills_total"] == 0
         assert reading.values["job_memory_swap_bytes"] == 0
         assert {key for key in reading.values if key.startswith("job_method_info")} == {
-            f'job_method_info{{of="{of}",method="cgroup-v1"}}' for of in ("cpu", "members", "peak", "swap")
+            f'job_method_info{{of="{of}",method="cgroup-v1"}}' for of in ("cpu", "members", "orphans", "peak", "swap")
         }
 
 
@@ -251,6 +251,7 @@ def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:
     assert watch.watches.records()[0].methods == {
         "cpu": "cgroup-v2",
         "members": "cgroup-v2",
+        "orphans": "cgroup-v2",
         "peak": "tree",
         "swap": "tree",
     }

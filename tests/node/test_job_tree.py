@@ -131,6 +131,21 @@ def test_an_orphan_that_was_seen_stays_with_the_job() -> None:
         assert set(watch.watches.pids()["a"]) == {program.pid, chain[1]}
 
 
+def test_an_orphan_without_any_sign_is_known_where_the_kernel_tells_who_forked_it() -> None:
+    with Program() as program, Program() as stranger, Watch() as watch:
+        watch.add(program.pid)
+        require(watch.watches.records()[0].methods["orphans"] == "fork-events", "births are not told here")
+        watch.tick()
+        others = [int(stranger.tell("daemon 0")), int(stranger.tell("orphan 0"))]
+        orphans = [int(program.tell("daemon 0.05")), int(program.tell("orphan 0"))]
+
+        reading = watch.tick()
+
+        assert set(watch.watches.pids()["a"]) == {program.pid, *orphans}
+        assert not set(others) & set(watch.watches.pids()["a"])
+        assert cpu_s(reading.values) >= 0.05
+
+
 def test_an_orphan_that_nobody_saw_born_is_known_by_the_session_that_the_job_began() -> None:
     with Program(session=True) as program, Watch() as watch:
         watch.add(program.pid)

@@ -19,7 +19,8 @@ ROWS: list[Metric] = [
         Unit.NONE,
         {
             "job_method_info": "Always 1; `method` says where `of` (cpu, members, peak, swap) comes from: `tree` (its"
-            " processes), `cgroup-v2` or `cgroup-v1`."
+            " processes), `cgroup-v2` or `cgroup-v1`; and how orphans are known: by the kernel's `fork-events`, or only"
+            " by `signs` (session, group, environment)."
         },
         labels=("of", "method"),
     ),

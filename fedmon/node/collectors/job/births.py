@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, why
+from fedmon.node.collectors.job.fork_events import ForkEvents
 from fedmon.node.collectors.job.process import Birth, birth_of, read_file
 from fedmon.node.collectors.procfile import ProcFile
 
@@ -35,6 +36,7 @@ class Births:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = os.fsencode(proc)
         self._loadavg = ProcFile(proc / "loadavg", size_bytes=128)
+        self._events = ForkEvents()
         self._is_ours = _shows_us(proc)
         self._last: int | None = None
         self._known: set[int] = set()
@@ -55,7 +57,12 @@ class Births:
         too old or not known. Raises CollectorUnavailableError when processes cannot be listed.
         """
         with self._lock:
+            if self._last is None and self._is_ours:
+                self._events.open()
             found = self._look(mono)
+            if found and self._events.is_open:
+                self._events.look()
+                found = [birth._replace(ancestors=self._ancestors(birth.pid)) for birth in found]
             self._kept.extend(found)
             self._position += len(found)
             missing = None if position is None else self._position - position
@@ -63,9 +70,17 @@ class Births:
                 return None, self._position
             return list(itertools.islice(self._kept, len(self._kept) - missing, None)), self._position
 
-    def close(self) -> None:
-        """Close the file."""
-        self._loadavg.close()
+    @property
+    def hears_forks(self) -> bool:
+        """Tell whether the kernel says who forked whom."""
+        return self._events.is_open
+
+    def rest(self) -> None:
+        """Close everything while nobody looks; the next look begins anew."""
+        with self._lock:
+            self._loadavg.close()
+            self._events.close()
+            self._last = None
 
     def _look(self, mono: float) -> list[Birth]:
         if not self._is_ours:
@@ -91,6 +106,13 @@ class Births:
         self._again = [pid for pid in range(max(1, last - _YOUNGEST + 1), last + 1) if pid not in self._known]
         # In the order in which the numbers were given, which goes on from the smallest after the largest.
         return self._read(sorted(new, key=lambda pid: (pid <= last, pid) if gap < 0 else (False, pid)))
+
+    def _ancestors(self, pid: int) -> tuple[int, ...]:
+        found: list[int] = []
+        while (parent := self._events.parents.get(pid)) is not None and parent not in found:
+            found.append(parent)
+            pid = parent
+        return tuple(found)
 
     def _listing(self) -> list[int]:
         try:

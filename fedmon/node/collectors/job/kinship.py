@@ -15,6 +15,7 @@ class Kinship:
     Of the job is a process
 
     - whose parent is of the job, or
+    - whom a process of the job forked, or one that such a process forked (see ForkEvents), or
     - whose session was begun by a process of the job: a session is entered by being born into it alone, or
     - whose process group is led by a process of the job, unless its parent is the parent of the job's roots, as that of
       the other programs of a shell's pipeline is, or
@@ -38,6 +39,7 @@ class Kinship:
         in_group = birth.group in self._groups and birth.group != birth.pid
         return (
             birth.parent in members
+            or any(ancestor in members for ancestor in birth.ancestors)
             or in_session
             or (in_group and birth.parent not in self._outside)
             or (self._is_marked and has_marker(folder, self._marker))

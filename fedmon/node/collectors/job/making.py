@@ -23,7 +23,7 @@ from fedmon.node.collectors.job.tree import ProcessTree
 from fedmon.node.collectors.job.tree_collector import TreeCollector
 from fedmon.node.collectors.job.watched import Watched
 
-TREE = "tree"
+TREE, EVENTS, SIGNS = "tree", "fork-events", "signs"
 _MEASURED = ("cpu", "members", "peak", "swap")
 _MAX_PID = 2**22
 
@@ -45,6 +45,10 @@ class JobMaker:
         self._births = Births(proc=roots.proc)
         # In a tree of files an open file would outlive its folder.
         self._descriptors = Descriptors(0 if roots.simulated else None)
+
+    def rest(self) -> None:
+        """Stop to look for new processes, until the next job is made."""
+        self._births.rest()
 
     def make(
         self,
@@ -75,7 +79,7 @@ class JobMaker:
             if job_cgroup is not None:
                 tree.close()
                 return self._of_cgroup(job_cgroup, mono)
-            methods = dict.fromkeys(_MEASURED, TREE)
+            methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": EVENTS if self._births.hears_forks else SIGNS}
             watched = Watched(tree, cpu=None)
             return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:
@@ -86,6 +90,7 @@ class JobMaker:
         methods = {
             "cpu": TREE,
             "members": cgroup.members_method,
+            "orphans": cgroup.members_method,
             "peak": sources.methods.get(PEAK, TREE),
             "swap": sources.methods.get(SWAP, TREE),
         }

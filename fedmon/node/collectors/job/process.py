@@ -30,7 +30,10 @@ class ProcessGoneError(Exception):
 
 
 class Birth(NamedTuple):
-    """Who a process is and where it comes from; ``start`` is in clock ticks since the boot."""
+    """Who a process is and where it comes from; ``start`` is in clock ticks since the boot.
+
+    ``parent`` is the present one. ``ancestors`` are those who forked it, and who forked those, as far as it was told.
+    """
 
     pid: int
     parent: int
@@ -39,6 +42,7 @@ class Birth(NamedTuple):
     start: int
     is_kernel_thread: bool = False
     is_zombie: bool = False
+    ancestors: tuple[int, ...] = ()
 
 
 class Descriptors:
