@@ -85,6 +85,7 @@ def with_numbers(number: bytes) -> Callable[[bytes], Iterator[bytes]]:
 DAMAGES: dict[str, Callable[[bytes], Iterator[bytes]]] = {
     "empty": replaced(b"", b"\n", b"\n\n\n"),
     "garbage": replaced(b"\x00\xff garbage \n\n x", b"nan nan\n", b":::\n" * 9, bytes(range(256))),
+    "of great length": replaced(b"x" * 70_000, b"y" * 3000 + b"\n"),
     "negative": with_numbers(b"-5"),
     "huge": with_numbers(b"9" * 40),
     "of another kind": with_numbers(b"N/A"),
@@ -95,8 +96,10 @@ def assert_invents_nothing(sample: Sample, healthy: Sample, path: Path) -> None:
     """Every value is that of the healthy machine, or None with a reason."""
     is_name = path.name.endswith(NAMES)
     for key, value in sample.values.items():
+        assert len(key) < 1000, path
         if value is None:
             assert sample.reasons[key].startswith(WORDS), (path, key, sample.reasons[key])
+            assert len(sample.reasons[key]) < 500, path
         elif METRICS[metric_name(key)].kind is not Kind.INFO and not (is_name and key not in healthy.values):
             assert value == healthy.values[key], (path, key)
 

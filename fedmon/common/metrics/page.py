@@ -39,7 +39,7 @@ shows what of this a machine measures, from which source, how often, and why it 
 - Every 60 s at most: what the machine is made of.
 
 What costs more than microseconds, or hardly changes, is read less often. Samples in between have `null` for it and no
-reason: it was not due. The tables below do not say more than this; `fedmon node probe` does.
+reason: it was not due. `fedmon node probe` says it of each metric.
 
 ## What a value means, and what it means that there is none
 

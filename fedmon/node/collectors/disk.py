@@ -10,7 +10,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
 from fedmon.node.collectors.listing import Listing, Reasons, Values, miss
 from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
+from fedmon.node.collectors.sysfs import LONGEST_TEXT, MAX_NUMBER, garbled
 
 MAX_DISKS = 64
 """Disks beyond this number are left out, in the kernel's order, so that one sample always fits into a message."""
@@ -90,7 +90,7 @@ def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
     """Map each device that is reported to its series, in the order of METRICS."""
     disks = [name for name in names if not _NOT_A_DISK.fullmatch(name) and not _is_partition(name, names)]
     return {
-        disk: tuple(series(metric, device=disk.decode(errors="replace")) for metric in METRICS)
+        disk: tuple(series(metric, device=disk[:LONGEST_TEXT].decode(errors="replace")) for metric in METRICS)
         for disk in disks[:MAX_DISKS]
     }
 

@@ -10,7 +10,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
 from fedmon.node.collectors.listing import Listing, Reasons, Values, miss
 from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
+from fedmon.node.collectors.sysfs import LONGEST_TEXT, MAX_NUMBER, garbled
 
 MAX_INTERFACES = 64
 """Interfaces beyond this number are left out, in the kernel's order, so that one sample always fits into a message."""
@@ -86,6 +86,6 @@ def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
     """Map each interface that is reported to its series, in the order of METRICS."""
     reported = [name for name in names if name and not _INSIDE_THE_HOST.fullmatch(name)]
     return {
-        name: tuple(series(metric, interface=name.decode(errors="replace")) for metric in METRICS)
+        name: tuple(series(metric, interface=name[:LONGEST_TEXT].decode(errors="replace")) for metric in METRICS)
         for name in reported[:MAX_INTERFACES]
     }

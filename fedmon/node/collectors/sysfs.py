@@ -14,6 +14,9 @@ MAX_NUMBER = 2**64 - 1
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """Without O_NONBLOCK a named pipe in the place of a file would be waited for."""
 
+LONGEST_TEXT = 128
+"""No name or label of a device is longer; garbage in its place must not make a message of its own."""
+
 _MAX_BYTES = 65_536
 _SHOWN = 40
 _DIGITS = re.compile(r"(\d+)")
@@ -33,11 +36,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text without the space around it; what is not UTF-8 is replaced.
+    """Return a file's text without the space around it, up to 128 characters; what is not UTF-8 is replaced.
 
     Raises CollectorUnavailableError when the file cannot be read.
     """
-    return read_bytes(path).decode(errors="replace").strip("\0 \t\r\n")
+    return read_bytes(path).decode(errors="replace").strip("\0 \t\r\n")[:LONGEST_TEXT]
 
 
 def read_number(path: Path) -> int:

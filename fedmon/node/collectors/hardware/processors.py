@@ -12,7 +12,7 @@ from fedmon.node.collectors.base import CollectorUnavailableError, Roots, Why
 from fedmon.node.collectors.hardware.description import Cache
 from fedmon.node.collectors.hardware.microarchitecture import microarchitecture
 from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import entries, read_number, read_text
+from fedmon.node.collectors.sysfs import LONGEST_TEXT, entries, read_number, read_text
 
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -71,7 +71,7 @@ def cpuinfo(path: Path) -> list[dict[str, str]]:
 
 
 def _first(block: dict[str, str], keys: tuple[str, ...]) -> str | None:
-    return next((block[key] for key in keys if block.get(key)), None)
+    return next((block[key][:LONGEST_TEXT] for key in keys if block.get(key)), None)
 
 
 def _architecture(roots: Roots, block: dict[str, str]) -> str | None:
