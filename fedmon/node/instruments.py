@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector, Roots
+from fedmon.node.collectors.base import Collector, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, nvml_collectors, open_session
+from fedmon.node.collectors.nvml.library import AbsentError
 
 if TYPE_CHECKING:
     from fedmon.node.perf_events.source import PerfSource
 
 logger = logging.getLogger(__name__)
+
+NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a tree that stands in for a machine has no GPUs")
 
 Counts = Callable[[], Mapping[str, float | None]]
 
@@ -102,18 +105,19 @@ class Instruments:
         if self._hardware is None:
             from fedmon.node.collectors.hardware import hardware
 
-            self._hardware = hardware(self.roots)
+            self._hardware = hardware(self.roots, gpus=())
         gpus = self._gpus().hardware()
         factor = self._meter.factor() if self._meter is not None else {}
         return {**self._hardware, "gpus": gpus, "emission_factor": factor or None}
 
     def _gpus(self) -> NvmlSession:
         if self._nvml is None:
-            self._nvml = open_session()
+            # A machine that a tree stands in for does not have the GPUs, nor the events, of this one.
+            self._nvml = NvmlSession(None, absent=NO_GPU_IN_A_TREE) if self.roots.simulated else open_session()
         return self._nvml
 
     def _perf_source(self) -> PerfSource | None:
-        if not self._settings.perf.enabled:
+        if self.roots.simulated or not self._settings.perf.enabled:
             return None
         from fedmon.node.perf_events.source import PerfSource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,19 +13,16 @@ from fedmon.common.metrics.metric import Metric, Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
-from fedmon.common.settings.energy import EnergySettings
-from fedmon.common.settings.perf import PerfSettings
-from fedmon.common.settings.values import MetricsSettings
-from fedmon.node.collectors import host_collectors
+from fedmon.common.settings import NodeSettings
+from fedmon.node.collectors.agent import CollectorTimes
 from fedmon.node.collectors.base import Collector, Lane, Reading, Roots, Why
-from fedmon.node.collectors.hardware import hardware
 from fedmon.node.collectors.plugin_guard import GuardedCollector
-from fedmon.node.collectors.plugins import plugin_collectors
+from fedmon.node.instruments import Instruments
 
 PERF_WITHIN_S = 20.0
 _EVERY = {Lane.FAST: "each sample", Lane.MEDIUM: "10 s", Lane.SLOW: "60 s"}
-_STANDS_IN = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine has none"
-_OFF = f"{Why.UNSUPPORTED.value}: switched off in the settings, [perf] enabled"
+_NO_PERF_IN_A_TREE = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine has no events"
+_PERF_IS_OFF = f"{Why.UNSUPPORTED.value}: switched off in the settings, [perf] enabled"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,59 +54,29 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     hardware: dict[str, Any]
 
 
-def survey(
-    metrics: MetricsSettings,
-    energy: EnergySettings,
-    perf: PerfSettings,
-    roots: Roots,
-    *,
-    plugins: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Survey:
-    """Ask every collector of the machine what it can measure, and read it once; takes a second or two.
-
-    ``plugins`` maps the name of a plug-in to its own settings; which are loaded ``metrics`` says.
-    """
+def survey(settings: NodeSettings) -> Survey:
+    """Ask every collector of the machine what it can measure, and read it once; takes a second or two."""
+    instruments = Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
     with contextlib.ExitStack() as ending:
-        collectors = host_collectors(roots=roots, per_core=metrics.per_core)
-        collectors += _energy(roots, energy)
-        gpu_collectors, session = _gpus(roots)
-        collectors += gpu_collectors
-        collectors += _perf(roots, perf)
-        collectors += plugin_collectors(metrics.plugins, roots=roots, settings=plugins or {})
+        collectors = [one for one in instruments.host() if not isinstance(one, CollectorTimes)]
         for collector in collectors:
             ending.callback(getattr(collector, "close", lambda: None))
-        groups = [_group(collector) for collector in collectors]
-        found = hardware(roots, gpus=None if roots.simulated else session.hardware())
-        if found["gpus"] is None:
-            found["reasons"]["gpus"] = _STANDS_IN
-    return Survey(simulated=roots.simulated, groups=groups, hardware=found)
+        groups = [_group(collector) for collector in (*collectors, *_without_perf(settings, instruments.roots))]
+        groups.sort(key=_place)
+        return Survey(simulated=instruments.roots.simulated, groups=groups, hardware=instruments.hardware())
 
 
-def _energy(roots: Roots, settings: EnergySettings) -> list[Collector]:
-    from fedmon.node.collectors.energy import energy_collectors
+def _place(group: Group) -> int:
+    """Return where the table has the first metric of a group, so that people read the groups in that order."""
+    names = list(METRICS)
+    return min((names.index(each.name) for each in group.metrics if each.name in METRICS), default=len(names))
 
-    collectors, _ = energy_collectors(roots, settings)
-    return collectors
 
-
-def _gpus(roots: Roots) -> tuple[list[Collector], Any]:
-    from fedmon.node.collectors.nvml import nvml_collectors, open_session
-
-    session = open_session()
+def _without_perf(settings: NodeSettings, roots: Roots) -> list[Collector]:
+    """Return what stands for perf where a node would not start it."""
     if roots.simulated:
-        return [_Absent("gpu", Scope.GPU, _STANDS_IN)], session
-    return nvml_collectors(session), session
-
-
-def _perf(roots: Roots, settings: PerfSettings) -> list[Collector]:
-    from fedmon.node.collectors.perf import PerfCollector
-    from fedmon.node.perf_events.source import PerfSource
-
-    if roots.simulated or not settings.enabled:
-        return [_Absent("perf", Scope.PERF, _STANDS_IN if roots.simulated else _OFF)]
-    collector = PerfCollector(PerfSource(settings, roots=roots))
-    collector.wait_probed(PERF_WITHIN_S)
-    return [collector]
+        return [_Absent("perf", Scope.PERF, _NO_PERF_IN_A_TREE)]
+    return [] if settings.perf.enabled else [_Absent("perf", Scope.PERF, _PERF_IS_OFF)]
 
 
 class _Absent:
@@ -141,6 +108,9 @@ def _group(collector: Collector) -> Group:
 
 def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float | None]]:
     """Return what a collector says of itself, and what it reads; whatever is wrong with one, the others are asked."""
+    wait_probed = getattr(collector, "wait_probed", None)
+    if wait_probed is not None:
+        wait_probed(PERF_WITHIN_S)
     try:
         report = dict(collector.probe())
     except Exception as error:  # noqa: BLE001 - the report names it

@@ -79,8 +79,12 @@ def test_the_settings_of_a_node_hold_and_it_need_not_run(tmp_path: Path) -> None
         f'{file.read_text()}\n[metrics]\nper_core = true\nproc_root = "{roots.proc}"\nsys_root = "{roots.sys}"\n'
     )
 
-    found = document(node(folder, "probe", "--json"))
+    found = document(node(folder, "probe", "--json", environ={"FEDMON_PERF_ENABLED": "true"}))
 
+    assert metrics_of(found)["perf_events_total"]["reason"] == (
+        "unsupported: a tree that stands in for a machine has no events"
+    )
+    assert found["hardware"]["gpus"] == []
     assert found["settings"] == str(file)
     assert found["simulated"]
     assert metrics_of(found)["host_cpu_core_busy_ratio"]["reason"] is None

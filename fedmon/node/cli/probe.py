@@ -36,42 +36,34 @@ def probe(
     Needs no running node, and no node at all: without a folder the default settings hold. With folders that stand in
     for those of the kernel, the results are marked as simulated.
     """
-    from fedmon.common.settings.energy import EnergySettings
-    from fedmon.common.settings.perf import PerfSettings
-    from fedmon.common.settings.values import MetricsSettings
-    from fedmon.node.collectors.base import Roots
     from fedmon.node.survey import survey
 
     path, settings = _settings(directory)
-    metrics = settings.metrics if settings else MetricsSettings()
-    roots = Roots(proc=proc or metrics.proc_root, sys=sys or metrics.sys_root, cgroup=cgroup or metrics.cgroup_root)
-    found = survey(
-        metrics,
-        settings.energy if settings else EnergySettings(),
-        settings.perf if settings else PerfSettings(),
-        roots,
-        plugins=settings.plugins if settings else {},
-    )
+    given = {"proc_root": proc, "sys_root": sys, "cgroup_root": cgroup}
+    roots = {name: root.absolute() for name, root in given.items() if root is not None}
+    metrics = msgspec.structs.replace(settings.metrics, **roots)
+    found = survey(msgspec.structs.replace(settings, metrics=metrics))
+    where = {name: str(getattr(metrics, f"{name}_root")) for name in ("proc", "sys", "cgroup")}
     if as_json:
         document: dict[str, Any] = msgspec.to_builtins(found)
-        where = {name: str(getattr(roots, name)) for name in ("proc", "sys", "cgroup")}
         print_json({"settings": path, "roots": where, **document})
         return
     mark = "SIMULATED: trees of files stand in for this machine.\n" if found.simulated else ""
-    print(f"{mark}Read from {roots.proc}, {roots.sys} and {roots.cgroup}.")
+    print(f"{mark}Read from {', '.join(where.values())}.")
     print(f"Settings: {path or 'the defaults, since there is no node'}.")
     for group in found.groups:
         print(f"\n{_block(group)}")
     print(f"\nMachine{' (simulated)' if found.simulated else ''}\n{_machine(found)}")
 
 
-def _settings(directory: Path | None) -> tuple[str | None, NodeSettings | None]:
-    """Return the settings file and what it says; neither where no folder is named and none is at the usual place."""
-    from fedmon.common.settings import load_node
+def _settings(directory: Path | None) -> tuple[str | None, NodeSettings]:
+    """Return the settings file and what it says; the defaults where no folder is named and none is at its place."""
+    from fedmon.common.settings import NodeSettings, broker_from_url, load_node
+    from fedmon.common.settings.broker import DEFAULT_URL
     from fedmon.node.folder import NodeFolder
 
     if directory is None and not (default_folder() / "node.toml").exists():
-        return None, None
+        return None, NodeSettings(id="probe", broker=broker_from_url(DEFAULT_URL))
     folder = NodeFolder.open(directory or default_folder())
     return str(folder.settings_file), load_node(folder.path, os.environ)
 
@@ -116,7 +108,7 @@ def _machine(found: Survey) -> str:
 
 def _told(name: str, value: Any, reasons: dict[str, str]) -> str:
     if value is None:
-        return f"unknown, {reasons.get(name, 'for no known reason')}"
+        return f"unknown ({reasons[name]})" if name in reasons else "none"
     if isinstance(value, list):
         return "\n".join(_one(each) for each in value) or "none"
     return f"{value / _GIGABYTE:.1f} GB" if name.endswith("_bytes") else str(value)
