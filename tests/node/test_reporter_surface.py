@@ -128,7 +128,8 @@ def test_a_program_that_forgets_to_stop_still_ends() -> None:
     code = (
         "import asyncio, fedmon\n"
         "async def main():\n"
-        "    await fedmon.Reporter(report_frequency=0.2, grace_time_reporter=0).start()\n"
+        "    keywords = {'controller': '127.0.0.1:1', 'broker': 'mqtt://127.0.0.1:1', 'node_id': 'n'}\n"
+        "    await fedmon.Reporter(report_frequency=0.2, grace_time_reporter=0, **keywords).start()\n"
         "asyncio.run(main())\n"
         "loop = asyncio.new_event_loop()\n"
         "loop.run_until_complete(main())\n"

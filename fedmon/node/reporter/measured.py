@@ -44,7 +44,8 @@ class Tick(NamedTuple):
 class Measured:
     """One run of the sampler; made anew for each start.
 
-    ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first and gives shares (of
+    ``publish(stream, sample)`` gets every sample, on the sampler's thread. ``on_orphaned()`` is called, on a thread of
+    its own, when the event loop was closed before the end. `prime` comes first and gives shares (of
     CPU time) something to begin from; `begin` is called on the event loop that then awaits `next`; `stop` from any
     other thread.
     """
@@ -55,8 +56,9 @@ class Measured:
         *,
         interval_s: float,
         publish: Callable[[str, Sample], None],
+        on_orphaned: Callable[[], object] = lambda: None,
     ) -> None:
-        self._publish = publish
+        self._publish, self._on_orphaned = publish, on_orphaned
         # The host's comes last: it has values at every tick, and so ends each.
         ordered = {name: streams[name] for name in streams if name != HOST_STREAM} | {
             HOST_STREAM: _with_own_cost(streams.get(HOST_STREAM, ()))
@@ -106,6 +108,10 @@ class Measured:
         self._is_ended = True
         self.sampler.stop()
 
+    def _end_orphaned(self) -> None:
+        self.stop()
+        self._on_orphaned()
+
     # --- on the sampler's thread -------------------------------------------------------------------------------------
 
     def _on_sample(self, stream: str, sample: Sample) -> None:
@@ -140,7 +146,8 @@ class Measured:
             if not self._is_ended:
                 self._is_ended = True
                 logger.warning("the event loop of the reporter was closed before its stop(): sampling ends")
-                threading.Thread(target=self.sampler.stop, name="fedmon-reporter-end").start()
+                # The sampler cannot wait for its own end.
+                threading.Thread(target=self._end_orphaned, name="fedmon-reporter-end").start()
 
 
 def _with_own_cost(collectors: Sequence[Collector]) -> list[Collector]:

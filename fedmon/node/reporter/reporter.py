@@ -93,8 +93,7 @@ class Reporter(NetworkCounters):
         self._keywords["node_id"] = self._settings.node_id
         self._reload_every, self._finished_within_s = max(1, reload_every), finished_within_s
         self._jitter = random.Random(seed).uniform(-1, 1)  # noqa: S311  # spreads load, keeps no secret
-        self._jitter_s = jitter_s
-        self._streams = streams
+        self._jitter_s, self._streams = jitter_s, streams
         self._job = f"job-{os.getpid()}"
         self._outlets = Outlets(
             self._settings,
@@ -257,7 +256,9 @@ class Reporter(NetworkCounters):
         streams = self._streams
         if streams is None:  # shares of CPU time need two readings that lie some ticks of the kernel's clock apart
             streams, grace_time_s = await asyncio.to_thread(reporter_streams, self._job), max(grace_time_s, 0.1)
-        measured = self._measured = Measured(streams, interval_s=self.period_s, publish=self._outlets.publish)
+        measured = self._measured = Measured(
+            streams, interval_s=self.period_s, publish=self._outlets.publish, on_orphaned=self._outlets.close
+        )
         await asyncio.to_thread(measured.prime)
         if measured.first is not None:
             self._cycle.prepare(measured.first)
