@@ -26,7 +26,7 @@ check: venv
 	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m "not soak and not slow_docs"
 
 bench: venv
-	@for name in requests router ingest replies footprint recovery; do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in requests router ingest replies footprint recovery collect agent recording outage; do $(BIN)/python -m bench.$$name || exit 1; done
 
 format: venv
 	@$(BIN)/ruff format .
