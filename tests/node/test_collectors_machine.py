@@ -158,3 +158,23 @@ def test_collectors_keep_their_files_open_and_leak_none() -> None:
         read(collectors)
 
     assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.skipif(not LINUX, reason="needs /proc")
+def test_a_file_with_a_line_longer_than_what_is_left_of_its_page_is_read_whole() -> None:
+    path = Path("/proc/self/mountinfo")  # lines of very different length
+
+    text = ProcFile(path).read()
+
+    assert text == path.read_bytes()
+
+
+@pytest.mark.skipif(not LINUX, reason="needs /proc")
+@pytest.mark.parametrize("name", ["diskstats", "net/dev", "stat"])
+def test_a_file_of_short_lines_is_read_whole_with_fewer_reads(name: str) -> None:
+    path = Path("/proc") / name
+
+    text = ProcFile(path).read(longest_line_bytes=1024)
+
+    assert text.count(b"\n") == path.read_bytes().count(b"\n")
+    assert text.endswith(b"\n")

@@ -25,6 +25,8 @@ METRICS = (
 SECTOR_BYTES = 512
 _USED = (0, 2, 4, 6, 9)
 _COLUMNS = 11
+_LINE_BYTES = 1024
+"""More than a name and twenty numbers take."""
 _NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+(?:p\d+)?")
 _PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md)\d+)p\d+")
 
@@ -60,7 +62,7 @@ class DiskCollector:
     def _reading(self) -> Reading:
         values: Values = {}
         reasons: Reasons = {}
-        for keys, row in self._listing.rows(self._diskstats.read(), values, reasons):
+        for keys, row in self._listing.rows(self._diskstats.read(longest_line_bytes=_LINE_BYTES), values, reasons):
             try:
                 # One column more than is used: a number may be cut off unless another follows it.
                 columns = row.split(None, _COLUMNS)

@@ -27,6 +27,8 @@ METRICS = (
 )
 _SENT = 8
 _EACH_WAY = 4
+_LINE_BYTES = 1024
+"""More than a name and sixteen numbers take."""
 _USED = _SENT + _EACH_WAY
 _INSIDE_THE_HOST = re.compile(
     rb"lo\d*|veth.*|cali.*|cni.*|flannel.*|docker\d+|br-[0-9a-f]{12}|virbr.*|vnet\d+|ifb\d+|dummy\d+"
@@ -60,7 +62,7 @@ class NetworkCollector:
     def _reading(self) -> Reading:
         values: Values = {}
         reasons: Reasons = {}
-        for keys, row in self._listing.rows(self._dev.read(), values, reasons):
+        for keys, row in self._listing.rows(self._dev.read(longest_line_bytes=_LINE_BYTES), values, reasons):
             try:
                 # One column more than is used: a number may be cut off unless another follows it.
                 columns = row.split(None, _USED + 1)

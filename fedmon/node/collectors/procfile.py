@@ -10,8 +10,8 @@ from fedmon.node.collectors.sysfs import READ_FLAGS
 
 _FIRST_READ_BYTES = 16_384
 _MAX_BYTES = 4_194_304
-_SURELY_ALL_BYTES = 2048
-"""A file that is handed out in pieces is cut between lines, and fills a page of 4096 bytes as far as they go."""
+_PIECE_BYTES = 4096
+"""A file of many lines is handed out in pieces of a page, each with as many whole lines as it has room for."""
 
 
 class ProcFile:
@@ -39,15 +39,19 @@ class ProcFile:
         except OSError as error:
             raise self._unavailable(error) from None
 
-    def read(self) -> bytes:
+    def read(self, *, longest_line_bytes: int | None = None) -> bytes:
         """Return the whole file, also where the kernel hands it out a page at a time.
+
+        Where no line is longer than ``longest_line_bytes``, a piece that has room for one more is known to be the last
+        one; otherwise one more read has to find nothing.
 
         Raises CollectorUnavailableError when the file cannot be read, or is over 4 MiB.
         """
         try:
             descriptor = self._descriptor()
             text = chunk = os.pread(descriptor, self._size, 0)
-            while len(chunk) >= _SURELY_ALL_BYTES:
+            last = 1 if longest_line_bytes is None else min(self._size, _PIECE_BYTES - longest_line_bytes)
+            while len(chunk) >= last:
                 chunk = os.pread(descriptor, self._size, len(text))
                 text += chunk
                 if len(text) > _MAX_BYTES:
