@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.node.reporter.traffic import Traffic
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.table import metric_of
+from fedmon.node.collectors.temperature import TemperatureCollector
+from fedmon.node.reporter.measured import _SLOWLY_READ
+from fedmon.node.reporter.outlets import FINISHED
+from fedmon.node.reporter.traffic import _KINDS, Traffic
 from fedmon.node.reporter.view import cpu_temperature
 from tests.node.reporters import HOST, Logger, Neighbours, one_by_one
 
@@ -127,6 +133,35 @@ def test_weakness_10_an_unknown_temperature_is_absent_and_every_make_of_processo
 
     assert cpu_temperature(values) == expected
     assert logger.logged[0].get("W-CPU/CPU temperature (°)") == expected
+
+
+@pytest.mark.parametrize(
+    ("folder", "files", "expected"),
+    [
+        ("hwmon/hwmon3", {"name": "k10temp", "temp1_label": "Tctl", "temp1_input": "65125"}, 65.125),
+        ("hwmon/hwmon0", {"name": "coretemp", "temp2_label": "Core 0", "temp2_input": "51000"}, 51.0),
+        ("thermal/thermal_zone0", {"type": "cpu-thermal", "temp": "47236"}, 47.236),
+        ("hwmon/hwmon0", {"name": "nvme", "temp1_label": "Composite", "temp1_input": "38850"}, None),
+    ],
+    ids=["AMD", "Intel", "ARM", "a disk"],
+)
+def test_weakness_10_sensors_of_every_make_are_found_in_a_tree_of_files(
+    tmp_path: Path, folder: str, files: dict[str, str], expected: float | None
+) -> None:
+    chip = tmp_path / "class" / folder
+    chip.mkdir(parents=True)
+    for name, text in files.items():
+        (chip / name).write_text(f"{text}\n")
+
+    values = TemperatureCollector(sys=tmp_path).collect(Instant(t=1.0, mono=1.0)).values
+
+    assert cpu_temperature(values) == expected
+
+
+def test_every_metric_that_the_tags_are_computed_from_is_in_the_table() -> None:
+    named = {*HOST, *gpu(0), FINISHED, *_SLOWLY_READ, *(f'{name}{{interface="a"}}' for name in _KINDS)}
+
+    assert {name for name in named if metric_of(name) is None} == set()
 
 
 def test_what_is_not_known_is_left_out_and_never_0() -> None:

@@ -1,6 +1,6 @@
 """What NEBULA's reporter did wrong, and ours does not; numbered as the list of its known weaknesses.
 
-Numbers 7, 8, 10 and 19 are with the view, which is where they would show.
+Numbers 7, 10 and 19, and 8 once more, are with the view, where they would show.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.nvml import nvml_collectors, open_session
+from fedmon.node.collectors.nvml.library import Nvml
 from fedmon.node.reporter import Reporter
 from fedmon.node.reporter.cycle import QUEUE_LIMIT
 from tests.node.reporters import (
@@ -32,7 +36,9 @@ from tests.node.reporters import (
     until,
 )
 from tests.support.http_controller import HttpController, Posted, SilentController
+from tests.support.nvml import FakeGpu, FakeNvml
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 CPU = "W-CPU/CPU global (%)"
 RAM = "Z-RAM/RAM process (MB)"
@@ -157,6 +163,27 @@ def test_weakness_06_on_this_machine_the_period_is_kept_and_the_first_report_is_
     assert 0.19 < (reports[3].mono - reports[0].mono) / 3 < 0.3
     assert {"W-CPU/CPU process (%)", RAM, "Y-Disk/Disk (%)", "X-Network/Connections"} <= set(reports[0])
     assert reports[0]["X-Network/Network (MB sent)"] == 0.0
+
+
+def test_weakness_08_09_a_card_without_a_fan_hides_nothing_else_and_nvml_is_begun_once() -> None:
+    fake, logger = FakeNvml(FakeGpu("GPU-0"), FakeGpu("GPU-1")), Logger()
+    first = next(iter(fake.gpus))
+    fake.refuse("nvmlDeviceGetFanSpeed", pynvml.NVML_ERROR_NOT_SUPPORTED, when=lambda arguments: arguments[0] is first)
+
+    async def steps() -> None:
+        collectors = [*nvml_collectors(open_session(Nvml(fake))), Scripted()]
+        ours = reporter(trainer=Trainer(logger), streams={"host": collectors})
+        await ours.start()
+        await until(lambda: len(logger.of("W-GPU/GPU1 fan speed")) >= 2)
+        assert fake.running == 1
+        await ours.stop()
+
+    run(steps())
+    names = ("(%)", "temperature (°)", "memory (%)", "power", "clocks", "memory clocks")
+    last = {name: values for values in logger.logged for name in values if name.startswith("W-GPU")}
+    assert set(last) == {f"W-GPU/GPU{n} {name}" for n in (0, 1) for name in names} | {"W-GPU/GPU1 fan speed"}
+    wait_until(lambda: fake.running == 0, what="the end of NVML")
+    assert fake.calls["nvmlInit"] == 1
 
 
 def test_weakness_09_what_measures_is_opened_once_and_closed_once() -> None:
