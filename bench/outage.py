@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench.line import print_line
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.monitor import LiveSample
@@ -109,7 +110,12 @@ def measure(count: int, outage_s: float, rate: float) -> None:
                 for node_id, one in ((str(node_id), one) for node_id, one in positions.items())
             )
 
-        reconnect_s = wait(lambda: len(federation.ping(timeout_s=0.5).ok) == count, 600.0, "every node being back")
+        def all_back() -> bool:
+            with contextlib.suppress(NotConnectedError):
+                return len(federation.ping(timeout_s=0.5).ok) == count
+            return False
+
+        reconnect_s = wait(all_back, 600.0, "every node being back")
         wait(lambda: len(record.positions) == count and drained(), 600.0, "the end of the backlog")
         drain_s = back.elapsed_s()
         # What was sent twice would come by now: one more sample of everybody.

@@ -28,7 +28,7 @@ from fedmon.researcher.asking import checked_timeout
 from fedmon.researcher.calls import ask, ask_pages
 from fedmon.researcher.dispatcher import Subscription
 from fedmon.researcher.forgetting import Forgotten, forget
-from fedmon.researcher.leases import Wish
+from fedmon.researcher.leases import wished
 from fedmon.researcher.logs import LogStream
 from fedmon.researcher.machinery import EVENTS
 from fedmon.researcher.monitor import LiveSample, Watch
@@ -223,14 +223,10 @@ class Federation:
         ``?``. It begins with the first sample heard. What is missed from then on is asked for again, and comes marked
         ``late``; with ``ordered`` newer samples of its stream wait for it, until it is there or known to be lost.
         """
-        parts, named = self.parts, node_ids(nodes)
-        wish = Wish(
-            nodes=None if named is None else frozenset(named),
-            interval_s=None if interval_s is None else checked_timeout(interval_s),
-        )
+        parts = self.parts
         watch = Watch(
             callback,
-            wish=wish,
+            wish=wished(node_ids(nodes), interval_s, live=True),
             metrics=metrics,
             ordered=ordered,
             dispatcher=parts.dispatcher,
@@ -257,12 +253,7 @@ class Federation:
         """
         from fedmon.researcher.record import begin_record
 
-        named = node_ids(nodes)
-        wish = Wish(
-            nodes=None if named is None else frozenset(named),
-            interval_s=None if interval_s is None else checked_timeout(interval_s),
-            live=False,
-        )
+        wish = wished(node_ids(nodes), interval_s, live=False)
         return begin_record(self.parts, Path(path), wish=wish, metrics=metrics, history_s=history_s)
 
     def logs(

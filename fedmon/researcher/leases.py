@@ -10,7 +10,7 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor
-from fedmon.researcher.asking import Asker
+from fedmon.researcher.asking import Asker, checked_timeout
 from fedmon.researcher.pending import Pending, Waiting
 
 LEASE_S = 30.0
@@ -26,6 +26,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     nodes: frozenset[NodeId] | None
     interval_s: float | None
     live: bool = True
+
+
+def wished(nodes: Iterable[NodeId] | None, interval_s: float | None, *, live: bool) -> Wish:
+    """Return a wish. Raises ValueError for an interval that is not a positive, finite number of seconds."""
+    return Wish(
+        nodes=None if nodes is None else frozenset(nodes),
+        interval_s=None if interval_s is None else checked_timeout(interval_s),
+        live=live,
+    )
 
 
 class Leases:

@@ -93,6 +93,11 @@ class Refill:
     def look(self, consumers: Sequence[Following], now: float) -> None:
         """Ask for what is missing now, as far as the bounds allow."""
         self._consumers = consumers
+        if not consumers:
+            for node_id in list(self._open):
+                self._forget(node_id)
+            self._due_at = None
+            return
         for node_id, asked in list(self._open.items()):
             if now >= asked.deadline:
                 self._forget(node_id)
@@ -187,7 +192,7 @@ class Refill:
             self._gone(msgspec.structs.replace(want, first_seq=first, last_seq=last), TOO_OLD if too_old else NOT_KEPT)
 
     def _is_running(self, node_id: NodeId, boot: int) -> bool:
-        return boot >= max(consumer.follower.newest_boot(node_id) for consumer in self._consumers)
+        return boot >= max((one.follower.newest_boot(node_id) for one in self._consumers), default=-1)
 
     def _failed(self, want: Want, reason: str, *, counts: bool) -> None:
         """Let some time pass; give up when there is no hope."""

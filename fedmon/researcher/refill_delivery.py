@@ -67,6 +67,12 @@ class Delivery:
             self.held_samples -= len(held.batch.t)
             self.sink.put(held.batch, size_bytes=held.size_bytes, late=held.late)
 
+    def forget(self, line: Line) -> None:
+        """Let go what is held back of a line that is followed no longer."""
+        for held in line.empty():
+            self._held_bytes -= held.size_bytes
+            self.held_samples -= len(held.batch.t)
+
     def give_up(self, account: GapAccount, want: Want, reason: str) -> None:
         """Count as lost what is missing of these samples, and say so."""
         for low, high in account.give_up(want.first_seq, want.last_seq + 1):

@@ -13,24 +13,15 @@ from fedmon.common.wire.samples import Extent, MonitorReply
 from fedmon.researcher.gaps import Arrival, GapAccount
 from fedmon.researcher.refill_delivery import Delivery, Sink
 from fedmon.researcher.refill_line import MAX_BOOTS, MAX_MISSING_RANGES, Line, Want
+from fedmon.researcher.refill_nodes import FollowedNode, FollowedNodes
 from fedmon.researcher.refill_start import Resume, Since, Start, open_line
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 1.0
 """A node tells of a sample on one way and sends it on another: this long the sample itself may be under way."""
-MAX_LINES = 20_000
 TOO_OLD = "the node no longer keeps them"
 TOO_MANY_GAPS = "more gaps than are kept track of"
-
-
-class _Node:
-    def __init__(self) -> None:
-        self.lines: dict[str, Line] = {}
-        self.newest_boot = -1
-        self.begun_at = 0
-        self.answered = False
-        self.streams: frozenset[str] | None = None  # those that were there when we began, at boot `begun_at`
 
 
 class Follower:
@@ -51,8 +42,7 @@ class Follower:
     ) -> None:
         self._chosen, self._start, self._inquire = nodes, start, inquire
         self._delivery = Delivery(sink, ordered=ordered)
-        self._nodes: dict[NodeId, _Node] = {}
-        self._lines = 0
+        self._nodes = FollowedNodes()
         self._later: deque[tuple[float, NodeId, str, int, int]] = deque()
         self.wanting: dict[NodeId, None] = {}
         self.repeated = self.refilled = self.outdated = 0
@@ -65,13 +55,7 @@ class Follower:
     @property
     def pending(self) -> int:
         """How many samples are known to exist and were neither handed on nor given up."""
-        accounts = (
-            account
-            for node in list(self._nodes.values())
-            for line in list(node.lines.values())
-            for account in list(line.accounts.values())
-        )
-        return sum(account.pending for account in accounts) + self._delivery.held_samples
+        return self._nodes.pending + self._delivery.held_samples
 
     def newest_boot(self, node_id: NodeId) -> int:
         """Return the newest boot heard of, -1 when none was."""
@@ -85,7 +69,7 @@ class Follower:
         node_id = NodeId(batch.node_id)
         if self._chosen is not None and node_id not in self._chosen:
             return
-        node = self._nodes.get(node_id) or self._nodes.setdefault(node_id, _Node())
+        node = self._nodes.make(node_id)
         line = node.lines.get(batch.stream) or self._line(node_id, node, batch.stream)
         account = line.accounts.get(batch.boot) or self._boot(node_id, node, line, batch)
         if account is None:
@@ -105,7 +89,7 @@ class Follower:
 
     def pulled(self, batch: Batch, size_bytes: int) -> None:
         """Take samples that were asked for again, as far as this consumer misses them."""
-        found = self._found(batch.node_id, batch.stream, batch.boot)
+        found = self._nodes.account(batch.node_id, batch.stream, batch.boot)
         if found is None or not self._delivery.accepts(found[0], batch, size_bytes):
             return
         line, account = found
@@ -119,8 +103,7 @@ class Follower:
         node_id = NodeId(reply.node_id)
         if self._chosen is not None and node_id not in self._chosen:
             return
-        node = self._nodes.get(node_id) or self._nodes.setdefault(node_id, _Node())
-        node.answered = True
+        node = self._nodes.make(node_id)
         kept: dict[str, list[Extent]] = {}
         if isinstance(reply, MonitorReply) and reply.success:
             for extent in sorted(reply.extents, key=lambda extent: extent.boot):
@@ -132,6 +115,7 @@ class Follower:
                 node.streams, node.begun_at = frozenset(reply.streams) | frozenset(kept), node.newest_boot
             if node.streams is not None and not kept:
                 return  # its recording was there before, and is surely only being opened: it is asked again soon
+        node.answered = True
         for line in node.lines.values():
             line.opened = line.opened or line.search is None
             line.closed_below = node.newest_boot
@@ -141,7 +125,7 @@ class Follower:
 
     def gone(self, want: Want, reason: str) -> None:
         """Give up samples that the node does not have."""
-        found = self._found(want.node_id, want.stream, want.boot)
+        found = self._nodes.account(want.node_id, want.stream, want.boot)
         if found is not None:
             line, account = found
             self._give_up(want.node_id, want.stream, want.boot, account, want.first_seq, want.last_seq + 1, reason)
@@ -158,7 +142,7 @@ class Follower:
 
     def probed(self, want: Want, t: float | None) -> None:
         """Take the time of a sample that was asked for to find the beginning."""
-        line = self._line_of(want)
+        line = self._nodes.line(want.node_id, want.stream)
         search = None if line is None else line.search
         if line is None or search is None or (search.boot, search.middle) != (want.boot, want.first_seq):
             return
@@ -187,17 +171,16 @@ class Follower:
         """Do what time and room allow."""
         while self._later and self._later[0][0] <= now:
             _, node_id, stream, boot, end = self._later.popleft()
-            found = self._found(node_id, stream, boot)
+            found = self._nodes.account(node_id, stream, boot)
             if found is not None and end > found[1].next:
                 found[1].exists(end)
                 self.wanting[node_id] = None
         if self._delivery.full and self._delivery.sink.has_room():
             self._delivery.full = False
-            for node_id, node in self._nodes.items():
-                for line in node.lines.values():
-                    self._delivery.flush(line)
-                    if line.missing() or line.search:
-                        self.wanting[node_id] = None
+            for node_id, line in self._nodes.lines():
+                self._delivery.flush(line)
+                if line.missing() or line.search:
+                    self.wanting[node_id] = None
 
     def due_at(self) -> float | None:
         """Return when `tick` is to be called next, on the monotonic clock."""
@@ -205,7 +188,7 @@ class Follower:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _line(self, node_id: NodeId, node: _Node, stream: str) -> Line:
+    def _line(self, node_id: NodeId, node: FollowedNode, stream: str) -> Line:
         start = self._start(node_id, stream) if self._start is not None else None
         line = Line(opened=not isinstance(start, Since))
         if isinstance(start, Resume):
@@ -214,13 +197,11 @@ class Follower:
             node.newest_boot = max(node.newest_boot, start.boot)
         elif start is not None and node.answered:
             self._inquire(node_id)  # it is new since the node told what it keeps
-        if self._lines >= MAX_LINES:
-            self._forget_one(node_id, node)
-        self._lines += 1
-        node.lines[stream] = line
+        for forgotten in self._nodes.add(node_id, stream, line):
+            self._delivery.forget(forgotten)
         return line
 
-    def _boot(self, node_id: NodeId, node: _Node, line: Line, batch: Batch) -> GapAccount | None:
+    def _boot(self, node_id: NodeId, node: FollowedNode, line: Line, batch: Batch) -> GapAccount | None:
         """Begin with a boot at the first batch heard of it; null when it cannot be taken in order any more."""
         boot, first = batch.boot, not line.accounts and not line.done
         sought = line.search is not None and line.search.boot == batch.boot
@@ -243,7 +224,7 @@ class Follower:
         is_new = node.streams is not None and batch.stream not in node.streams and self._start is None
         return line.add(boot, begin=batch.seq if sought or (first and not is_new) else 0)
 
-    def _keeps(self, node_id: NodeId, node: _Node, stream: str, extents: list[Extent], now: float) -> None:
+    def _keeps(self, node_id: NodeId, node: FollowedNode, stream: str, extents: list[Extent], now: float) -> None:
         line = node.lines.get(stream)
         if line is None:
             if self._start is None and (node.streams is None or stream in node.streams):
@@ -259,7 +240,7 @@ class Follower:
                     self._extent(node_id, node, line, extent, now)
         self.wanting[node_id] = None
 
-    def _extent(self, node_id: NodeId, node: _Node, line: Line, extent: Extent, now: float) -> None:
+    def _extent(self, node_id: NodeId, node: FollowedNode, line: Line, extent: Extent, now: float) -> None:
         if extent.boot < line.done or (line.accounts and extent.boot < line.current):
             return
         if extent.boot not in line.accounts and len(line.accounts) >= MAX_BOOTS:
@@ -271,16 +252,6 @@ class Follower:
             self._later.append((now + GRACE_S, node_id, extent.stream, extent.boot, extent.last_seq + 1))
         account.exists(extent.oldest_seq)
         self._give_up(node_id, extent.stream, extent.boot, account, 0, extent.oldest_seq, TOO_OLD)
-
-    def _forget_one(self, node_id: NodeId, node: _Node) -> None:
-        """Make room for a stream where there are too many: of the node known longest, else of this one."""
-        oldest = next((one for one in self._nodes if one != node_id), None)
-        if oldest is None:
-            node.lines.pop(next(iter(node.lines)))
-            self._lines -= 1
-        else:
-            self._lines -= len(self._nodes.pop(oldest).lines)
-            self.wanting.pop(oldest, None)
 
     def _drop_boot(self, node_id: NodeId, stream: str, line: Line) -> None:
         boot = line.current
@@ -301,13 +272,3 @@ class Follower:
     ) -> None:
         want = Want(node_id=node_id, boot=boot, stream=stream, first_seq=first, last_seq=end - 1)
         self._delivery.give_up(account, want, reason)
-
-    def _line_of(self, want: Want) -> Line | None:
-        node = self._nodes.get(NodeId(want.node_id))
-        return None if node is None else node.lines.get(want.stream)
-
-    def _found(self, node_id: str, stream: str, boot: int) -> tuple[Line, GapAccount] | None:
-        node = self._nodes.get(NodeId(node_id))
-        line = None if node is None else node.lines.get(stream)
-        account = None if line is None else line.accounts.get(boot)
-        return None if line is None or account is None else (line, account)

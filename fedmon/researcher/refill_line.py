@@ -116,6 +116,11 @@ class Line:
         """Keep a batch until its turn comes."""
         heapq.heappush(self._held, held)
 
+    def empty(self) -> list[Held]:
+        """Take every batch that waits."""
+        held, self._held = self._held, []
+        return held
+
     def is_next(self, batch: Batch) -> bool:
         """Tell whether nothing is to come before this batch."""
         return self.opened and batch.boot == self.current and batch.seq <= self.accounts[batch.boot].edge

@@ -8,6 +8,9 @@ from contextlib import ExitStack
 from itertools import islice
 
 from bench.echo_nodes import Message
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import Ping
+from fedmon.researcher.lanes import BULK_LIMIT
 from fedmon.researcher.monitor import LiveSample, Watch
 from fedmon.researcher.refill import NODES_AT_ONCE
 from fedmon.researcher.refill_delivery import HOLD_BYTES
@@ -260,6 +263,36 @@ def test_what_an_ordered_watch_cannot_hold_back_is_pulled_later(mosquitto: Broke
     assert [seq for _, seq in numbers(taken)] == list(range(batches + 2))
     assert watch.refilled > 1
     assert accounts(watch)[1:3] == (0, 0)
+
+
+def test_what_finds_the_inbox_full_is_pulled_again(mosquitto: Broker, federate: Open) -> None:
+    gate, blocked = threading.Event(), threading.Event()
+
+    def block(_reply: object) -> None:
+        blocked.set()
+        gate.wait(20)
+
+    with RecordingNode(mosquitto.port, "a", page=500) as node:
+        federation = federate()
+        watch = federation.monitor(ordered=True)
+        node.wait(lambda: node.leased)
+        node.sample(1)
+        wait_until(lambda: watch.delivered == 1)
+        parts = federation.parts
+        parts.asker.tell(parts.asker.request(Ping), [NodeId("a")], on_answer=block)
+        assert blocked.wait(5)
+        for _ in range(BULK_LIMIT + 300):
+            node.sample(1, qos=0)
+        wait_until(lambda: parts.inbox.dropped[1] > 100)
+        dropped = parts.inbox.dropped[1]
+        gate.set()
+        wait_until(lambda: parts.inbox.backlog == 0)
+        node.sample(1)
+        taken = list(islice(watch, BULK_LIMIT + 302))
+
+    assert [seq for _, seq in numbers(taken)] == list(range(BULK_LIMIT + 302))
+    assert watch.refilled >= dropped
+    assert (watch.lost, watch.pending) == (0, 0)
 
 
 def test_whatever_is_withheld_and_restarted_an_ordered_watch_gets_all_of_it_once_and_in_order(

@@ -39,7 +39,7 @@ class RecordingNode(EchoNode):
         """Whether somebody holds or held a lease."""
         return any(request["action"] == "start" for request in self.sent("monitor"))
 
-    def sample(self, count: int = 1, *, stream: str = "host", live: bool = True, width: int = 1) -> None:
+    def sample(self, count: int = 1, *, stream: str = "host", live: bool = True, width: int = 1, qos: int = 1) -> None:
         """Measure ``count`` samples of ``width`` series; with ``live`` they are published, as one batch."""
         key = self.process, stream
         with self._lock:
@@ -51,7 +51,8 @@ class RecordingNode(EchoNode):
         if live:
             batch = _columns(kept, range(first, first + count), width)
             head = {"command": "sample", "protocol_version": VERSION, "node_id": self.node_id}
-            self.publish(f"general/monitoring/{self.node_id}", head | {"boot": key[0], "stream": stream} | batch)
+            message = head | {"boot": key[0], "stream": stream} | batch
+            self.publish(f"general/monitoring/{self.node_id}", message, qos=qos)
 
     def forget(self, below: int, *, stream: str = "host", process: int | None = None) -> None:
         """Lose the oldest samples, as a bounded recording does."""
