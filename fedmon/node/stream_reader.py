@@ -32,7 +32,7 @@ class StreamReader:
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         for watch in self._watches:
-            if watch.is_due(now):
+            if watch.is_fast or watch.is_due(now):
                 watch.collect(now, values, reasons)
         if None in values.values():
             _explain(values, reasons)
@@ -61,7 +61,8 @@ class _Watch:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._lane_s = collector.lane.value
-        self._is_fast = collector.lane is Lane.FAST
+        self.is_fast = collector.lane is Lane.FAST
+        self._learns = hasattr(type(collector), "probe_changed")
         self._start: float | None = None
         self._next = 0.0
         self._gave: Collection[str] = ()
@@ -80,8 +81,6 @@ class _Watch:
 
     def is_due(self, now: Instant) -> bool:
         """Tell whether this is a tick of the collector's lane; the first one always is."""
-        if self._is_fast:
-            return True
         if self._start is None:
             self._start = now.mono
         if now.mono < self._next:
@@ -107,7 +106,7 @@ class _Watch:
         if self._problem:
             logger.info("collector %s works again", self.name)
             self._problem = ""
-        if getattr(self._collector, "probe_changed", False):
+        if self._learns and getattr(self._collector, "probe_changed", False):
             self.probe()
         self._gave = reading.values
         values.update(reading.values)

@@ -67,8 +67,11 @@ class MemoryCollector:
                     continue
             position = start + len(field)
             try:
-                values[metric] = _bytes_at(text, position)
-            except ValueError:
+                size = int(text[position : text.index(b" kB", position)]) * 1024
+                if not 0 <= size <= MAX_NUMBER:
+                    raise ValueError(size)
+                values[metric] = size
+            except ValueError:  # also where the line ends before its unit
                 values[metric] = None
                 reasons[metric] = garbled(self._meminfo.path, text[start : position + 20]).reason
         if not values:
@@ -81,14 +84,6 @@ class MemoryCollector:
         values.pop(_SWAP_FREE, None)
         reasons.pop(_SWAP_FREE, None)
         return values, reasons
-
-
-def _bytes_at(text: bytes, start: int) -> int:
-    """Return the bytes of ``   123 kB``. Raises ValueError, also where the line ends before its unit."""
-    size = int(text[start : text.index(b" kB", start)]) * 1024
-    if not 0 <= size <= MAX_NUMBER:
-        raise ValueError(size)
-    return size
 
 
 def _subtract(values: Values, reasons: Reasons, metric: str, *, whole: str, part: str) -> None:
