@@ -1,7 +1,8 @@
 """What reading a job's processes costs: trees of 100 and 1000 `sleep`s below one shell, CPU milliseconds a sample.
 
 ``python -m bench.collect_trees``; `tree_cases` is also part of ``python -m bench.collect``. A process is born and ends
-beside the tree before each sample, so that nobody may rest on an unchanged list. Peers, over the same tree:
+beside the tree before each sample, so that nobody may rest on an unchanged list. In the case ``awake`` each of 100
+processes was given a CPU since the sample before, what slept being cheaper for us; psutil need not find them. Peers, over the same tree:
 
 - psutil: kept Process objects, ``children(recursive=True)`` for who is new, and for each process inside ``oneshot()``
   CPU times, memory, threads, I/O and open files.
@@ -20,7 +21,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import psutil
 
@@ -51,10 +52,28 @@ def tree(size: int) -> Iterator[int]:
             shell.communicate()
 
 
-def collectors_of(pid: int) -> Sequence[Collector]:
+@contextlib.contextmanager
+def woken(size: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run processes that wake when something is written to them."""
+    with contextlib.ExitStack() as stack:
+        command, pipe = ["cat"], subprocess.PIPE
+        yield [
+            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, bufsize=0))
+            for _ in range(size)
+        ]
+
+
+def wake(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Have each of them read a line."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"x\n")
+
+
+def collectors_of(*pids: int) -> Sequence[Collector]:
     """Return what watches a job, as a node has it."""
     made: dict[str, Sequence[Collector]] = {}
-    JobWatches(Roots(), made.__setitem__, made.__delitem__).add("tree", pids=[pid])
+    JobWatches(Roots(), made.__setitem__, made.__delitem__).add("tree", pids=pids)
     return made["job-tree"]
 
 
@@ -78,10 +97,15 @@ class Psutil:
         }
 
     def read(self) -> dict[str, float]:
-        """Read and add up."""
+        """Find, read and add up."""
         self.find()
+        return self.add_up(self.processes.values())
+
+    @staticmethod
+    def add_up(processes: Iterable[psutil.Process]) -> dict[str, float]:
+        """Read processes and add up."""
         sums = dict.fromkeys(("cpu", "rss", "vms", "threads", "read", "written", "files"), 0.0)
-        for process in self.processes.values():
+        for process in processes:
             with contextlib.suppress(psutil.Error), process.oneshot():
                 times, memory, io = process.cpu_times(), process.memory_info(), process.io_counters()
                 sums["cpu"] += times.user + times.system
@@ -134,12 +158,15 @@ class Nebula(Psutil):
         return sums
 
 
-def cpu_ms(read: Callable[[], object], samples: int) -> Callable[[], float]:
+def cpu_ms(
+    read: Callable[[], object], samples: int, *, before: Callable[[], object] = lambda: None
+) -> Callable[[], float]:
     """Return a measurement of the CPU time that one sample takes."""
 
     def measure() -> float:
         spent = 0.0
         for _ in range(samples):
+            before()
             subprocess.run(["true"], check=True)
             start = time.process_time()
             read()
@@ -169,6 +196,19 @@ def tree_cases(repeats: int) -> None:
                 print_line("collect", f"{case} within budget", ours=mine, peer=BUDGET_MS, unit="ms CPU a sample")
             lanes = mine + status / 10 + smaps / 60
             print_line("collect", f"{case} all lanes at 1 Hz", ours=lanes, peer=None, unit="ms CPU a sample")
+    with woken(SIZES[0]) as processes:
+        fast = list(collectors_of(*(process.pid for process in processes)))[:1]
+        known = [psutil.Process(process.pid) for process in processes]
+
+        def awaken() -> None:
+            wake(processes)
+
+        awake, peer = medians(
+            repeats,
+            cpu_ms(ours(fast), 10, before=awaken),
+            cpu_ms(lambda: Psutil.add_up(known), 10, before=awaken),
+        )
+        print_line("collect", "tree-100 awake against psutil", ours=awake, peer=peer, unit="ms CPU a sample")
 
 
 def main() -> None:

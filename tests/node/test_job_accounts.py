@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fedmon.node.collectors.base import Reading, Roots
+from fedmon.node.collectors.job.files import Descriptors
 from fedmon.node.collectors.job.ledger import Ledger
-from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Descriptors, Process
+from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Process
 from tests.node.jobs_real import Program, Watch, cpu_s
 from tests.node.jobs_trees import PAGE, TICKS, ProcTree
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, why
+from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.fork_events import ForkEvents
-from fedmon.node.collectors.job.process import Birth, birth_of, read_file
+from fedmon.node.collectors.job.process import Birth, birth_of
 from fedmon.node.collectors.procfile import ProcFile
 
 LIST_EVERY_S = 10.0

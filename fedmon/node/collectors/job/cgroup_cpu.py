@@ -8,8 +8,9 @@ from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
+from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.members import parents_first
-from fedmon.node.collectors.job.process import Birth, Process, birth_of, read_file
+from fedmon.node.collectors.job.process import Birth, Process, birth_of
 from fedmon.node.collectors.procfile import ProcFile
 
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
-from fedmon.node.collectors.job.process import Birth, Process, read_file
+from fedmon.node.collectors.job.files import read_file
+from fedmon.node.collectors.job.process import Birth, Process
 
 _ENVIRONMENT_BYTES = 262_144
 

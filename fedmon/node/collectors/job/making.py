@@ -14,9 +14,10 @@ from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, na
 from fedmon.node.collectors.job.cgroup_collector import CgroupCollector, CgroupSources
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.cgroup_files import PEAK, SWAP
+from fedmon.node.collectors.job.files import Descriptors, read_file
 from fedmon.node.collectors.job.members import Descendants, Members
 from fedmon.node.collectors.job.method_collector import MethodCollector
-from fedmon.node.collectors.job.process import Birth, Descriptors, birth_of, read_file
+from fedmon.node.collectors.job.process import Birth, birth_of
 from fedmon.node.collectors.job.smaps_collector import SmapsCollector
 from fedmon.node.collectors.job.status_collector import StatusCollector
 from fedmon.node.collectors.job.tree import ProcessTree

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
-import resource
-import threading
 from typing import NamedTuple
 
+from fedmon.node.collectors.job.files import Descriptors, read_file
 from fedmon.node.collectors.sysfs import READ_FLAGS
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
@@ -19,8 +20,9 @@ NO_COUNTS = (0,) * 10
 _UNREAD = b"\0"
 """What no file says, so that the next reading is news."""
 
-_STAT_BYTES = 1024
-_IO_BYTES = 512
+_FILE_BYTES = 1024
+_FILES = (b"/schedstat", b"/io", b"/stat")
+_RAN, _IO, _STAT = range(3)
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD. Source: Linux include/linux/sched.h."""
 
@@ -43,31 +45,6 @@ class Birth(NamedTuple):
     is_kernel_thread: bool = False
     is_zombie: bool = False
     ancestors: tuple[int, ...] = ()
-
-
-class Descriptors:
-    """How many files all processes of all jobs may keep open together; reading by path costs twice as much.
-
-    Safe from any thread.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._left = soft // 2 if limit is None else limit
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Take one more, if there is one left."""
-        with self._lock:
-            if self._left <= 0:
-                return False
-            self._left -= 1
-            return True
-
-    def give_back(self) -> None:
-        """Return one that was taken."""
-        with self._lock:
-            self._left += 1
 
 
 def stat_fields(text: bytes) -> list[bytes]:
@@ -95,58 +72,19 @@ def birth_of(pid: int, text: bytes) -> Birth:
     )
 
 
-def read_file(path: bytes, size: int) -> bytes:
-    """Return the beginning of a file. Raises OSError."""
-    descriptor = os.open(path, READ_FLAGS)
-    try:
-        return os.read(descriptor, size)
-    finally:
-        os.close(descriptor)
-
-
-def read_whole(path: bytes) -> bytes:
-    """Return a file that the kernel may hand out a page at a time. Raises OSError."""
-    descriptor = os.open(path, READ_FLAGS)
-    try:
-        text = chunk = os.read(descriptor, 65_536)
-        while chunk:
-            chunk = os.read(descriptor, 65_536)
-            text += chunk
-        return text
-    finally:
-        os.close(descriptor)
-
-
 class Process:
     """One process, known by its number and its start.
 
     ``counts`` only grow while it lives; the first four and the six of ``io`` hold what its children had used that it
-    waited for. ``gauges`` are threads, virtual bytes and resident pages. ``stat`` and ``io`` stay open while there
-    are descriptors: an open one never reads another process. Belongs to one thread.
+    waited for. ``gauges`` are threads, virtual bytes and resident pages. Its files stay open while there are
+    descriptors: an open one never reads another process. Belongs to one thread.
     """
 
     __slots__ = (
-        "_descriptors",
-        "_io_fd",
-        "_io_text",
-        "_stat_fd",
-        "_text",
-        "before",
-        "counts",
-        "folder",
-        "gauges",
-        "group",
-        "is_zombie",
-        "joined",
-        "moved",
-        "parent",
-        "pid",
-        "reaped",
-        "session",
-        "start",
-        "unread_io",
-        "unreadable",
-    )  # fmt: skip
+        *("_descriptors", "_fds", "_io_text", "_is_calm", "_ran", "_rests", "_tells_ran", "_text"),
+        *("before", "counts", "folder", "gauges", "group", "is_zombie", "joined", "moved", "parent", "pid", "reaped"),
+        *("session", "start", "unread_io", "unreadable"),
+    )
 
     def __init__(self, proc: bytes, pid: int, start: int, descriptors: Descriptors, *, tick: int) -> None:
         self.pid, self.start, self.joined = pid, start, tick
@@ -163,23 +101,34 @@ class Process:
         """Why ``io`` cannot be read; empty when it can."""
         self.unreadable = False
         self._descriptors = descriptors
-        self._stat_fd = self._io_fd = -1
+        self._fds = [-1] * len(_FILES)
         self._text = self._io_text = _UNREAD
+        self._ran = b""
+        self._rests, self._is_calm, self._tells_ran = False, False, True
 
-    def read(self, tick: int) -> bool:
+    def read(self, tick: int, *, thoroughly: bool = False) -> bool:
         """Read everything again and tell whether anything changed. Raises ProcessGoneError.
 
-        ``io`` comes first: by path, the start in ``stat`` then says that it was this process's.
+        A process of one thread that slept and was not given a CPU since then has the same counts: one short file says
+        so, unless it is read ``thoroughly``, as is needed now and then for memory that the kernel took from it. ``io``
+        comes before ``stat``: by path, the start in ``stat`` then says that it was this process's.
         """
-        if self._io_fd >= 0 <= self._stat_fd:  # without two calls for each process that did nothing
+        # Of one that works all the time the short file would only be one more to read.
+        ran = self._read_ran() if self._is_calm and self._rests and self._tells_ran else b""
+        if ran and ran == self._ran and not thoroughly:
+            return False
+        self._ran, self._is_calm = b"", False
+        _, io_fd, stat_fd = self._fds
+        if io_fd >= 0 <= stat_fd:  # the usual case, without four calls for each process
             try:
-                io_text, text = os.pread(self._io_fd, _IO_BYTES, 0), os.pread(self._stat_fd, _STAT_BYTES, 0)
+                io_text, text = os.pread(io_fd, _FILE_BYTES, 0), os.pread(stat_fd, _FILE_BYTES, 0)
                 self.unread_io = ""
             except OSError:
                 io_text, text = self._read_io(), self._read_stat()
         else:
             io_text, text = self._read_io(), self._read_stat()
         if text == self._text and io_text == self._io_text:
+            self._ran, self._is_calm = ran, True
             return False
         own, reaped, io = self.counts[:REAPED], self.reaped, self.counts[REAPED:]
         if text != self._text:
@@ -198,11 +147,20 @@ class Process:
         self._io_text = io_text if not self.unread_io else _UNREAD
         counts = own + io
         if counts != self.counts or reaped != self.reaped:
-            self.before, self.moved = (self.counts, self.reaped), tick
-            # Whatever a damaged file says, nothing that was counted is taken back.
-            self.counts = tuple(map(max, counts, self.counts))
-            self.reaped = tuple(map(max, reaped, self.reaped))
+            self._move(counts, reaped, tick)
         return True
+
+    def _move(self, counts: tuple[int, ...], reaped: tuple[int, ...], tick: int) -> None:
+        before = self.before = (self.counts, self.reaped)
+        self.counts, self.reaped, self.moved = counts, reaped, tick
+        if True in map(operator.lt, counts, before[0]) or True in map(operator.lt, reaped, before[1]):
+            # Whatever a damaged file says, nothing that was counted is taken back.
+            self.counts, self.reaped = tuple(map(max, counts, before[0])), tuple(map(max, reaped, before[1]))
+
+    def follow_parent(self) -> None:
+        """Learn who adopted it, without touching the counts."""
+        with contextlib.suppress(ProcessGoneError, ValueError, IndexError):
+            self.parent = int(stat_fields(self._read_stat())[1])
 
     def credit(self, tick: int) -> list[int]:
         """Return by how much the counts grew at this tick that may have come from children that were waited for."""
@@ -215,36 +173,45 @@ class Process:
         ]
 
     def close(self) -> None:
-        """Close the files; they are read by path from now on."""
-        for descriptor in (self._stat_fd, self._io_fd):
+        """Close the files; the next reading opens them again."""
+        for index, descriptor in enumerate(self._fds):
             if descriptor >= 0:
                 os.close(descriptor)
                 self._descriptors.give_back()
-        self._stat_fd = self._io_fd = -1
+                self._fds[index] = -1
 
     def _understand(self, text: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return counts and reaped ones from the text of ``stat``, and note the rest of it."""
         fields = stat_fields(text)
-        if int(fields[19]) != self.start:
+        numbers = list(map(int, fields[1:22]))
+        if numbers[18] != self.start:
             raise ProcessGoneError
-        minor, reaped_minor, major, reaped_major, user, system, reaped_user, reaped_system = map(int, fields[7:15])
-        threads, virtual, resident = int(fields[17]), int(fields[20]), int(fields[21])
-        self.parent, self.group, self.session = int(fields[1]), int(fields[2]), int(fields[3])
+        self.parent, self.group, self.session = numbers[:3]
+        minor, reaped_minor, major, reaped_major, user, system, reaped_user, reaped_system = numbers[6:14]
+        threads = numbers[16]
         # The first thread of a process may have ended while others go on.
         self.is_zombie = fields[0] in b"ZX" and threads <= 1
-        self.gauges = (0, 0, 0) if self.is_zombie else (threads, virtual, resident)
+        self.gauges = (0, 0, 0) if self.is_zombie else (threads, numbers[19], numbers[20])
+        self._rests = threads <= 1 and fields[0] != b"R"
         return (
             (user + reaped_user, system + reaped_system, minor + reaped_minor, major + reaped_major),
             (reaped_user, reaped_system, reaped_minor, reaped_major),
         )
 
+    def _read_ran(self) -> bytes:
+        """Return what changes whenever a CPU is given to the process; empty when that is not told."""
+        try:
+            text = self._raw(_RAN)
+        except FileNotFoundError:
+            self._tells_ran = False  # or the process is gone, as its stat will say
+            return b""
+        except OSError:
+            return b""
+        return b"" if text.endswith(b" 0\n") else text  # a kernel that does not count writes zeros
+
     def _read_stat(self) -> bytes:
         try:
-            if self._stat_fd < 0:
-                if not self._descriptors.take():
-                    return read_file(self.folder + b"/stat", _STAT_BYTES)
-                self._stat_fd = self._open(b"/stat")
-            return os.pread(self._stat_fd, _STAT_BYTES, 0)
+            return self._raw(_STAT)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             raise ProcessGoneError from None
         except OSError:
@@ -252,13 +219,7 @@ class Process:
 
     def _read_io(self) -> bytes:
         try:
-            if self._io_fd < 0:
-                if not self._descriptors.take():
-                    text = read_file(self.folder + b"/io", _IO_BYTES)
-                    self.unread_io = ""
-                    return text
-                self._io_fd = self._open(b"/io")
-            text = os.pread(self._io_fd, _IO_BYTES, 0)
+            text = self._raw(_IO)
         except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
             # Without a file the kernel does not count; whether the process is gone, its stat says.
             self.unread_io = "no permission" if isinstance(error, PermissionError) else "unsupported"
@@ -271,16 +232,22 @@ class Process:
         self.unread_io = ""
         return text
 
-    def _open(self, name: bytes) -> int:
-        try:
-            return os.open(self.folder + name, READ_FLAGS)
-        except OSError:
-            self._descriptors.give_back()
-            raise
+    def _raw(self, file: int) -> bytes:
+        descriptor = self._fds[file]
+        if descriptor < 0:
+            path = self.folder + _FILES[file]
+            if not self._descriptors.take():
+                return read_file(path, _FILE_BYTES)
+            try:
+                descriptor = self._fds[file] = os.open(path, READ_FLAGS)
+            except OSError:
+                self._descriptors.give_back()
+                raise
+        return os.pread(descriptor, _FILE_BYTES, 0)
 
 
 def _io_counts(text: bytes) -> tuple[int, ...]:
-    words = text.split()
+    words = text.split(None, 12)
     if len(words) < 12 or words[0] != b"rchar:" or words[10] != b"write_bytes:":
         raise ValueError("io is not what the kernel writes")
     return tuple(map(int, words[1:12:2]))

@@ -7,7 +7,7 @@ from collections import Counter
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.collectors.job.process import read_file
+from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.watched import Watched
 
 USS = "job_memory_uss_bytes"

@@ -9,7 +9,8 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.collectors.job.process import Process, read_file
+from fedmon.node.collectors.job.files import read_file
+from fedmon.node.collectors.job.process import Process
 from fedmon.node.collectors.job.watched import Watched
 
 SHARED = "job_memory_shared_bytes"

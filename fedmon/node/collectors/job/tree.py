@@ -7,9 +7,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedmon.node.collectors.job.files import Descriptors
 from fedmon.node.collectors.job.ledger import Ledger
 from fedmon.node.collectors.job.members import Members, parents_first
-from fedmon.node.collectors.job.process import NO_COUNTS, Birth, Descriptors, Process, ProcessGoneError
+from fedmon.node.collectors.job.process import NO_COUNTS, Birth, Process, ProcessGoneError
+
+THOROUGH_EVERY_S = 10.0
+"""So often a process that did nothing is read, too: the kernel may have swapped its memory out."""
 
 
 class ProcessTree:
@@ -27,6 +31,7 @@ class ProcessTree:
         self._processes: dict[int, Process] = {}
         self._ledger = Ledger()
         self._tick = 0
+        self._thorough_at = float("-inf")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self.counts: Sequence[int] = NO_COUNTS
         self.living: tuple[Process, ...] = ()
@@ -44,16 +49,15 @@ class ProcessTree:
             tick = self._tick
             gone: dict[int, Process] = {}
             is_changed = self._adopt(mono, gone)
-            for process in self._processes.values():
-                try:
-                    if process.read(tick):
-                        is_changed = True
-                except ProcessGoneError:
-                    gone.setdefault(process.pid, process)
+            is_changed |= self._read_all(mono, gone)
             for pid, process in gone.items():
                 process.close()
                 if self._processes.get(pid) is process:
                     del self._processes[pid]
+            if gone:
+                for process in self._processes.values():
+                    if process.parent in gone:
+                        process.follow_parent()
             self._ledger.settle(gone, self._processes, tick)
             if is_changed or gone or tick == 1:
                 self._add_up()
@@ -77,6 +81,19 @@ class ProcessTree:
         with self._lock:
             for process in self._processes.values():
                 process.close()
+
+    def _read_all(self, mono: float, gone: dict[int, Process]) -> bool:
+        is_thorough = not 0 <= mono - self._thorough_at < THOROUGH_EVERY_S
+        if is_thorough:
+            self._thorough_at = mono
+        is_changed = False
+        for process in self._processes.values():
+            try:
+                if process.read(self._tick, thoroughly=is_thorough):
+                    is_changed = True
+            except ProcessGoneError:
+                gone.setdefault(process.pid, process)
+        return is_changed
 
     def _adopt(self, mono: float, gone: dict[int, Process]) -> bool:
         joined = self._members.joined(self._processes, mono)
