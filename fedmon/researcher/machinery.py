@@ -23,6 +23,7 @@ from fedmon.researcher.dispatcher import Dispatcher, Subscription
 from fedmon.researcher.logs import Logs, LogStream
 from fedmon.researcher.pending import Pending, Verdict, Waiting
 from fedmon.researcher.refill_consumers import Consumer, Consumers
+from fedmon.researcher.refill_weight import memory_bytes
 from fedmon.researcher.replies import Replies
 from fedmon.researcher.roster import Change, Instant, Roster
 from fedmon.researcher.settling import Settling
@@ -220,10 +221,13 @@ class Machinery:
         """Hand samples to who watches."""
         self._heard(NodeId(telemetry.node_id), revives=False)
         batch = telemetry if isinstance(telemetry, SampleBatch) else self._dialect.samples_of(telemetry)
+        columns = telemetry.m if isinstance(telemetry, SampleBatch) else telemetry.metric
+        samples = len(telemetry.t) if isinstance(telemetry, SampleBatch) else 1
+        weight = memory_bytes(samples=samples, columns=columns, payload_bytes=size_bytes)
         if batch is not None:
-            self.consumers.heard(batch, size_bytes)
+            self.consumers.heard(batch, weight)
         for subscription in self._subscriptions["telemetry"]:
-            self._dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=size_bytes)
+            self._dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
 
     def on_log(self, record: LogRecord) -> None:
         """Hand a log record to who listens."""

@@ -126,6 +126,13 @@ class RecordWriter:
             self._opened.set()
             return
         self._opened.set()
+        try:
+            self._serve(recording)
+        except BaseException as error:
+            self.error = self.last_error = f"the writer ended: {type(error).__name__}: {error}"
+            raise
+
+    def _serve(self, recording: Recording) -> None:
         retry_s = FIRST_RETRY_S
         while True:
             self._wait(recording)

@@ -14,7 +14,6 @@ from fedmon.researcher.leases import Leases, Wish
 from fedmon.researcher.pending import Pending
 from fedmon.researcher.refill import Refill
 from fedmon.researcher.refill_follower import Follower
-from fedmon.researcher.refill_weight import memory_bytes
 
 
 class Consumer(Protocol):
@@ -76,13 +75,12 @@ class Consumers:
         """Hear a sign of life of a node."""
         self._refill.node_heard(node_id)
 
-    def heard(self, message: SampleBatch, payload_bytes: int) -> None:
-        """Hand a live batch to everybody."""
+    def heard(self, message: SampleBatch, size_bytes: int) -> None:
+        """Hand a live batch, which weighs this much in memory, to everybody."""
         if self.all:
-            weight = memory_bytes(samples=len(message.t), columns=message.m, payload_bytes=payload_bytes)
             batch = as_batch(message)
             for consumer in self.all:
-                consumer.heard(batch, weight)
+                consumer.heard(batch, size_bytes)
 
     def inquire(self, node_id: NodeId) -> None:
         """Ask a node soon what it keeps."""

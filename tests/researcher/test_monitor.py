@@ -125,7 +125,12 @@ def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open)
 def test_every_sample_is_delivered_or_counted_as_lost_by_node_boot_and_stream(
     mosquitto: Broker, federate: Open
 ) -> None:
+    told = threading.Event()
     with EchoNode(mosquitto.port, "a") as node:
+        # Until all is sent the node says nothing about what it does not keep.
+        node.answer = lambda request: (
+            None if request.get("action") == "resend" and not told.is_set() else node.honest(request)
+        )
         watch = federate().monitor()
         node.wait(lambda: leases(node))
 
@@ -140,10 +145,15 @@ def test_every_sample_is_delivered_or_counted_as_lost_by_node_boot_and_stream(
         ):
             send(node, message)
         taken = list(islice(watch, 12))
+        pending = watch.pending
+        told.set()
+        node.boot += 1
+        node.say("online")
         wait_until(lambda: watch.pending == 0)
 
     assert numbers(taken) == [0, 1, 10, 11, 4, 5, 0, 1, 5, 6, 3, 4]
     assert [sample.seq for sample in taken if sample.late] == [4, 5]
+    assert pending == 6 + 3
     assert (watch.delivered, watch.lost, watch.repeated) == (12, 6 + 3, 2)
     assert watch.losses == {"this node keeps no recording": 9}
 
