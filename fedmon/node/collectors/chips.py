@@ -30,6 +30,13 @@ class Chips:
         self.folder = folder
         self._called: dict[tuple[str, str], str] = {}
 
+    def folders(self) -> list[str]:
+        """Return the names of the chips' folders; none where they cannot be listed."""
+        try:
+            return entries(self.folder)
+        except CollectorUnavailableError:
+            return []
+
     def sensors(self, kind: str) -> list[Sensor]:
         """Return the sensors that have a file such as ``temp1_input``, for the kind ``temp``.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from fedmon.node.collectors.sysfs import entries, garbled, read_number
 MEAN, LOWEST, HIGHEST = "host_cpu_frequency_hertz", "host_cpu_frequency_min_hertz", "host_cpu_frequency_max_hertz"
 CORE = "host_cpu_core_frequency_hertz"
 METRICS = (MEAN, LOWEST, HIGHEST)
+LOOK_AGAIN_S = 60.0
+"""How long a CPU that is switched on may go unnoticed here."""
 _MAX_HERTZ = 100_000_000_000
 _LINE = re.compile(rb"^(processor|cpu MHz)[ \t]*:[ \t]*([^\n]*)\n", re.MULTILINE)
 
@@ -35,13 +39,17 @@ class FrequencyCollector:
         self._cpus = sys / "devices" / "system" / "cpu"
         self._per_core = per_core
         self._gave = False
+        self._files: dict[str, str] = {}
+        self._look_again = -math.inf
         self._given = Given(where=str(self._cpus))
 
-    def collect(self, _now: Instant) -> Reading:
+    def collect(self, now: Instant) -> Reading:
         """Read each CPU; mean, lowest and highest are those of the CPUs that told.
 
         Nothing on a machine that does not tell frequencies.
         """
+        if now.mono >= self._look_again:
+            self._files, self._look_again = self._list(), now.mono + LOOK_AGAIN_S
         try:
             found = self._found()
         except CollectorUnavailableError as error:
@@ -69,6 +77,7 @@ class FrequencyCollector:
     def probe(self) -> dict[str, str | None]:
         """Say whether the frequencies can be read, and of which CPUs not."""
         metrics = (*METRICS, CORE) if self._per_core else METRICS
+        self._files = self._list()
         try:
             found = self._found()
         except CollectorUnavailableError as error:
@@ -81,18 +90,23 @@ class FrequencyCollector:
     def _found(self) -> dict[str, int | str]:
         """Map each CPU to its frequency in hertz, or to the reason why it is unknown."""
         found: dict[str, int | str] = {}
+        for cpu, path in self._files.items():
+            try:
+                found[cpu] = _checked(read_number(path) * 1000, path)
+            except CollectorUnavailableError as error:
+                if not error.is_lack:
+                    found[cpu] = error.reason
+                self._look_again = -math.inf
+        return found or self._found_in_cpuinfo()
+
+    def _list(self) -> dict[str, str]:
+        """Map each CPU that cpufreq knows to the file of its frequency."""
         try:
             names = entries(self._cpus, r"cpu\d+")
         except CollectorUnavailableError:
-            names = []
-        for name in names:
-            path = self._cpus / name / "cpufreq" / "scaling_cur_freq"
-            try:
-                found[name[3:]] = _checked(read_number(path) * 1000, path)
-            except CollectorUnavailableError as error:
-                if not error.is_lack:
-                    found[name[3:]] = error.reason
-        return found or self._found_in_cpuinfo()
+            return {}
+        files = {name[3:]: f"{self._cpus}/{name}/cpufreq/scaling_cur_freq" for name in names}
+        return {cpu: path for cpu, path in files.items() if os.path.lexists(path)}
 
     def _found_in_cpuinfo(self) -> dict[str, int | str]:
         found: dict[str, int | str] = {}
@@ -113,7 +127,7 @@ class FrequencyCollector:
         return found
 
 
-def _checked(hertz: int, path: Path) -> int:
+def _checked(hertz: int, path: Path | str) -> int:
     if not 0 < hertz < _MAX_HERTZ:
         raise garbled(path, f"{hertz} Hz".encode())
     return hertz

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -57,6 +58,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | str
     rate_text: str
     traffic: Mapping[str, Counter]
+    listed: frozenset[str]
 
     @property
     def inactive(self) -> str | None:
@@ -67,7 +69,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     def file_of(self, counter: str) -> Path | None:
         """Return the file of a counter, that of 64 bits where there is one; None where the port does not count it."""
-        return file_of(self.folder, counter)
+        return file_of(self.folder, counter, self.listed)
 
 
 class Ports:
@@ -111,17 +113,24 @@ class Ports:
         return gone
 
 
-def file_of(folder: Path, counter: str) -> Path | None:
+def file_of(folder: Path, counter: str, listed: Collection[str]) -> Path | None:
     """Return the file of a port's counter: that of 64 bits, where an older kernel keeps it under another name."""
-    for path in (
-        folder / "counters_ext" / f"{counter}_64",
-        folder / "counters" / f"{counter}_64",
-        folder / "counters" / counter,
-        folder / "counters_ext" / f"port_{counter}",
-    ):
-        if path.exists():
-            return path
-    return None
+    names = (
+        f"counters_ext/{counter}_64",
+        f"counters/{counter}_64",
+        f"counters/{counter}",
+        f"counters_ext/port_{counter}",
+    )
+    return next((folder / name for name in names if name in listed), None)
+
+
+def _listed(folder: Path) -> frozenset[str]:
+    """Return the counters that a port has, each with its folder."""
+    found: set[str] = set()
+    for name in ("counters", "counters_ext"):
+        with contextlib.suppress(CollectorUnavailableError):  # without a folder there are no counters
+            found.update(f"{name}/{counter}" for counter in entries(folder / name))
+    return frozenset(found)
 
 
 def _numbers(folder: Path) -> list[str]:
@@ -133,7 +142,7 @@ def _numbers(folder: Path) -> list[str]:
 
 def _port(root: Path, device: str, number: str, kept: Mapping[str, Counter] | None) -> Port:
     folder = root / device / "ports" / number
-    state, rate = _text(folder / "state"), _text(folder / "rate")
+    state, rate, listed = _text(folder / "state"), _text(folder / "rate"), _listed(folder)
     return Port(
         device=device,
         number=number,
@@ -144,31 +153,32 @@ def _port(root: Path, device: str, number: str, kept: Mapping[str, Counter] | No
         rate=rate[1] or _rate(rate[0], folder / "rate"),
         rate_text=rate[0],
         traffic={
-            metric: _counter(metric, name, folder, device, number, (kept or {}).get(metric))
+            metric: _counter(series(metric, device=device, port=number), name, folder, listed, (kept or {}).get(metric))
             for metric, name in TRAFFIC.items()
         },
+        listed=listed,
     )
 
 
-def _counter(metric: str, name: str, folder: Path, device: str, number: str, kept: Counter | None) -> Counter:
-    path = file_of(folder, name)
+def _counter(key: str, name: str, folder: Path, listed: Collection[str], kept: Counter | None) -> Counter:
+    path = file_of(folder, name, listed)
     file = kept.file if kept is not None and kept.file is not None and kept.file.path == path else None
     return Counter(
-        key=series(metric, device=device, port=number),
+        key=key,
         name=name,
         file=file or (None if path is None else ProcFile(path, size_bytes=64)),
         is_short=path is not None
         and not (file is not None and kept is not None and not kept.is_short)
-        and not _is_wide(path, folder),
+        and not _is_wide(path, listed),
     )
 
 
-def _is_wide(path: Path, folder: Path) -> bool:
+def _is_wide(path: Path, listed: Collection[str]) -> bool:
     """Tell whether a counter has 64 bits: by its name, by those that exist only beside such ones, or by its value.
 
     Source of the second: Linux drivers/infiniband/core/sysfs.c, the groups pma_group and pma_group_ext.
     """
-    if path.name.endswith("_64") or (folder / "counters" / "unicast_rcv_packets").exists():
+    if path.name.endswith("_64") or "counters/unicast_rcv_packets" in listed:
         return True
     try:
         return read_count(path) > FULL

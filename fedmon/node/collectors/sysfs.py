@@ -22,7 +22,7 @@ _SHOWN = 40
 _DIGITS = re.compile(r"(\d+)")
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path | str) -> bytes:
     """Return a file's content, up to 64 KiB. Raises CollectorUnavailableError when the file cannot be read."""
     try:
         descriptor = os.open(path, READ_FLAGS)
@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode(errors="replace").strip("\0 \t\r\n")[:LONGEST_TEXT]
 
 
-def read_number(path: Path) -> int:
+def read_number(path: Path | str) -> int:
     """Return the one whole number that a file holds.
 
     Raises CollectorUnavailableError when the file cannot be read or holds something else.

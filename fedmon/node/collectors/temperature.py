@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
@@ -14,6 +15,8 @@ from fedmon.node.collectors.sysfs import entries, garbled, read_number, read_tex
 TEMPERATURE = "host_temperature_celsius"
 FAN = "host_fan_rotation_hertz"
 METRICS = (TEMPERATURE, FAN)
+LOOK_AGAIN_S = 60.0
+"""How long another label may go unnoticed; chips that come or go are noticed at once."""
 MAX_SENSORS = 256
 """Sensors beyond this number are left out, so that one sample always fits into a message."""
 
@@ -33,16 +36,24 @@ class TemperatureCollector:
 
     def __init__(self, *, sys: Path = Path("/sys")) -> None:
         self._chips, self._zones = Chips(sys / "class" / "hwmon"), sys / "class" / "thermal"
-        self._given: dict[str, Sensor] = {}
+        self._found: dict[str, Sensor] = {}
+        self._looked_at: list[str] = []
+        self._look_again = -math.inf
 
-    def collect(self, _now: Instant) -> Reading:
+    def collect(self, now: Instant) -> Reading:
         """Read each sensor that is there now; one that is gone is told once."""
-        found, _ = self._sensors()
-        values, reasons = _read(found)
-        for key, sensor in self._given.items():
-            if key not in found:
+        before = self._found
+        chips = self._chips.folders()
+        if chips != self._looked_at or now.mono >= self._look_again:
+            # Names and labels are many more files than temperatures, and stay as they are.
+            self._found, _ = self._sensors()
+            self._looked_at, self._look_again = chips, now.mono + LOOK_AGAIN_S
+        values, reasons = _read(self._found)
+        if any(reason.startswith(Why.NOT_FOUND.value) for reason in reasons.values()):
+            self._look_again = -math.inf
+        for key, sensor in before.items():
+            if key not in self._found:
                 miss(values, reasons, (key,), f"{Why.NOT_FOUND.value}: {sensor.path}")
-        self._given = found
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
