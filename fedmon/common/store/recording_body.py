@@ -1,13 +1,14 @@
 """The body of one row of a recording: the columns of a batch, so that one of them can be read without the others.
 
-A body is a directory, and behind it the long columns one after another, each compressed alone. The directory is
-compressed JSON, ``{"names": [..], "columns": [..], "reasons": [..]}``: for ``t``, ``mono`` and each name either the
-column itself, as recording_columns.py writes it, or how many bytes its part takes. ``reasons`` lists ``[samples,
-{series: why}]`` for stretches of samples. Four bytes in front of it say how long the directory is.
+A body is the names of its columns, a directory, and behind them the long columns one after another, each compressed
+alone. The directory is compressed JSON, ``[columns, reasons]``: for ``t``, ``mono`` and each name either the column
+itself, as recording_columns.py writes it, or how many bytes its part takes. ``reasons`` lists ``[samples, {series:
+why}]`` for stretches of samples. Names and directory have their length in front of them, in four bytes each.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -55,19 +56,15 @@ def encode(batches: Sequence[Batch]) -> bytes:
         if not apart or not isinstance(column[1], list):
             entries.append(column)
             continue
-        text = msgspec.json.encode(column)
-        part = zlib.compress(text, _LEVEL)
+        part = _compressed(column)
         if len(part) <= _INLINE_BYTES:
             entries.append(column)
         else:
             entries.append(len(part))
             parts.append(part)
-    directory: dict[str, Any] = {"names": names, "columns": entries}
     reasons = _stretches(batches)
-    if any(said for _, said in reasons):
-        directory["reasons"] = reasons
-    head = zlib.compress(msgspec.json.encode(directory), _LEVEL)
-    return b"".join((len(head).to_bytes(4, "big"), head, *parts))
+    head = [_compressed(names), _compressed([entries, reasons if any(said for _, said in reasons) else []])]
+    return b"".join((*(len(part).to_bytes(4, "big") + part for part in head), *parts))
 
 
 def decode(body: bytes, place: Place, *, wanted: Chooser | None = None) -> list[Batch]:
@@ -101,15 +98,31 @@ def decode(body: bytes, place: Place, *, wanted: Chooser | None = None) -> list[
     return found
 
 
+def written_columns(body: bytes, names: tuple[str, ...]) -> list[list[Any] | None]:
+    """Return ``t`` and these columns of a body as they are written, None for one that is not there.
+
+    Raises zlib.error, msgspec.DecodeError, ValueError or TypeError when the body is damaged.
+    """
+    known, entries, _, start = _directory(body)
+    places = {name: number for number, name in enumerate(known, start=2)}
+    wanted = [0, *(places.get(name, -1) for name in names)]
+    found: list[list[Any] | None] = []
+    for place in wanted:
+        entry = entries[place] if place >= 0 else None
+        if isinstance(entry, int):
+            begin = start + sum(size for size in entries[:place] if isinstance(size, int))
+            entry = msgspec.json.decode(_inflated(body[begin : begin + entry]))
+        found.append(entry)
+    return found
+
+
 def _opened(
     body: bytes, length: int, wanted: Chooser | None
 ) -> tuple[list[float], list[float], dict[str, Column], Reasons]:
-    start = 4 + int.from_bytes(body[:4], "big")
-    directory = msgspec.json.decode(_inflated(body[4:start]))
-    names: list[str] = directory["names"]
+    names, entries, reasons, start = _directory(body)
     clocks: list[Any] = []
     columns: dict[str, Column] = {}
-    for number, entry in enumerate(directory["columns"]):
+    for number, entry in enumerate(entries):
         size = entry if isinstance(entry, int) else 0
         if number < 2 or wanted is None or wanted(names[number - 2]):
             column = msgspec.json.decode(_inflated(body[start : start + size])) if size else entry
@@ -120,10 +133,30 @@ def _opened(
                 columns[names[number - 2]] = values
         start += size
     t, mono = clocks
-    reasons: Reasons = directory.get("reasons", [])
     if wanted is not None:
         reasons = [(samples, {name: why for name, why in said.items() if wanted(name)}) for samples, said in reasons]
     return t, mono, columns, reasons
+
+
+def _directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, int]:
+    """Return names, columns or their sizes, and reasons, and where the first part begins."""
+    middle = 4 + int.from_bytes(body[:4], "big")
+    start = middle + 4 + int.from_bytes(body[middle : middle + 4], "big")
+    names = _names(body[4:middle])
+    entries, reasons = msgspec.json.decode(_inflated(body[middle + 4 : start]))
+    if len(entries) != len(names) + 2:
+        raise ValueError(f"it has {len(names)} names for {len(entries)} columns")
+    return names, entries, reasons, start
+
+
+@functools.lru_cache(maxsize=256)
+def _names(part: bytes) -> tuple[str, ...]:
+    """Return the names of columns; they are the same from row to row."""
+    return tuple(msgspec.json.decode(_inflated(part), type=list[str]))
+
+
+def _compressed(content: object) -> bytes:
+    return zlib.compress(msgspec.json.encode(content), _LEVEL)
 
 
 def _inflated(part: bytes) -> bytes:

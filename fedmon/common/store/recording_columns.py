@@ -1,14 +1,16 @@
 """One column of numbers as JSON that compresses well: scaled to whole numbers, then as differences.
 
-A column is written as ``[decimals, numbers]``. With ``decimals`` of 0 or more each number is a whole one: the first is
-the first value times ten to the power of ``decimals``, each further one the difference to the value before it that is
-not null. A single number in place of the list stands for a column of equal values. ``decimals`` of -1 means that the
-numbers stand there as they are, because no such scale gives each of them back exactly.
+A column is written as ``[decimals, numbers, unit]``. With ``decimals`` of 0 or more each number is a whole one, and a
+value is ``number * unit / 10 ** decimals``: the first number is that of the first value, each further one the
+difference to the value before it that is not null. A single number in place of the list stands for a column of equal
+values. ``decimals`` of -1 means that the numbers stand there as they are, because no such scale gives each of them back
+exactly.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -25,12 +27,18 @@ def written(values: Sequence[float | None]) -> list[Any]:
     """Return a column in its written form; `restored` gives back equal values."""
     decimals, numbers = _scaled(values)
     if decimals == VERBATIM:
-        return [decimals, numbers]
-    if None in numbers:
-        return [decimals, None if all(number is None for number in numbers) else _sparse_differences(numbers)]
+        return [decimals, numbers, 1]
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return [decimals, None, 1]
+    unit = math.gcd(*known) or 1
+    if len(known) < len(numbers):
+        return [decimals, _sparse_differences(numbers, unit), unit]
+    if unit > 1:
+        numbers = [number // unit for number in numbers]
     first = numbers[0]
     differences = list(map(operator.sub, numbers[1:], numbers))
-    return [decimals, [first, *differences] if any(differences) else first]
+    return [decimals, [first, *differences] if any(differences) else first, unit]
 
 
 def restored(column: Sequence[Any], length: int) -> Column:
@@ -38,23 +46,32 @@ def restored(column: Sequence[Any], length: int) -> Column:
 
     Raises TypeError or ValueError for what `written` cannot have made.
     """
-    decimals, numbers = column
-    if decimals != VERBATIM and decimals not in _SCALES:
-        raise ValueError(f"a column has {decimals!r} decimals")
+    decimals, numbers, unit = checked(column, length)
     if numbers is None:
         return [None] * length
     if not isinstance(numbers, list):
-        return [_unscaled(numbers, decimals)] * length
-    if len(numbers) != length:
-        raise ValueError(f"a column has {len(numbers)} values instead of {length}")
+        return [_unscaled(numbers * unit, decimals)] * length
     if decimals == VERBATIM:
         return numbers
     if None in numbers:
-        return _sparse_values(numbers, decimals)
+        return _sparse_values(numbers, decimals, unit)
+    whole = itertools.accumulate(numbers)
     if decimals == 0:
-        return list(itertools.accumulate(numbers))
+        return list(whole) if unit == 1 else [number * unit for number in whole]
     scale = 10**decimals
-    return [number / scale for number in itertools.accumulate(numbers)]
+    if unit == 1:
+        return [number / scale for number in whole]
+    return [number * unit / scale for number in whole]
+
+
+def checked(column: Sequence[Any], length: int) -> tuple[int, Any, int]:
+    """Return decimals, numbers and unit of a written column. Raises TypeError or ValueError like `restored`."""
+    decimals, numbers, unit = column
+    if decimals != VERBATIM and decimals not in _SCALES:
+        raise ValueError(f"a column has {decimals!r} decimals")
+    if isinstance(numbers, list) and len(numbers) != length:
+        raise ValueError(f"a column has {len(numbers)} values instead of {length}")
+    return decimals, numbers, unit
 
 
 def _scaled(values: Sequence[float | None]) -> tuple[int, list[Any]]:
@@ -75,19 +92,19 @@ def _scaled(values: Sequence[float | None]) -> tuple[int, list[Any]]:
     return VERBATIM, [None if value is None else float(value) for value in values]
 
 
-def _sparse_differences(numbers: list[int | None]) -> list[int | None]:
+def _sparse_differences(numbers: list[int | None], unit: int) -> list[int | None]:
     differences: list[int | None] = []
     before = 0
     for number in numbers:
         if number is None:
             differences.append(None)
         else:
-            differences.append(number - before)
+            differences.append((number - before) // unit)
             before = number
     return differences
 
 
-def _sparse_values(differences: list[int | None], decimals: int) -> Column:
+def _sparse_values(differences: list[int | None], decimals: int, unit: int) -> Column:
     values: Column = []
     number = 0
     for difference in differences:
@@ -95,7 +112,7 @@ def _sparse_values(differences: list[int | None], decimals: int) -> Column:
             values.append(None)
         else:
             number += difference
-            values.append(_unscaled(number, decimals))
+            values.append(_unscaled(number * unit, decimals))
     return values
 
 

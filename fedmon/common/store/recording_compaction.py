@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from fedmon.common.metrics.batch import Batch
-from fedmon.common.store.recording_body import Place, UnreadableRowError, decode, encode
+from fedmon.common.store.recording_body import SHORT, Place, UnreadableRowError, decode, encode
 from fedmon.common.store.recording_bounds import DAMAGED, count
 from fedmon.common.store.recording_file import RecordingFile
 from fedmon.common.store.recording_streams import Stream, Streams
@@ -24,7 +24,7 @@ Row = tuple[int, int, int, int]
 
 
 class Compaction:
-    """Merges rows of a recording, one run of them a call."""
+    """Merges rows of a recording, one run of them a call: to rows of 60 samples soon, and these to rows of 600."""
 
     def __init__(self, file: RecordingFile, streams: Streams) -> None:
         self._file, self._streams = file, streams
@@ -39,33 +39,38 @@ class Compaction:
             if not stream.stored:
                 continue
             complete = everything or now - stream.kept >= IDLE_S
-            waiting = stream.stored.last + 1 - stream.compacted_to
-            if (waiting >= TARGET_SAMPLES or (complete and waiting > 0)) and self._compact(stream, complete=complete):
-                return True
+            for target, done_to in ((TARGET_SAMPLES, stream.compacted_to), (SHORT, stream.joined_to)):
+                waiting = stream.stored.last + 1 - done_to
+                final = complete and target == TARGET_SAMPLES and waiting > 0
+                if (waiting >= target or final) and self._compact(stream, target, done_to, complete=final):
+                    return True
         return self._shrink()
 
-    def _compact(self, stream: Stream, *, complete: bool) -> bool:
+    def _compact(self, stream: Stream, target: int, done_to: int, *, complete: bool) -> bool:
+        """Merge the first rows behind ``done_to`` that make up ``target`` samples; False when there are none yet."""
         run: list[Row] = []
-        rows: list[Row | None] = [*self._rows(stream), None]
-        for row in rows:
-            if run and (row is None or not _extends(run, row)):
+        for row in [*self._rows(stream, done_to), None]:
+            if run and (row is None or not _extends(run, row, target)):
                 if row is None and not complete:
                     return False
-                if len(run) > 1 and not self._merge(stream, run):
+                merged = len(run) > 1
+                if merged and not self._merge(stream, run):
                     return True
-                stream.compacted_to = run[-1][2] + 1
-                if len(run) > 1:
+                stream.joined_to = max(stream.joined_to, run[-1][2] + 1)
+                if target == TARGET_SAMPLES:
+                    stream.compacted_to = run[-1][2] + 1
+                if merged:
                     return True
                 run = []
             if row is not None:
                 run.append(row)
         return False
 
-    def _rows(self, stream: Stream) -> list[Row]:
+    def _rows(self, stream: Stream, done_to: int) -> list[Row]:
         return self._file.rows(
             "SELECT id, first_seq, last_seq, length(body) FROM batch WHERE source = ? AND last_seq >= ? "
             "ORDER BY last_seq LIMIT 1000",
-            (stream.source, stream.compacted_to),
+            (stream.source, done_to),
         )
 
     def _merge(self, stream: Stream, run: list[Row]) -> bool:
@@ -119,8 +124,8 @@ class Compaction:
         return True
 
 
-def _extends(run: list[Row], row: Row) -> bool:
+def _extends(run: list[Row], row: Row, target: int) -> bool:
     """Tell whether a row can be merged with those of a run."""
     _, first, last, size = row
-    fits = last - run[0][1] + 1 <= TARGET_SAMPLES and sum(one[3] for one in run) + size <= _MOST_BYTES
+    fits = last - run[0][1] + 1 <= target and sum(one[3] for one in run) + size <= _MOST_BYTES
     return first == run[-1][2] + 1 and fits

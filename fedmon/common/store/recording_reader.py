@@ -16,6 +16,8 @@ from fedmon.common.store.recording_file import RecordingFile
 
 logger = logging.getLogger(__name__)
 
+LARGEST = 2**63 - 1
+"""The largest number of a sample, as on the wire."""
 _ROWS = 16
 """So many rows are held at once: under 1 MiB for most nodes."""
 _SOURCES = (
@@ -31,50 +33,53 @@ _BATCHES = (
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What is read; a limit that is None excludes nothing."""
 
-    node_id: str | None
-    boot: int | None
-    stream: str | None
-    first_seq: int
-    last_seq: int
-    since_t: float | None
-    until_t: float | None
-    metrics: tuple[str, ...] | None
-    series: Chooser | None
+    node_id: str | None = None
+    boot: int | None = None
+    stream: str | None = None
+    first_seq: int = 0
+    last_seq: int = LARGEST
+    since_t: float | None = None
+    until_t: float | None = None
+    metrics: tuple[str, ...] | None = None
+    series: Chooser | None = None
 
 
 def read_rows(file: RecordingFile, selection: Selection) -> Iterator[Batch]:
     """Return the selected samples, by node, stream, boot and number. Raises StorageError."""
     wanted = _chooser(selection.metrics, selection.series)
-    for source, node_id, stream, boot in file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot)):
-        place = Place(
-            node_id=node_id, boot=boot, stream=stream, first_seq=selection.first_seq, last_seq=selection.last_seq
-        )
-        for batch in _stream_rows(file, source, place, selection, wanted):
-            if selection.metrics is None or batch.columns:
-                yield from _timed(batch, selection.since_t, selection.until_t)
-
-
-def _stream_rows(
-    file: RecordingFile, source: int, wished: Place, selection: Selection, wanted: Chooser | None
-) -> Iterator[Batch]:
-    position = wished.first_seq
-    while position <= wished.last_seq:
-        # Each query sees the file as it is then: rows may have been merged since the last, and no reader holds up
-        # the log of who writes.
-        rows = file.rows(_BATCHES, (source, position, wished.last_seq, selection.since_t, selection.until_t, _ROWS))
-        if not rows:
-            return
-        for first, last, body in rows:
-            begin, position = position, last + 1
-            place = msgspec.structs.replace(wished, first_seq=first, last_seq=last)
+    for source, node_id, stream, boot in sources(file, selection):
+        position = selection.first_seq
+        for first, last, body in raw_rows(file, source, selection):
+            place = Place(node_id=node_id, boot=boot, stream=stream, first_seq=first, last_seq=last)
             try:
                 batches = decode(body, place, wanted=wanted)
             except UnreadableRowError as error:
                 logger.warning("left out: %s", error)
                 continue
             for batch in batches:
-                if batch.last_seq >= begin and batch.seq <= wished.last_seq:
-                    yield batch.part(begin, wished.last_seq)
+                # A row may begin before what is wanted, or before what was read when rows were merged meanwhile.
+                if batch.last_seq >= position and batch.seq <= selection.last_seq:
+                    part = batch.part(position, selection.last_seq)
+                    position = part.last_seq + 1
+                    if selection.metrics is None or part.columns:
+                        yield from _timed(part, selection.since_t, selection.until_t)
+
+
+def sources(file: RecordingFile, selection: Selection) -> list[tuple[int, str, str, int]]:
+    """Return key, node, stream and boot of what is selected, in order. Raises StorageError."""
+    return file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot))
+
+
+def raw_rows(file: RecordingFile, source: int, selection: Selection) -> Iterator[tuple[int, int, bytes]]:
+    """Return first and last number and body of the rows of one stream, in order. Raises StorageError."""
+    position = selection.first_seq
+    while position <= selection.last_seq:
+        # Each query sees the file as it is then, and no reader holds up the log of who writes.
+        rows = file.rows(_BATCHES, (source, position, selection.last_seq, selection.since_t, selection.until_t, _ROWS))
+        yield from rows
+        if len(rows) < _ROWS:
+            return
+        position = rows[-1][1] + 1
 
 
 def _timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterator[Batch]:

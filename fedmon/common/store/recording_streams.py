@@ -32,6 +32,7 @@ class Stream:
     newest_mono: float = 0.0
     kept: float = 0.0
     compacted_to: int = 0
+    joined_to: int = 0
 
     @property
     def taken(self) -> float:

@@ -9,12 +9,10 @@ from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording_body import SHORT, encode
 from fedmon.common.store.recording_compaction import TARGET_SAMPLES
 from fedmon.common.store.recording_file import RecordingFile
+from fedmon.common.store.recording_reader import LARGEST
 from fedmon.common.store.recording_streams import Stream, Streams
 
 logger = logging.getLogger(__name__)
-
-LARGEST = 2**63 - 1
-"""The largest number of a sample, as on the wire."""
 
 
 def add_batches(file: RecordingFile, streams: Streams, batches: Iterable[Batch], now: float) -> int:
@@ -73,6 +71,7 @@ def _note(stream: Stream, part: Batch, now: float) -> None:
         stream.last_t, stream.newest_mono, stream.kept = part.t[-1], part.mono[-1], now
     stream.stored.add(part.seq, part.last_seq)
     stream.compacted_to = min(stream.compacted_to, part.seq)
+    stream.joined_to = min(stream.joined_to, part.seq)
 
 
 def _is_sound(batch: Batch) -> bool:
