@@ -2,7 +2,8 @@
 
 ``python -m bench.collect_trees``; `tree_cases` is also part of ``python -m bench.collect``. A process is born and ends
 beside the tree before each sample, so that nobody may rest on an unchanged list. In the case ``awake`` each of 100
-processes was given a CPU since the sample before, what slept being cheaper for us; psutil need not find them. Peers, over the same tree:
+processes was given a CPU since the sample before, what slept being cheaper for us; psutil need not find them there.
+Peers, over the same tree:
 
 - psutil: kept Process objects, ``children(recursive=True)`` for who is new, and for each process inside ``oneshot()``
   CPU times, memory, threads, I/O and open files.

@@ -168,6 +168,7 @@ class JobWatches:
 
     def _close(self, job: _Job, reason: str) -> JobRecord:
         self._jobs = {job_id: other for job_id, other in self._jobs.items() if other is not job}
+        job.watched.is_over = True  # who still holds it opens no file again
         self._remove_stream(job.stream)
         record = msgspec.structs.replace(job.record(), ended=_now(), reason=reason)
         self._ended.append(record)

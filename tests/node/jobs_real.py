@@ -89,7 +89,6 @@ class Watch:
         self.streams: dict[str, Sequence[Collector]] = {}
         self.watches = JobWatches(roots or Roots(), self.streams.__setitem__, self.streams.__delitem__)
         self.job_id = job_id
-        self._mono = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -105,11 +104,11 @@ class Watch:
         self.watches.add(self.job_id, pids=pids, cgroup=cgroup)
         return self
 
-    def tick(self, *names: str) -> Reading:
+    def tick(self, *names: str, mono: float | None = None) -> Reading:
         """Read all collectors, or those of these names, together."""
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
-        now = Instant(t=time.time(), mono=time.monotonic())
+        now = Instant(t=time.time(), mono=time.monotonic() if mono is None else mono)
         for collector in self.streams[f"job-{self.job_id}"]:
             if not names or collector.name in names:
                 reading = collector.collect(now)

@@ -38,8 +38,13 @@ class ProcTree:
         group: int | None = None,
         session: int | None = None,
         hwm_kb: int = 0,
+        ran: int = 0,
     ) -> None:
-        """Write a process; ``used`` and ``reaped`` are user and system ticks, ``io`` the number of bytes written."""
+        """Write a process.
+
+        ``used`` and ``reaped`` are user and system ticks, ``io`` is the number of bytes written, ``ran`` how often it
+        was given a CPU, where that is told.
+        """
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
         numbers = [
@@ -64,6 +69,8 @@ class ProcTree:
         (folder / "stat").write_text(f"{pid} ({name}) {state} {' '.join(map(str, numbers + tail))}\n")
         if io is not None:
             (folder / "io").write_text(io if isinstance(io, str) else io_text(io))
+        if ran:
+            (folder / "schedstat").write_text(f"{1000 * ran} 5 {ran}\n")
         (folder / "environ").write_bytes(environ)
         (folder / "status").write_text(
             f"Name:\t{name}\nTgid:\t{pid}\nPid:\t{pid}\nVmHWM:\t{hwm_kb} kB\nRssFile:\t8 kB\nRssShmem:\t4 kB\n"

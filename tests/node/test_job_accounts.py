@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,40 @@ def test_a_root_that_ended_leaves_its_children_in_the_job(proc: ProcTree) -> Non
     assert reading.values["job_processes"] == 1
     assert ticks(reading) == 95
     assert watch.watches.close_ended() == []
+
+
+def test_a_process_that_got_no_cpu_is_not_read_again_but_now_and_then(proc: ProcTree) -> None:
+    proc.put(10, pages=3, io=5, ran=7)
+    watch = watched(proc, 10)
+    start = time.monotonic()
+    for second in range(3):
+        watch.tick(mono=start + second)
+    proc.put(10, pages=2, io=5, ran=7)  # the kernel swapped a page out
+
+    soon, later = watch.tick(mono=start + 4), watch.tick(mono=start + 11)
+    proc.put(10, pages=2, used=(9, 0), io=6, ran=8)
+    awake = watch.tick(mono=start + 12)
+
+    assert [each.values["job_memory_rss_bytes"] for each in (soon, later)] == [3 * PAGE, 2 * PAGE]
+    assert ticks(awake) == 9
+    assert awake.values[WRITTEN] == 6
+
+
+def test_who_was_orphaned_in_its_sleep_and_adopted_counts_once(proc: ProcTree) -> None:
+    proc.put(10, ran=5)
+    proc.put(11, parent=10, used=(30, 0), ran=5)
+    proc.put(12, parent=11, used=(500, 0), io=0, ran=5)
+    watch = watched(proc, 10)
+    for _ in range(3):
+        watch.tick()
+    proc.take(11)
+    proc.put(10, reaped=(30, 0), reaped_faults=10, ran=6)
+    proc.put(12, parent=10, used=(500, 0), io=0, ran=5)
+    first = watch.tick()
+    proc.take(12)
+    proc.put(10, reaped=(530, 0), reaped_faults=20, ran=7)
+
+    assert [ticks(first), ticks(watch.tick()), ticks(watch.tick())] == [530, 530, 530]
 
 
 @pytest.mark.parametrize("name", ["a b) S 1", "(", ") R 7 7 (", "new\nline", ""])

@@ -57,6 +57,18 @@ def test_a_known_burn_counts_as_the_kernel_counts_it_user_and_system() -> None:
     )
 
 
+def test_what_slept_for_many_ticks_counts_at_once_when_it_wakes() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        asleep = [watch.tick("job-processes") for _ in range(5)]
+        program.tell("burn 0.05")
+        awake = watch.cpu_s()
+        oracle = sum(program.used_s())
+
+    assert cpu_s(asleep[1].values) == cpu_s(asleep[4].values)
+    assert awake == pytest.approx(oracle, abs=2 * TICK_S)
+
+
 def test_children_that_lived_between_two_ticks_count() -> None:
     with Program() as program, Watch() as watch:
         watch.add(program.pid)
@@ -81,7 +93,7 @@ def test_what_a_child_used_counts_once_while_it_lives_and_after_it_ended() -> No
         ended = [watch.cpu_s() for _ in range(3)]
         oracle = sum(program.used_s())
 
-    assert alive >= 0.1
+    assert alive >= 0.1 - 2 * TICK_S
     assert alive <= ended[0] == ended[1] == ended[2]
     assert ended[2] == pytest.approx(oracle, abs=3 * TICK_S)
 
@@ -143,7 +155,7 @@ def test_an_orphan_without_any_sign_is_known_where_the_kernel_tells_who_forked_i
 
         assert set(watch.watches.pids()["a"]) == {program.pid, *orphans}
         assert not set(others) & set(watch.watches.pids()["a"])
-        assert cpu_s(reading.values) >= 0.05
+        assert cpu_s(reading.values) >= 0.05 - 2 * TICK_S
 
 
 def test_an_orphan_that_nobody_saw_born_is_known_by_the_session_that_the_job_began() -> None:
@@ -236,7 +248,7 @@ def test_a_root_that_ends_between_two_ticks_ends_the_job_and_takes_nothing_back(
         reading = watch.tick()
 
         assert reading.values["job_processes"] == 0
-        assert cpu_s(reading.values) >= cpu_s(before.values) >= 0.02
+        assert cpu_s(reading.values) >= cpu_s(before.values) >= 0.01
 
 
 def test_known_bytes_and_calls_count_exactly_and_apart_from_each_other(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_processes_and_cpu_time_of_all_jobs_are_there_for_others() -> None:
             "b": {second.pid, child},
         }
         assert used["a"] == pytest.approx(sum(first.used_s()), abs=2 * TICK_S)
-        assert used["b"] >= 0.05
+        assert used["b"] >= 0.05 - 2 * TICK_S
         assert watch.value("job_cpu_user_seconds_total") > 0
 
 

@@ -29,13 +29,17 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
 
         Source: Linux Documentation/admin-guide/cgroup-v2.rst, and systemd's docs/CGROUP_DELEGATION.md for hybrid.
         """
-        if (root / "cgroup.controllers").exists():
+        if os.access(root / "cgroup.controllers", os.R_OK):
             return cls(layout="v2", hierarchies={UNIFIED: root})
         found: dict[str, Path] = {}
-        for folder in sorted(root.iterdir()) if root.is_dir() else ():
-            if (folder / "cgroup.controllers").exists():
+        try:
+            folders = sorted(root.iterdir())
+        except OSError:  # not mounted, or not for us
+            folders = []
+        for folder in folders:
+            if os.access(folder / "cgroup.controllers", os.R_OK):
                 found[UNIFIED] = folder
-            elif (folder / "cgroup.procs").exists():
+            elif is_cgroup(folder):
                 # Controllers that are mounted together have a folder named after both.
                 found.update(dict.fromkeys(folder.name.split(","), folder))
         layout = "none" if not found else "v1" if UNIFIED not in found else "hybrid" if len(found) > 1 else "v2"
@@ -121,7 +125,7 @@ def paths_of(proc: Path, pid: str) -> dict[str, str]:
 
 def is_cgroup(folder: Path) -> bool:
     """Tell whether a folder is a cgroup."""
-    return (folder / "cgroup.procs").is_file()
+    return os.access(folder / "cgroup.procs", os.R_OK)
 
 
 def members_of(folder: Path) -> set[int]:

@@ -135,9 +135,16 @@ def _cpu_v1(folder: Path, _sys: Path) -> list[CgroupFile]:
 
 def _blkio_v1(folder: Path, sys: Path) -> list[CgroupFile]:
     served = {b"Read": DISK_READ, b"Write": DISK_WRITTEN}, {b"Read": DISK_READS, b"Write": DISK_WRITES}
-    names = "blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"
+    names = "blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"
+    # Old kernels count each group for itself alone.
+    ending = "_recursive" if (folder / f"{names[0]}_recursive").exists() else ""
     return [
-        CgroupFile(path=folder / name, metrics=tuple(of.values()), understand=_blkio(of, sys), lane=Lane.MEDIUM)
+        CgroupFile(
+            path=folder / f"{name}{ending}",
+            metrics=tuple(of.values()),
+            understand=_blkio(of, sys),
+            lane=Lane.MEDIUM,
+        )
         for name, of in zip(names, served, strict=True)
     ]
 

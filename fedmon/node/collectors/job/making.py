@@ -66,6 +66,8 @@ class JobMaker:
         given to another process since then is refused. Raises InvalidInputError, NotFoundError and ConflictError for
         processes and cgroups that cannot be watched.
         """
+        if not self._roots.proc.is_dir():
+            raise ConflictError(f"jobs are watched on Linux only: there is no {self._roots.proc} here")
         births = [self._root(pid, (starts or {}).get(pid)) for pid in dict.fromkeys(pids)]
         found = Cgroups.found(self._roots.cgroup)
         job_cgroup = None if cgroup is None else named(found, self._roots.cgroup, cgroup)
