@@ -20,8 +20,8 @@ from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording_columns import Column, restored, written
 
-SHORT = 60
-"""Up to so many samples the columns stay in the directory: compressed together they are smaller than apart."""
+_SHORT = 30
+"""Up to so many samples the columns stay in the directory: compressed together they are half as large as apart."""
 _INLINE_BYTES = 40
 _MAX_BYTES = 64 * 2**20
 _LEVEL = 6
@@ -49,7 +49,7 @@ def encode(batches: Sequence[Batch]) -> bytes:
     names = list(dict.fromkeys(itertools.chain.from_iterable(batch.columns for batch in batches)))
     columns = [_joined([batch.t for batch in batches]), _joined([batch.mono for batch in batches])]
     columns += [_joined([_column(batch, name) for batch in batches]) for name in names]
-    apart = len(columns[0]) > SHORT
+    apart = len(columns[0]) > _SHORT
     entries: list[Any] = []
     parts: list[bytes] = []
     for column in map(written, columns):
@@ -104,8 +104,7 @@ def written_columns(body: bytes, names: tuple[str, ...]) -> list[list[Any] | Non
     Raises zlib.error, msgspec.DecodeError, ValueError or TypeError when the body is damaged.
     """
     known, entries, _, start = _directory(body)
-    places = {name: number for number, name in enumerate(known, start=2)}
-    wanted = [0, *(places.get(name, -1) for name in names)]
+    wanted = [0, *(known.index(name) + 2 if name in known else -1 for name in names)]
     found: list[list[Any] | None] = []
     for place in wanted:
         entry = entries[place] if place >= 0 else None

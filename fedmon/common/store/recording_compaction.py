@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from fedmon.common.metrics.batch import Batch
-from fedmon.common.store.recording_body import SHORT, Place, UnreadableRowError, decode, encode
+from fedmon.common.store.recording_body import Place, UnreadableRowError, decode, encode
 from fedmon.common.store.recording_bounds import DAMAGED, count
 from fedmon.common.store.recording_file import RecordingFile
 from fedmon.common.store.recording_streams import Stream, Streams
@@ -14,6 +14,7 @@ from fedmon.common.store.recording_streams import Stream, Streams
 logger = logging.getLogger(__name__)
 
 TARGET_SAMPLES = 600
+HALFWAY_SAMPLES = 60
 IDLE_S = 600.0
 """A stream to which nothing was added for so long is taken as complete."""
 _MOST_BYTES = 131_072
@@ -39,7 +40,7 @@ class Compaction:
             if not stream.stored:
                 continue
             complete = everything or now - stream.kept >= IDLE_S
-            for target, done_to in ((TARGET_SAMPLES, stream.compacted_to), (SHORT, stream.joined_to)):
+            for target, done_to in ((TARGET_SAMPLES, stream.compacted_to), (HALFWAY_SAMPLES, stream.joined_to)):
                 waiting = stream.stored.last + 1 - done_to
                 final = complete and target == TARGET_SAMPLES and waiting > 0
                 if (waiting >= target or final) and self._compact(stream, target, done_to, complete=final):

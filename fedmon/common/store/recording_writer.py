@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from fedmon.common.metrics.batch import Batch
-from fedmon.common.store.recording_body import SHORT, encode
-from fedmon.common.store.recording_compaction import TARGET_SAMPLES
+from fedmon.common.store.recording_body import encode
+from fedmon.common.store.recording_compaction import HALFWAY_SAMPLES, TARGET_SAMPLES
 from fedmon.common.store.recording_file import RecordingFile
 from fedmon.common.store.recording_reader import LARGEST
 from fedmon.common.store.recording_streams import Stream, Streams
@@ -28,7 +28,7 @@ def add_batches(file: RecordingFile, streams: Streams, batches: Iterable[Batch],
         stream = streams.make((batch.node_id, batch.stream, batch.boot))
         for part in _new_parts(stream, batch):
             before = waiting.get(stream.source)
-            if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < SHORT:
+            if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < HALFWAY_SAMPLES:
                 before.append(part)
             else:
                 if before:
