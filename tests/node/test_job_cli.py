@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from fedmon.node.cli.reach import connected
 from fedmon.node.folder import NodeFolder
 from tests.node.jobs_real import Program
@@ -22,37 +20,33 @@ def is_open(folder: Path) -> bool:
     return client is not None
 
 
-@pytest.mark.parametrize(
-    "words", [("list",), ("forget", "a"), ("watch", "a", "--pid", "1")], ids=lambda words: words[0]
-)
-def test_a_stopped_node_watches_no_jobs_and_says_so(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_stopped_node_watches_no_jobs_and_says_so(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
 
-    assert "is not running, and only a running node watches jobs" in refused(folder, "job", *words, code=5)
+    said = refused(folder, "job", "watch", "a", "--pid", "1", code=5)
+
+    assert "is not running, and only a running node watches jobs" in said
 
 
 def test_a_running_node_watches_a_job_until_it_ends(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", metrics={"interval_s": 0.2, "min_interval_s": 0.2})
-    with NodeProcess(folder) as process, Program() as program, Program() as other:
+    with NodeProcess(folder) as process, Program() as program:
         wait_until(lambda: is_open(folder), what="the node's door")
-        watched = told(folder, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit")["job"]
-        shown = node(folder, "job", "watch", "other", "--pid", str(other.pid)).stdout
-        again = refused(folder, "job", "watch", "fit", "--pid", str(other.pid), code=4)
-        forgotten = told(folder, "job", "forget", "other")["job"]
+        shown = node(folder, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit").stdout
+        again = refused(folder, "job", "watch", "fit", "--pid", str(program.pid), code=4)
         program.end()
-        ended = wait_until(
-            lambda: [job for job in told(folder, "job", "list")["jobs"] if job["reason"].startswith("all of its")]
-        )
+        wait_until(lambda: events(folder)[-1:] == ["job-ended"], what="the end in the audit")
+        listed = told(folder, "job", "list")["jobs"]
         screen = node(folder, "job", "list").stdout
         stopped = process.stop()
 
-    assert (watched["state"], watched["pids"], watched["processes"]) == ("watched", [program.pid], 1)
-    assert "stream       job-other" in shown
+    assert "stream       job-fit" in shown
     assert "cpu: tree" in shown
     assert "'fit' is watched already" in again
-    assert forgotten["reason"] == "its owner had it forgotten"
-    assert [(job["job_id"], job["state"]) for job in ended] == [("fit", "ended")]
+    assert [(job["job_id"], job["state"], job["reason"]) for job in listed] == [
+        ("fit", "ended", "all of its processes have ended")
+    ]
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert "a fit" in screen
     assert stopped == 0
-    assert {"job-watch", "job-forget"} <= set(events(folder))
+    assert "job-watch" in events(folder)

@@ -1,4 +1,9 @@
-"""What a job uses, over real processes; the kernel's own words for a program's times are the oracle."""
+"""What a job uses, over real processes; the kernel's own words for a program's times are the oracle.
+
+Among them what perfmon got wrong: a nested process counted several times, children taken for roots, an end or a
+refusal that ended everything, sums that ran on from one metric into the next, counters that went down with an exit,
+zombies that lived, numbers given again (in test_job_accounts.py), user time alone, shared pages counted for each.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from fedmon.node.collectors.job.process import SYSTEM, USER
 from fedmon.node.collectors.job.tree import ProcessTree
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_FRESH_S = 0.05
+"""Who asks again so soon asks within the same tick."""
 
 
 class Watched:
@@ -52,9 +54,11 @@ class Watched:
 
     def read_early(self) -> float:
         """Return the CPU seconds of now, for another stream of the same tick; from the sampler's thread."""
-        if not (self.is_last or self.is_over):
-            self._read_early_at = time.monotonic()
-            self._read(self._read_early_at)
+        now = time.monotonic()
+        is_fresh = self._read_early_at is not None and now - self._read_early_at < _FRESH_S
+        if not (is_fresh or self.is_last or self.is_over):
+            self._read_early_at = now
+            self._read(now)
         return sum(self.cpu_s)
 
     def close(self) -> None:
