@@ -113,8 +113,8 @@ class Follower:
                 self._keeps(node_id, node, stream, extents, now)
             if node.streams is None and kept:
                 node.streams, node.begun_at = frozenset(reply.streams) | frozenset(kept), node.newest_boot
-            if node.streams is not None and not kept:
-                return  # its recording was there before, and is surely only being opened: it is asked again soon
+            if not kept and (reply.reason or node.streams is not None):
+                return  # its recording is being opened: what it holds is told when the lease is renewed
         node.answered = True
         for line in node.lines.values():
             line.opened = line.opened or line.search is None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
@@ -152,6 +154,19 @@ def test_an_answer_without_extents_of_a_node_that_kept_some_closes_no_boot() -> 
 
     assert opening == [(1, 0)]
     assert shelf.taken == [(1, 0), (2, 0)]
+
+
+def test_while_a_recording_is_being_opened_nothing_is_taken_for_gone() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf, start=lambda _node, _stream: Resume(boot=1, seq=7))
+    one.heard(batch(0, boot=2), 10)
+
+    one.answered(msgspec.structs.replace(keeps(), reason="the recording is being opened"), 0.0)
+    opening = list(shelf.taken)
+    one.answered(keeps((1, 0, 7), (2, 0, 0)), 10.0)
+    one.pulled(batch(7), 10)
+
+    assert (opening, shelf.taken) == ([], [(1, 7), (2, 0)])
 
 
 def test_a_refusal_closes_what_cannot_be_known() -> None:

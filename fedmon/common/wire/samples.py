@@ -56,8 +56,9 @@ class MonitorReply(Reply, frozen=True, kw_only=True, tag="monitor"):
     """The lease as granted, and what this node measures.
 
     ``capabilities`` maps a metric or collector to null when measured, else to the reason why not. ``extents`` are what
-    the node's recording holds, newest first. ``hardware`` describes the machine. ``counts`` are what the node counted
-    since its start: samples dropped, ticks missed and the like.
+    the node's recording holds, newest first; when there is a ``reason`` and none of them, that is not known yet.
+    ``hardware`` describes the machine. ``counts`` are what the node counted since its start: samples dropped, ticks
+    missed and the like.
     """
 
     action: str

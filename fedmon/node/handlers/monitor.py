@@ -10,6 +10,8 @@ from fedmon.node.handlers.envelope import echo, error
 from fedmon.node.leases import LeaseRefusedError
 from fedmon.node.services import Services
 
+OPENING = "the recording is being opened, so what it holds is told later"
+
 
 def answer(request: Monitor, services: Services) -> Reply:
     """Start, renew or stop a lease; always tell what is measured, as far as the owner lets it leave."""
@@ -39,6 +41,8 @@ def answer(request: Monitor, services: Services) -> Reply:
         case "status":
             pass
     leaves = services.policy.metric_leaves
+    # What waits in memory is not all there is, and a researcher would take it for that.
+    opening = services.recorder is not None and not services.recorder.ready
     return MonitorReply(
         action=request.action,
         interval_s=interval_s,
@@ -48,6 +52,7 @@ def answer(request: Monitor, services: Services) -> Reply:
         metrics=[name for name in monitoring.metrics() if leaves(name)],
         hardware=monitoring.hardware() if leaves("host_hardware_info") else None,
         counts={name: count for name, count in monitoring.counts().items() if leaves(name)},
-        extents=services.recorder.extents() if services.recorder is not None else [],
+        reason=OPENING if opening else "",
+        extents=services.recorder.extents() if services.recorder is not None and not opening else [],
         **echo(request, services.node_id),
     )
