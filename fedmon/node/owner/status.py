@@ -57,7 +57,7 @@ def status(desk: Desk, _args: Nothing) -> dict[str, Any]:
         "obeys_nobody": policy.obeys_nobody,
         "policy": msgspec.to_builtins(settings.policy),
         "rules": list(policy.describe()),
-        "metrics": msgspec.to_builtins(settings.metrics),
+        "metrics": msgspec.to_builtins(settings.metrics, enc_hook=str),  # its roots are paths
         "datasets": len(desk.datasets.all()),
         "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
         "undelivered": desk.outbox.waiting(),
