@@ -237,6 +237,20 @@ def test_a_file_that_is_damaged_later_is_a_gap_with_its_reason(machine: Roots, t
     assert reading.values["job_tasks"] == 12
 
 
+def test_cpu_time_that_goes_back_is_a_gap_and_not_a_smaller_number(machine: Roots) -> None:
+    watch = Watch(machine).add(10)
+    watch.tick()
+    written(machine.cgroup / "slurm/job_7", {"cpu.stat": "usage_usec 30\nuser_usec 20\nsystem_usec 10\n"})
+    back = watch.tick()
+    written(machine.cgroup / "slurm/job_7", {"cpu.stat": "usage_usec 1\nuser_usec 2500000\nsystem_usec 1000000\n"})
+
+    again = watch.tick()
+
+    assert back.values["job_cpu_user_seconds_total"] is None
+    assert "went back, from 3.00 to 0.00 s" in back.reasons["job_cpu_user_seconds_total"]
+    assert watch.watches.cpu_seconds()["a"] == cpu_s(again.values) == 3.5
+
+
 def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:
     folder = machine.cgroup / "slurm/job_7"
     for name in ("memory.peak", "memory.swap.current", "io.stat"):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.base import CollectorUnavailableError
+from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
 from fedmon.node.collectors.job.process import SYSTEM, USER
 from fedmon.node.collectors.job.tree import ProcessTree
@@ -79,4 +79,8 @@ class Watched:
                 if not self.tree.has_ended:  # of a cgroup that went with its last process the last reading holds
                     self.cpu_problem = error.reason
                 return
-        self.cpu_s = (max(self.cpu_s[0], user_s), max(self.cpu_s[1], system_s))
+        if user_s < self.cpu_s[0] or system_s < self.cpu_s[1]:
+            went = f"from {sum(self.cpu_s):.2f} to {user_s + system_s:.2f} s"
+            self.cpu_problem = f"{Why.FAILED.value}: the CPU time of the job's cgroup went back, {went}"
+            return
+        self.cpu_s = (user_s, system_s)
