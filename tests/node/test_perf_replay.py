@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
 from fedmon.node.perf_events.command import WholeMachine
 from fedmon.node.perf_events.event import Scope
+from fedmon.node.perf_events.process import PerfProcess
 from fedmon.node.perf_events.session import Session
 from fedmon.node.perf_events.source import PerfSource
 from tests.support.waiting import wait_until
@@ -283,6 +285,26 @@ def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
 
     assert gone(pid)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it() -> None:
+    ended: list[tuple[int, str]] = []
+
+    def start_and_end() -> None:
+        process = PerfProcess(lambda _log_fd: ["sleep", "60"], patience_s=20.0)
+        list(process.end())
+        ended.append(process.close())
+
+    # As the daemon does, whose signals belong to its main thread.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        thread = threading.Thread(target=start_and_end)
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    thread.join(10.0)
+
+    assert ended == [(-signal.SIGINT, "")]
 
 
 def test_no_descriptor_stays_open(replay: Replay) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import signal
 import subprocess
+from collections.abc import Iterator
 
 from fedmon.node.collectors.base import Why
 from fedmon.node.perf_events.command import try_out
@@ -26,15 +29,16 @@ def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) ->
     workload = shutil.which("true", path=PLAIN["PATH"]) or "true"
     command = try_out(perf, group, workload, whole_machine=whole_machine)
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_TIMEOUT_S,
-            env=PLAIN,
-            check=False,
-        )
+        with signals_reach_children():
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_TIMEOUT_S,
+                env=PLAIN,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return f"{Why.FAILED.value}: perf did not end within {_TIMEOUT_S:g} s when it tried {group.name}"
     except OSError as error:
@@ -52,6 +56,21 @@ def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) ->
     if all(counted[event.printed(group.name)].gap is not None for event in group.events):
         return f"{Why.UNSUPPORTED.value}: none of its events is supported by this processor or virtual machine"
     return None
+
+
+@contextlib.contextmanager
+def signals_reach_children() -> Iterator[None]:
+    """Let the programs that this thread starts meanwhile hear the signals by which they are ended.
+
+    A program inherits which signals its starter blocks, and the threads of a node block those that end it: perf would
+    be deaf to SIGINT, and to whoever wants to end it by hand. Linux gives a signal meant for the whole process to the
+    main thread first, so that the node loses none to this thread.
+    """
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def not_startable(perf: str, error: OSError) -> str:

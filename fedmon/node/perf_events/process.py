@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 from fedmon.common.clock import Deadline
-from fedmon.node.perf_events.probe import PLAIN
+from fedmon.node.perf_events.probe import PLAIN, signals_reach_children
 
 _QUIET_S = 0.1
 _READ_BYTES = 65_536
@@ -33,14 +33,15 @@ class PerfProcess:
         self._said = os.memfd_create("fedmon-perf")
         self._rest = b""
         try:
-            self._process = subprocess.Popen(
-                command(writes),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                pass_fds=(writes,),
-                env=PLAIN,
-            )
+            with signals_reach_children():
+                self._process = subprocess.Popen(
+                    command(writes),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._said,
+                    pass_fds=(writes,),
+                    env=PLAIN,
+                )
         except BaseException:
             os.close(self._lines)
             os.close(self._said)
