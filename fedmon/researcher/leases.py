@@ -106,7 +106,7 @@ class Leases:
     def _forget_told(self) -> None:
         told, self._told = self._told, []
         for waiting in told:
-            self._pending.forget(waiting)
+            self._pending.close(waiting, taken=True)
 
 
 def _smallest(wishes: Sequence[Wish]) -> float | None:

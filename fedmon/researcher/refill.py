@@ -150,15 +150,17 @@ class Refill:
         asked = self._open.get(node_id)
         if asked is None or asked.waiting.id != reply.id:
             return
-        self._forget(node_id)
         if isinstance(reply, SamplesReply):
+            # There are very many of these, and one that comes twice does no harm.
+            del self._open[node_id]
+            self._pending.forget(asked.waiting)
             self._page(asked, reply)
-        elif not isinstance(reply, Error):
-            self._cannot(node_id, NO_RECORDING)
-        elif reply.code in _TRY_AGAIN:
+            return
+        self._forget(node_id)
+        if isinstance(reply, Error) and reply.code in _TRY_AGAIN:
             self._failed(asked.want, reply.reason, counts=True)
         else:
-            self._cannot(node_id, reply.reason)
+            self._cannot(node_id, reply.reason if isinstance(reply, Error) else NO_RECORDING)
 
     def _page(self, asked: _Asked, reply: SamplesReply) -> None:
         want, node_id = asked.want, NodeId(reply.node_id)
@@ -225,7 +227,7 @@ class Refill:
     def _forget(self, node_id: NodeId) -> None:
         asked = self._open.pop(node_id, None)
         if asked is not None:
-            self._pending.forget(asked.waiting)
+            self._pending.close(asked.waiting, taken=True)
 
     def _until(self, node_id: NodeId) -> float:
         pause = self._pauses.get(node_id)
