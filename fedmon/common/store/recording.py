@@ -92,6 +92,7 @@ class Recording:
         """Keep to other bounds from now on; what they exclude goes with the next ``append`` or ``maintain``."""
         self._bounds.set(max_bytes=max_bytes, max_age_s=max_age_s)
         self._file.limit_log(self._bounds.wal_pages)
+        self._file.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @property
     def aside(self) -> Path | None:

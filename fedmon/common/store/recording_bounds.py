@@ -12,6 +12,7 @@ DROPPED_BY_AGE = "dropped_by_age"
 DAMAGED = "damaged"
 _AGE_S, _AGE_WALL = "age_s", "age_wall"
 _SAVE_EVERY_S = 60.0
+_TRANSACTION_PAGES = 24
 _MOST_ROWS = 500
 """So many rows are dropped at most in one call, so that no append waits long."""
 
@@ -62,6 +63,9 @@ class Bounds:
         self._max_age_s = max_age_s
         self.max_pages = None if max_bytes is None else max_bytes // PAGE_BYTES
         self.wal_pages = WAL_PAGES if self.max_pages is None else max(4, min(WAL_PAGES, self.max_pages // 8))
+        # The log may grow by one transaction beyond the size at which it is written back.
+        reserve = max(2 * self.wal_pages, _TRANSACTION_PAGES)
+        self._most_pages = None if self.max_pages is None else max(self.max_pages - reserve, self.max_pages // 2)
 
     def enforce(self, now: float) -> int:
         """Drop what is too old or too much, oldest first; inside a transaction. Returns how many samples went.
@@ -86,8 +90,7 @@ class Bounds:
         return self._max_age_s is not None and oldest.taken < now - self._max_age_s
 
     def _too_large(self) -> bool:
-        # Twice: the log may grow by one transaction beyond the size at which it is written back.
-        return self.max_pages is not None and self._file.used_pages() > self.max_pages - 2 * self.wal_pages
+        return self._most_pages is not None and self._file.used_pages() > self._most_pages
 
     def _oldest(self) -> Stream | None:
         return min((stream for stream in self._streams.each() if stream.stored), key=_taken, default=None)

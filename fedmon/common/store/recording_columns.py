@@ -17,8 +17,9 @@ from typing import Any
 
 VERBATIM = -1
 _SCALES = (0, 1, 2, 3, 4, 6, 9)
+_JSON_LIMIT = 2**63
 _MAX_SCALED = 2**60
-"""Beyond it a number would not fit into the 64 bits of other readers of the JSON."""
+"""Up to it differences fit into 64 bits too."""
 
 Column = list[float | None]
 
@@ -88,8 +89,12 @@ def _scaled(values: Sequence[float | None]) -> tuple[int, list[Any]]:
             for number, value in zip(numbers, values, strict=True)
         ):
             return decimals, numbers
-    # The JSON of others ends at 64 bits; such a number came from a float or is one on the wire.
-    return VERBATIM, [None if value is None else float(value) for value in values]
+    return VERBATIM, [_fitting(value) for value in values]
+
+
+def _fitting(value: Any) -> float | None:
+    """Return a number that JSON here can carry: its whole numbers end at 64 bits."""
+    return float(value) if isinstance(value, int) and abs(value) >= _JSON_LIMIT else value
 
 
 def _sparse_differences(numbers: list[int | None], unit: int) -> list[int | None]:

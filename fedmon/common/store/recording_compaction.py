@@ -116,9 +116,9 @@ class Compaction:
         self._streams.update_ends(stream)
 
     def _shrink(self) -> bool:
-        """Give some pages back to the disk when a quarter of the file is unused."""
+        """Give some pages back to the disk when an eighth of the file is unused."""
         pages, free = self._file.pragma("page_count"), self._file.pragma("freelist_count")
-        if free < 64 or free < pages // 4:
+        if free < 8 or free < pages // 8:
             return False
         with self._file.transaction():
             self._file.rows("PRAGMA incremental_vacuum(64)")

@@ -113,9 +113,9 @@ class RecordingFile:
             raise
 
     def limit_log(self, pages: int) -> None:
-        """Have the log written back at ``pages``, and cut to twice that. Raises StorageError."""
+        """Have the log written back at ``pages``, and cut to that. Raises StorageError."""
         self.rows(f"PRAGMA wal_autocheckpoint = {pages}")
-        self.rows(f"PRAGMA journal_size_limit = {2 * pages * PAGE_BYTES}")
+        self.rows(f"PRAGMA journal_size_limit = {pages * PAGE_BYTES}")
 
     def used_pages(self) -> int:
         """Return how many pages of the file hold something. Raises StorageError."""

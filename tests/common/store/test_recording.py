@@ -1,0 +1,219 @@
+"""What goes into a recording comes out of it: once, in order, and the same."""
+
+from __future__ import annotations
+
+import random
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.common.errors import StorageError
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording import Recording
+from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, seqs
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "recording.sqlite"
+
+
+def test_samples_come_back_as_they_were_and_the_file_is_private(path: Path) -> None:
+    given = [batch(0), batch(10), batch(0, stream="user"), batch(0, boot=2), batch(0, node="b")]
+
+    with Recording(path) as recording:
+        assert recording.append(given) == 50
+    with Recording(path, read_only=True) as recording:
+        found = list(recording.read())
+
+    assert flat(found) == flat([given[0], given[1], given[3], given[2], given[4]])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_there_already_is_left_out(path: Path) -> None:
+    with Recording(path) as recording:
+        recording.append([batch(0, 20)])
+
+        assert recording.append([batch(0, 20)]) == 0
+        assert recording.append([batch(15, 10), batch(18, 10)]) == 8
+        assert flat(recording.read()) == flat([batch(0, 28)])
+
+
+def test_pieces_in_any_order_and_overlapping_are_read_in_order_without_a_double(path: Path) -> None:
+    chance = random.Random(7)
+    pieces = [batch(first, chance.randrange(1, 25)) for first in range(0, 400, 10)] * 2
+    chance.shuffle(pieces)
+    expected = sorted({seq for piece in pieces for seq in range(piece.seq, piece.last_seq + 1)})
+
+    with Recording(path) as recording:
+        stored = sum(recording.append([piece]) for piece in pieces)
+        before = flat(recording.read())
+        recording.compact()
+        after = flat(recording.read())
+
+    assert stored == len(expected)
+    assert [one[3] for one in before] == expected
+    assert after == before
+
+
+def test_merging_rows_changes_no_sample_and_takes_less_room(path: Path) -> None:
+    with Recording(path) as recording:
+        for first in range(0, 3000, 10):
+            recording.append([batch(first)])
+        before, size = flat(recording.read()), recording.size_bytes()
+
+        recording.compact()
+
+        assert flat(recording.read()) == before
+        assert len(list(recording.read())) == 5
+        assert len(list(recording.read())) * 600 == 3000
+    assert path.stat().st_size <= size
+
+
+def test_merging_goes_on_beside_recording_in_small_steps(path: Path) -> None:
+    with Recording(path) as recording:
+        for first in range(0, 1300, 10):
+            recording.append([batch(first)])
+            recording.maintain()
+
+        rows = [len(one.t) for one in recording.read()]
+
+    assert sum(rows) == 1300
+    assert len(rows) <= 2 + 10 + 6
+
+
+def test_reasons_stay_with_their_nulls_when_rows_are_merged(path: Path) -> None:
+    def hot(seq: int, value: float | None, reasons: dict[str, str]) -> Batch:
+        return msgspec.structs.replace(batch(seq, 2), columns={"x": [value, value], "y": [1.0, None]}, reasons=reasons)
+
+    given = [
+        hot(0, None, {"x": "failed: gone"}),
+        hot(2, None, {}),
+        hot(4, 1.0, {}),
+        hot(6, None, {"x": "failed: gone", "y": "failed: too"}),
+        hot(8, None, {"x": "no permission: now"}),
+    ]
+    with Recording(path) as recording:
+        for one in given:
+            recording.append([one])
+        recording.compact()
+
+        assert flat(recording.read()) == flat(given)
+
+
+def test_parts_can_be_read_by_number_time_boot_stream_and_metric(path: Path) -> None:
+    with Recording(path) as recording:
+        recording.append([batch(0, 700), batch(0, 5, boot=2), batch(0, 5, stream="job-1")])
+        recording.compact()
+
+        assert seqs(recording.read(boot=1, stream=STREAM, first_seq=598, last_seq=601)) == [598, 599, 600, 601]
+        assert seqs(recording.read(NODE, 1, STREAM, since_t=T0 + 3, until_t=T0 + 5)) == [3, 4, 5]
+        assert seqs(recording.read(boot=2)) == [0, 1, 2, 3, 4]
+        assert {one.stream for one in recording.read(stream="job-1")} == {"job-1"}
+        assert seqs(recording.read("nobody")) == []
+        (disk,) = recording.read(boot=2, metrics=["host_disk_*"])
+        assert list(disk.columns) == ['host_disk_read_bytes_total{device="sda"}']
+        assert list(recording.read(metrics=["gpu_*"])) == []
+
+
+def test_means_are_those_of_the_samples(path: Path) -> None:
+    with Recording(path) as recording:
+        recording.append([batch(0, 1200)])
+        recording.append([batch(1200, 7)])
+        recording.append([batch(0, 40, node="b")])
+        samples = flat(recording.read(NODE))
+
+        means = {one.node_id: one for one in recording.means("host_cpu_busy_ratio", step_s=10)}
+        sparse = next(iter(recording.means("host_temperature_celsius", step_s=5, until_t=T0 + 9)))
+
+    assert set(means) == {"a", "b"}
+    assert means["a"].t == [T0 + 10 * step for step in range(121)]
+    for number, value in enumerate(means["a"].values):
+        part = [one[6]["host_cpu_busy_ratio"] or 0 for one in samples[10 * number : 10 * number + 10]]
+        assert value == pytest.approx(sum(part) / len(part))
+    assert (sparse.t, sparse.values, sparse.counts) == ([T0, T0 + 5], [20.5, 20.5], [2, 2])
+
+
+def test_extents_and_gaps_tell_what_is_there(path: Path) -> None:
+    with Recording(path) as recording:
+        recording.append([batch(10), batch(40), batch(0, boot=2)])
+
+        first, second = recording.extents()
+        gaps = recording.missing(NODE, 1, STREAM, 0, 60)
+
+        assert (first.ranges, first.oldest_seq, first.last_seq, first.samples) == (((10, 19), (40, 49)), 10, 49, 20)
+        assert (first.oldest_t, first.last_t) == (T0 + 10, T0 + 49)
+        assert (second.boot, second.samples) == (2, 10)
+        assert gaps == [(0, 9), (20, 39), (50, 60)]
+        assert recording.missing("c", 1, STREAM, 3, 4) == [(3, 4)]
+
+
+def test_what_is_declared_lost_is_not_missing_and_may_come_after_all(path: Path) -> None:
+    with Recording(path) as recording:
+        recording.append([batch(0), batch(30)])
+        recording.set_lost(NODE, 1, STREAM, 5, 24, "the node kept them no longer")
+
+        assert recording.missing(NODE, 1, STREAM, 0, 39) == [(25, 29)]
+        recording.append([batch(12, 3)])
+
+    with Recording(path, read_only=True) as recording:
+        lost = [(one.first_seq, one.last_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)]
+        assert lost == [(10, 11, "the node kept them no longer"), (15, 24, "the node kept them no longer")]
+        assert recording.missing(NODE, 1, STREAM, 0, 39) == [(25, 29)]
+
+
+def test_descriptions_and_marks_are_kept_beside_the_samples(path: Path) -> None:
+    with Recording(path) as recording:
+        recording.describe(NODE, 1, {"cpu": "first"})
+        recording.describe(NODE, 1, {"cpu": "second", "cores": 2})
+        recording.mark(NODE, 1, STREAM, T0 + 1, "training began")
+
+    with Recording(path, read_only=True) as recording:
+        (known,), (mark,) = recording.descriptions(), recording.marks(NODE)
+    assert (known.boot, known.document) == (1, {"cpu": "second", "cores": 2})
+    assert (mark.t, mark.text, mark.stream) == (T0 + 1, "training began", STREAM)
+
+
+def test_a_reader_sees_what_a_writer_adds_and_merges(path: Path) -> None:
+    with Recording(path) as writer, Recording(path, read_only=True) as reader:
+        for start in range(0, 600, 10):
+            writer.append([batch(start)])
+        found = reader.read()
+        first = next(found)
+        for start in range(600, 3000, 10):
+            writer.append([batch(start)])
+        writer.compact()
+
+        assert seqs([first, *found]) == list(range(3000))
+        assert reader.extents()[0].last_seq == 2999
+        with pytest.raises(StorageError, match="reading only"):
+            reader.append([batch(0)])
+
+
+def test_two_writers_store_no_sample_twice(path: Path) -> None:
+    with Recording(path) as one, Recording(path) as other:
+        one.append([batch(0)])
+        assert other.append([batch(0, 15)]) == 5
+        assert one.append([batch(0, 20)]) == 5
+        other.compact()
+        assert one.append([batch(0, 30)]) == 10
+
+        assert flat(one.read()) == flat([batch(0, 30)])
+
+
+def test_what_cannot_be_stored_keeps_nothing_else_from_it(path: Path) -> None:
+    uneven = msgspec.structs.replace(batch(0), mono=[1.0])
+    beyond = batch(2**63 - 5, 10)
+
+    with Recording(path) as recording:
+        assert recording.append([uneven, beyond, batch(0, 0), batch(20)]) == 10
+        assert flat(recording.read()) == flat([batch(20)])
+
+
+def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"there is no recording .*absent"):
+        Recording(tmp_path / "absent.sqlite", read_only=True)
+    with pytest.raises(StorageError, match="No such file"):
+        Recording(tmp_path / "no-folder" / "x.sqlite")

@@ -1,0 +1,163 @@
+"""What a recording does with files that it cannot use, and with a disk that is full."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import StorageError
+from fedmon.common.store.recording import Recording
+from tests.common.store.recordings import NODE, STREAM, batch, flat, seqs
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "recording.sqlite"
+
+
+def filled(path: Path, samples: int = 2000) -> None:
+    with Recording(path) as recording:
+        for first in range(0, samples, 10):
+            recording.append([batch(first)])
+
+
+def test_a_recording_of_a_newer_version_is_refused_with_both_versions_and_not_touched(path: Path) -> None:
+    filled(path, 10)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    before = path.read_bytes()
+
+    for read_only in (False, True):
+        with pytest.raises(StorageError, match=r"has version 7 and this fedmon knows up to 1: upgrade fedmon"):
+            Recording(path, read_only=read_only)
+
+    assert path.read_bytes() == before
+    assert [one.name for one in path.parent.iterdir() if "damaged" in one.name] == []
+
+
+def test_a_database_of_others_is_refused_and_not_touched(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE mine (value)")
+        connection.commit()
+    before = path.read_bytes()
+
+    for read_only in (False, True):
+        with pytest.raises(StorageError, match="is a database but no recording"):
+            Recording(path, read_only=read_only)
+
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_garbage_is_set_aside_and_reported_and_recording_goes_on(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_bytes(b"this is no database at all " * 2000)
+
+    with pytest.raises(StorageError, match="cannot read the recording"):
+        Recording(path, read_only=True)
+    with caplog.at_level(logging.WARNING), Recording(path) as recording:
+        assert recording.append([batch(0)]) == 10
+        aside = recording.aside
+
+    assert aside is not None
+    assert aside.read_bytes().startswith(b"this is no database")
+    assert str(aside) in caplog.text
+
+
+def test_what_can_be_read_of_a_damaged_file_is_taken_over(path: Path) -> None:
+    filled(path)
+    content = bytearray(path.read_bytes())
+    pages = len(content) // 16_384
+    content[16_384 * (pages - 3) : 16_384 * (pages - 1)] = b"\xff" * (2 * 16_384)
+    path.write_bytes(content)
+
+    with Recording(path) as recording:
+        assert recording.aside is not None
+        kept = seqs(recording.read())
+        missing = recording.missing(NODE, 1, STREAM, 0, 1999)
+        assert recording.append([batch(2000)]) == 10
+
+        assert len(kept) >= 500
+        assert sum(last - first + 1 for first, last in missing) == 2000 - len(kept)
+        whole = {one[3]: one for one in flat([batch(0, 2000)])}
+        assert all(whole[one[3]] == one for one in flat(recording.read(last_seq=1999)))
+
+
+def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path: Path) -> None:
+    filled(path, 700)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE batch SET body = zeroblob(length(body)) WHERE first_seq = 300")
+        connection.commit()
+
+    with Recording(path) as recording:
+        expected = [seq for seq in range(700) if not 300 <= seq < 310]
+        assert seqs(recording.read()) == expected
+        assert sum(one.counts[0] for one in recording.means("host_cpu_busy_ratio", step_s=10_000)) == 690
+        recording.compact()
+
+        assert seqs(recording.read()) == expected
+        assert recording.counts()["damaged"] == 10
+        assert [(one.first_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)] == [(300, "damaged")]
+
+
+def test_a_truncated_file_is_set_aside(path: Path) -> None:
+    filled(path)
+    path.write_bytes(path.read_bytes()[: 16_384 * 5 + 100])
+
+    with Recording(path) as recording:
+        assert recording.aside is not None
+        assert recording.append([batch(5000)]) == 10
+
+
+def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(StorageError, match="symbolic link"):
+        Recording(path)
+
+    assert not (tmp_path / "elsewhere").exists()
+
+
+FULL_DISK = """
+    import resource, sys
+    from pathlib import Path
+    from fedmon.common.errors import StorageError
+    from fedmon.common.store.recording import Recording
+    from tests.common.store.recordings import batch, seqs
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Recording(Path(sys.argv[1])) as recording:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+        first = 0
+        try:
+            while True:
+                recording.append([batch(first), batch(first, node="b")])
+                first += 10
+        except StorageError as error:
+            print(error)
+        print(seqs(recording.read("a")) == seqs(recording.read("b")) == list(range(first)), first > 100)
+        print(recording.missing("a", 1, "host", 0, first + 9) == [(first, first + 9)])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        print(recording.append([batch(first), batch(first, node="b")]))
+        print(seqs(recording.read("b")) == list(range(first + 10)))
+"""
+
+
+def test_on_a_full_disk_nothing_is_half_written_and_with_space_it_goes_on(path: Path) -> None:
+    assert hasattr(resource, "RLIMIT_FSIZE")
+
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=30
+    )
+
+    assert child.returncode == 0, child.stderr
+    error, *rest = child.stdout.splitlines()
+    assert f"cannot write the recording {path}" in error
+    assert rest == ["True True", "True", "20", "True"]
