@@ -135,6 +135,7 @@ class Measuring:
         self.publisher.set_pace(interval_s=self.sampler.interval_s, live=live)
         self.publisher.close_older(time.monotonic())
         if self._is_started:
+            self.sampler.look_after()
             self.jobs.close_ended()
 
     def _keep(self, batch: Batch) -> None:

@@ -13,7 +13,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Collector
 from fedmon.node.cost import Cost
 from fedmon.node.grid import Grid
-from fedmon.node.stream_reader import StreamReader
+from fedmon.node.stream_reader import STUCK_AFTER_S, StreamReader
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ COLLECT_CPU = "agent_collect_cpu_seconds_total"
 INTERVAL = "agent_interval_seconds"
 TICKS_MISSED = "agent_ticks_missed_total"
 COLLECTOR_SECONDS = "agent_collector_seconds"
+_PATIENCE_S = 1.0
 
 
 class Sampler:
@@ -57,16 +58,22 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self._ticks = self._missed = self._overruns = 0
         self._collect_s: float | None = None
+        self._unclosed: list[StreamReader] = []
+        self._is_stuck = False
 
     def start(self) -> None:
         """Probe the collectors, then start the thread; its first tick is now."""
         for reader in self._readers.values():
             reader.probe()
-        self._thread = threading.Thread(target=self._run, name="fedmon-sampler")
+        # A collector that never comes back, against its promise, must not keep the process from ending after `stop`.
+        self._thread = threading.Thread(target=self._run, name="fedmon-sampler", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread, and close the collectors; it ends at once unless a collector is being read."""
+        """End the thread, and close the collectors; it ends at once unless a collector is being read.
+
+        One that never comes back is left behind with the thread, and all others are closed.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -74,8 +81,7 @@ class Sampler:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 logger.error("the sampler did not end within %.1f s: a collector is stuck", timeout_s)
-                return
-        for reader in self._readers.values():
+        for reader in (*self._readers.values(), *self._unclosed):
             reader.close()
 
     def __enter__(self) -> Self:
@@ -88,12 +94,17 @@ class Sampler:
     # --- streams -----------------------------------------------------------------------------------------------------
 
     def add_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
-        """Read these collectors, too, from the next tick on; those of the stream before are closed."""
+        """Read these collectors, too, from the next tick on; those of the stream before are closed.
+
+        After `stop` they are closed at once.
+        """
         reader = StreamReader(collectors)
-        reader.probe()
+        if not self._stopping:
+            reader.probe()
         with self._changed:
-            replaced = self._readers.get(stream)
-            self._readers = {**self._readers, stream: reader}
+            is_late = self._stopping
+            replaced = reader if is_late else self._readers.get(stream)
+            self._readers = self._readers if is_late else {**self._readers, stream: reader}
         if replaced is not None:
             self._close(replaced)
 
@@ -190,6 +201,14 @@ class Sampler:
             self._ticks += 1
             return samples
 
+    def look_after(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
+        """Say once when a collector does not come back, since all others wait for it; called about once a second."""
+        readers = (*self._readers.values(), *self._unclosed)
+        stuck = next(filter(None, (reader.stuck(stuck_after_s) for reader in readers)), None)
+        if stuck is not None and not self._is_stuck:
+            logger.error("nothing is measured, since one collector does not come back: %s", stuck)
+        self._is_stuck = stuck is not None
+
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -203,6 +222,8 @@ class Sampler:
             for stream, sample in self.sample().items():
                 self._hand_over(stream, sample)
             self._cost.account(self._cpu() - before, grid.interval_s)
+            while self._unclosed:
+                self._unclosed.pop().close()
             number, missed = grid.after(number, self._monotonic())
             if missed:
                 self._overruns += 1
@@ -232,11 +253,16 @@ class Sampler:
             logger.exception("a sample of stream %s was lost: its receiver failed", stream)
 
     def _close(self, reader: StreamReader) -> None:
+        """Close a reader between two ticks; one whose tick does not end is left to the thread, or to `stop`."""
         if threading.current_thread() is self._thread:
             reader.close()
-            return
-        with self._reading:
-            reader.close()
+        elif self._reading.acquire(timeout=_PATIENCE_S):
+            try:
+                reader.close()
+            finally:
+                self._reading.release()
+        else:
+            self._unclosed.append(reader)
 
 
 def _checked(interval_s: float) -> float:

@@ -12,12 +12,18 @@ from fedmon.node.collectors.base import Collector, CollectorUnavailableError, La
 
 logger = logging.getLogger(__name__)
 
+STUCK_AFTER_S = 10.0
+"""A collector that has been read for so long without an end is named, with what it measures."""
+
 _EARLY_S = 0.1
 """A lane is due this long before its time is over, since no two ticks are late by just the same."""
 
 
 class StreamReader:
-    """Reads the collectors of one stream; ``probe``, ``read`` and ``close`` belong to one thread at a time."""
+    """Reads the collectors of one stream; ``probe``, ``read`` and ``close`` belong to one thread at a time.
+
+    Where a collector never comes back to the thread that reads it, ``close`` from another one leaves it alone.
+    """
 
     def __init__(self, collectors: Sequence[Collector]) -> None:
         self._watches = [_Watch(collector) for collector in collectors]
@@ -39,9 +45,15 @@ class StreamReader:
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
     def close(self) -> None:
-        """Let collectors give back what they hold."""
+        """Let collectors give back what they hold, but for one that is being read."""
         for watch in self._watches:
-            watch.close()
+            if not watch.is_read:
+                watch.close()
+
+    def stuck(self, after_s: float = STUCK_AFTER_S) -> str | None:
+        """Name the collector that has been read for so long, with the reason of what it measures; or return None."""
+        reasons = ((watch.name, watch.stuck(after_s)) for watch in self._watches)
+        return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 
     def capabilities(self) -> dict[str, str | None]:
         """Map each metric, or one series of it, to None when it is measured, else to the reason why not."""
@@ -70,6 +82,19 @@ class _Watch:
         self._probed: dict[str, str | None] = {}
         self.name = collector.name
         self.seconds: float | None = None
+        self._begun: float | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the collector is being read at this moment."""
+        return self._begun is not None
+
+    def stuck(self, after_s: float = STUCK_AFTER_S) -> str | None:
+        """Return the reason of a collector that has been read for too long, None where there is none."""
+        begun = self._begun
+        if begun is None or (waited_s := time.perf_counter() - begun) < after_s:
+            return None
+        return f"{Why.FAILED.value}: no answer for {waited_s:.0f} s"
 
     def probe(self) -> None:
         """Ask the collector what it measures."""
@@ -93,7 +118,7 @@ class _Watch:
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         """Add one reading; when it fails, None and the reason for each series of the previous one."""
-        before = time.perf_counter()
+        self._begun = before = time.perf_counter()
         try:
             reading = self._collector.collect(now)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
@@ -102,7 +127,7 @@ class _Watch:
             reasons.update(dict.fromkeys(self._gave, self._problem))
             return
         finally:
-            self.seconds = time.perf_counter() - before
+            self.seconds, self._begun = time.perf_counter() - before, None
         if self._problem:
             logger.info("collector %s works again", self.name)
             self._problem = ""
@@ -115,7 +140,7 @@ class _Watch:
 
     def capabilities(self) -> dict[str, str | None]:
         """Return what the collector said of itself, with its present problem for what it measured before."""
-        problem = self._problem
+        problem = self.stuck() or self._problem
         if not problem:
             return dict(self._probed)
         return {name: reason or problem for name, reason in self._probed.items()}

@@ -34,6 +34,15 @@ class Scripted:
         return {f"{self.name}_metric": None}
 
 
+class Closing(Scripted):
+    """A collector that counts how often it was closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
 class Samples:
     """Keeps samples and lets a test wait for a number of them."""
 
@@ -343,12 +352,6 @@ def test_streams_share_the_instant_and_come_and_go_while_it_runs() -> None:
 
 
 def test_collectors_are_closed_when_their_stream_or_the_sampler_ends() -> None:
-    class Closing(Scripted):
-        closed = 0
-
-        def close(self) -> None:
-            self.closed += 1
-
     first, second, host = Closing("a", {"a": 1.0}), Closing("b", {"b": 1.0}), Closing("c", {"c": 1.0})
     with Sampler({"host": [host]}, interval_s=60.0, on_sample=ignore) as sampler:
         sampler.add_stream("job-1", [first])
@@ -358,6 +361,52 @@ def test_collectors_are_closed_when_their_stream_or_the_sampler_ends() -> None:
 
     assert replaced == (1, 0)
     assert (second.closed, host.closed) == (1, 1)
+
+
+class Hanging(Scripted):
+    """A collector that does not come back from its reading until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__("hanging", {"a": 1.0})
+        self.is_hanging, self.let_go = threading.Event(), threading.Event()
+
+    def collect(self, now: Instant) -> Reading:
+        self.is_hanging.set()
+        self.let_go.wait()
+        return super().collect(now)
+
+
+def test_a_collector_that_never_comes_back_is_named_and_keeps_nobody_else_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hanging, beside, host = Hanging(), Closing("b", {"b": 1.0}), Closing("c", {"c": 1.0})
+    sampler = Sampler({"host": [host, hanging], "job-1": [beside]}, interval_s=0.2, on_sample=ignore)
+    sampler.start()
+    assert hanging.is_hanging.wait(20.0)
+
+    sampler.look_after(stuck_after_s=0.0)
+    sampler.look_after(stuck_after_s=0.0)
+    removing = Deadline(10.0)
+    sampler.remove_stream("job-1")
+    was_in_time = not removing.passed()
+    sampler.stop(timeout_s=0.1)
+    hanging.let_go.set()
+
+    assert was_in_time
+    assert caplog.text.count("one collector does not come back: hanging: failed: no answer for 0 s") == 1
+    assert beside.closed >= 1
+    assert host.closed >= 1
+
+
+def test_a_stream_that_comes_after_the_end_is_closed_at_once() -> None:
+    late = Closing("a", {"a": 1.0})
+    with Sampler({}, interval_s=60.0, on_sample=ignore) as sampler:
+        pass
+
+    sampler.add_stream("job-1", [late])
+
+    assert late.closed == 1
+    assert sampler.streams == []
 
 
 def test_a_value_that_is_missing_without_a_word_gets_a_reason() -> None:
