@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -87,6 +88,21 @@ def test_children_that_lived_between_two_ticks_count() -> None:
         assert sum(after) - sum(before) > 0.15
         assert used == pytest.approx(sum(after), abs=3 * TICK_S)
         assert watch.tick().values["job_processes"] == 1
+
+
+def test_children_may_vanish_in_the_middle_of_a_sample() -> None:
+    with Program() as program, Watch() as watch, ThreadPoolExecutor(1) as beside:
+        watch.add(program.pid)
+        storm = beside.submit(program.tell, "short 100 0.002")
+        used = [watch.cpu_s()]
+        while not storm.done():
+            used.append(watch.cpu_s())
+        used += [watch.cpu_s(), watch.cpu_s()]
+        oracle = sum(program.used_s())
+
+    assert len(used) > 20
+    assert used == sorted(used)
+    assert used[-1] == pytest.approx(oracle, abs=4 * TICK_S)
 
 
 def test_what_a_child_used_counts_once_while_it_lives_and_after_it_ended() -> None:

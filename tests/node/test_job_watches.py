@@ -70,9 +70,9 @@ def test_processes_and_cpu_time_of_all_jobs_are_there_for_others() -> None:
             "a": {first.pid},
             "b": {second.pid, child},
         }
-        assert used["a"] == pytest.approx(sum(first.used_s()), abs=2 * TICK_S)
-        assert used["b"] >= 0.05 - 2 * TICK_S
-        assert watch.value("job_cpu_user_seconds_total") > 0
+        assert used["a"] == pytest.approx(sum(first.used_s()), abs=4 * TICK_S)
+        assert used["b"] >= 0.05 - 3 * TICK_S
+        assert cpu_s(watch.tick().values) >= used["a"]
 
 
 def test_cpu_time_may_be_asked_for_by_another_thread_while_jobs_come_and_go() -> None:
