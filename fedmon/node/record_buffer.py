@@ -61,7 +61,9 @@ class RecordBuffer:
 
     def taken(self) -> list[Batch]:
         """Put what waits in hand, as much as is stored at once, and return what is in hand."""
-        while self._waiting and len(self._in_hand) < _AT_ONCE:
+        # The rest of the room stays for what comes meanwhile: the newest samples are worth the most.
+        most_bytes = self._max_bytes // 4
+        while self._waiting and len(self._in_hand) < _AT_ONCE and self._size_in_hand <= most_bytes:
             batch = self._waiting.popleft()
             size = size_bytes(batch)
             self._in_hand.append(batch)

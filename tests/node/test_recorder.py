@@ -1,0 +1,242 @@
+"""The recorder loses nothing that it can keep, waits for nobody, and can say at every moment what became of it all."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.clock import Deadline
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording import Recording
+from fedmon.node.recorder import BUFFERED, DROPPED_BOUND, DROPPED_FULL, FILE_BYTES, RECORDED, Recorder
+from tests.common.store.recordings import NODE, batch, flat, seqs
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "recording.sqlite"
+
+
+@contextmanager
+def running(path: Path, **more: Any) -> Iterator[Recorder]:
+    recorder = Recorder(path, node_id=NODE, **more)
+    recorder.start()
+    try:
+        yield recorder
+    finally:
+        assert recorder.stop(10.0)
+
+
+def everything(recorder: Recorder, *, boot: int = 1, first: int = 0, last: int = 10**9) -> list[Batch]:
+    return list(recorder.samples("host", boot, first, last, wanted=lambda _series: True))
+
+
+def test_what_is_kept_can_be_read_at_once_and_after_a_restart(path: Path) -> None:
+    with running(path) as recorder:
+        recorder.keep(batch(0))
+        recorder.keep(batch(10, 3))
+        wait_until(lambda: recorder.counts()[RECORDED] == 10 or recorder.counts()[RECORDED] == 13)
+
+        assert flat(everything(recorder)) == flat([batch(0, 13)])
+        assert [(one.boot, one.oldest_seq, one.last_seq) for one in recorder.extents()] == [(1, 0, 12)]
+    with running(path) as recorder:
+        wait_until(lambda: recorder.ready)
+        recorder.keep(batch(0, 4, boot=2))
+
+        assert [(one.boot, one.last_seq) for one in recorder.extents()] == [(2, 3), (1, 12)]
+        assert flat(everything(recorder)) == flat([batch(0, 13)])
+        assert seqs(everything(recorder, boot=2)) == [0, 1, 2, 3]
+
+
+def test_samples_that_come_one_by_one_share_a_row_and_are_stored_at_the_end(path: Path) -> None:
+    with running(path) as recorder:
+        wait_until(lambda: recorder.ready)
+        for seq in range(25):
+            recorder.keep(batch(seq, 1))
+        assert seqs(everything(recorder, first=3, last=22)) == list(range(3, 23))
+
+    with Recording(path, read_only=True) as recording:
+        assert [len(one.t) for one in recording.read()] <= [25]
+        assert flat(recording.read()) == flat([batch(0, 25)])
+
+
+def test_only_what_is_asked_for_is_read(path: Path) -> None:
+    with running(path) as recorder:
+        for first in range(0, 700, 10):
+            recorder.keep(batch(first))
+        wait_until(lambda: recorder.counts()[RECORDED] == 700)
+        recorder.keep(batch(700, 2))
+
+        found = list(recorder.samples("host", 1, 5, 701, wanted=lambda series: series == "host_cpu_count"))
+
+    assert seqs(found) == list(range(5, 702))
+    assert {series for one in found for series in one.columns} == {"host_cpu_count"}
+
+
+def test_counts_add_up_at_every_moment_while_the_disk_fails_and_works_again(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    produced = 0
+    with running(path, buffer_bytes=60_000) as recorder:
+        recorder.keep(batch(0))
+        produced += 10
+        wait_until(lambda: recorder.counts()[RECORDED] == 10)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # what writes now has to wait and then fails, as on a full disk
+            for first in range(10, 2000, 10):
+                recorder.keep(batch(first))
+                produced += 10
+                counts = recorder.counts()
+                assert produced == sum(counts[name] or 0 for name in (RECORDED, DROPPED_FULL, BUFFERED))
+            assert counts[DROPPED_FULL]
+            assert counts[BUFFERED]
+            other.execute("ROLLBACK")
+        wait_until(lambda: recorder.counts()[BUFFERED] == 0, 20.0)
+        counts = recorder.counts()
+        kept = seqs(everything(recorder))
+
+    assert produced == (counts[RECORDED] or 0) + (counts[DROPPED_FULL] or 0)
+    assert len(kept) == counts[RECORDED]
+    assert kept[-1] == 1999
+
+
+FULL_DISK = """
+    import resource, sys, threading
+    from pathlib import Path
+    from fedmon.node.recorder import *
+    from tests.common.store.recordings import batch, seqs
+    from tests.support.waiting import wait_until
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    recorder = Recorder(Path(sys.argv[1]), node_id="a", buffer_bytes=40_000)
+    recorder.start()
+    wait_until(lambda: recorder.ready)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
+    produced = 0
+    def adds_up():
+        counts = recorder.counts()
+        return produced == counts[RECORDED] + counts[DROPPED_FULL] + counts[BUFFERED]
+    right = True
+    while not recorder.counts()[DROPPED_FULL]:
+        recorder.keep(batch(produced))
+        produced += 10
+        right = right and adds_up()
+        if produced % 100 == 0:
+            wait_until(lambda: recorder.problem or not recorder.counts()[BUFFERED])
+    print(right, "cannot write" in recorder.problem)
+    readable = seqs(recorder.samples("host", 1, 0, produced, wanted=lambda _: True))
+    counts = recorder.counts()
+    print(len(readable) == counts[RECORDED] + counts[BUFFERED])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    wait_until(lambda: not recorder.counts()[BUFFERED])
+    recorder.keep(batch(produced)); produced += 10
+    print(recorder.stop(5), adds_up(), recorder.counts()[BUFFERED], recorder.problem == "")
+"""
+
+
+def test_on_a_full_disk_samples_wait_then_drop_and_all_are_accounted_for(path: Path) -> None:
+    assert hasattr(resource, "RLIMIT_FSIZE")
+
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=40
+    )
+
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.splitlines() == ["True True", "True", "True True 0 True"]
+
+
+def test_keeping_never_waits_for_the_disk(path: Path) -> None:
+    with running(path) as recorder:
+        wait_until(lambda: recorder.ready)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            began = Deadline(60)
+            for first in range(0, 3000, 10):
+                recorder.keep(batch(first))
+            recorder.extents()
+            recorder.counts()
+            taken_s = began.elapsed_s()
+            other.execute("ROLLBACK")
+
+    assert taken_s < 1.0
+    with Recording(path, read_only=True) as recording:
+        assert seqs(recording.read()) == list(range(3000))
+
+
+def test_bounds_hold_and_what_they_drop_is_counted(path: Path) -> None:
+    with running(path, max_age_s=100) as recorder:
+        for first in range(0, 500, 10):
+            recorder.keep(batch(first))
+        wait_until(lambda: recorder.counts()[RECORDED] == 500)
+        counts, (extent,) = recorder.counts(), recorder.extents()
+
+        assert counts[DROPPED_BOUND] == extent.oldest_seq > 300
+        assert (counts[FILE_BYTES] or 0) > 0
+        recorder.set_bounds(max_bytes=None, max_age_s=20)
+        wait_until(lambda: recorder.extents()[0].oldest_seq >= 420)
+
+
+def test_a_recording_of_a_newer_version_is_left_alone_and_the_node_goes_on(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Recording(path):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    before = path.read_bytes()
+
+    with caplog.at_level(logging.ERROR), running(path) as recorder:
+        recorder.keep(batch(0))
+        wait_until(lambda: recorder.problem)
+        assert "has version 9" in recorder.problem
+        assert not recorder.ready
+        assert recorder.counts()[BUFFERED] == 10
+
+    assert path.read_bytes() == before
+    assert "10 samples could not be stored" in caplog.text
+
+
+def test_a_file_damaged_meanwhile_is_set_aside_and_recording_goes_on(path: Path) -> None:
+    with running(path) as recorder:
+        for first in range(0, 600, 10):
+            recorder.keep(batch(first))
+        wait_until(lambda: recorder.counts()[RECORDED] == 600)
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+    with running(path) as recorder:
+        recorder.keep(batch(600))
+        wait_until(lambda: recorder.counts()[RECORDED] == 10)
+        assert seqs(everything(recorder)) == list(range(600, 610))
+
+    assert [one for one in path.parent.iterdir() if ".damaged-" in one.name]
+
+
+def test_many_threads_may_keep_and_ask_at_once(path: Path) -> None:
+    with running(path) as recorder:
+
+        def produce(stream: str) -> None:
+            for first in range(0, 500, 10):
+                recorder.keep(batch(first, stream=stream))
+                recorder.extents()
+
+        threads = [threading.Thread(target=produce, args=(f"job-{number}",)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        wait_until(lambda: recorder.counts()[RECORDED] == 2000)
+
+        assert {(one.stream, one.oldest_seq, one.last_seq) for one in recorder.extents()} == {
+            (f"job-{number}", 0, 499) for number in range(4)
+        }
