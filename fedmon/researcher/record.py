@@ -16,7 +16,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import RecordedStream
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Error
+from fedmon.common.wire.messages import Error, Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.leases import Wish
 from fedmon.researcher.live_sample import WantedSeries
@@ -186,9 +186,14 @@ class Record:
 
 
 def begin_record(parts: Parts, path: Path, *, wish: Wish, metrics: Sequence[str] | None, history_s: float) -> Record:
-    """Begin to record; see `Federation.record`. Raises StorageError, and InvalidInputError for an endless history."""
+    """Begin to record; see `Federation.record`.
+
+    Raises StorageError, and InvalidInputError for an endless history, or on a wire that numbers no samples.
+    """
     if not 0 <= history_s < float("inf"):
         raise InvalidInputError(f"history_s is {history_s!r}: give a number of seconds, 0 for none")
+    if not parts.dialect.encode(parts.asker.request(Monitor, action="status")):
+        raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them with monitor()")
     machinery = parts.machinery
     record = Record(
         path,

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 QUEUE_BYTES = 16 * 1024 * 1024
 AT_ONCE_BYTES = 2 * 1024 * 1024
-LINGER_S = 1.0
+LINGER_S = 0.5
 """So long what came is gathered for one transaction; what a killed process had not written is asked for again."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 OPEN_WITHIN_S = 600.0

@@ -9,7 +9,9 @@ import pytest
 
 from bench.echo_nodes import Message
 from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
+from fedmon.researcher.federation import Federation
 from fedmon.researcher.record import Record, RecordPosition
 from fedmon.researcher.refill_follower import TOO_OLD
 from tests.researcher.conftest import Open
@@ -190,6 +192,15 @@ def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_pat
         federation.record(tmp_path)
     with pytest.raises(InvalidInputError, match="history_s is -1"):
         federation.record(tmp_path / "x", history_s=-1)
+
+
+def test_on_a_wire_that_numbers_no_samples_nothing_is_recorded(mosquitto: Broker, tmp_path: Path) -> None:
+    settings = ResearcherSettings(id="r", broker=mosquitto.settings, folder=tmp_path / "r", wire="fedbiomed4")
+
+    with Federation(settings=settings) as federation, pytest.raises(InvalidInputError, match="on this wire"):
+        federation.record(tmp_path / "store")
+
+    assert not (tmp_path / "store").exists()
 
 
 def test_closing_the_federation_writes_the_record_to_its_end(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:

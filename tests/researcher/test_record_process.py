@@ -64,7 +64,7 @@ def last(lines: Path) -> dict[str, object]:
 def test_a_record_killed_at_any_moment_goes_on_with_nothing_lost_or_doubled(mosquitto: Broker, tmp_path: Path) -> None:
     path = tmp_path / "store.fedmon"
     with RecordingNode(mosquitto.port, "a", page=20) as node:
-        for turn in range(3):
+        for turn in range(2):
             with recording(mosquitto, tmp_path) as (process, _):
                 node.received.clear()
                 node.wait(lambda: node.leased, 15)
