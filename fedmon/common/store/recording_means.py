@@ -39,56 +39,70 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 def read_means(file: RecordingFile, selection: Selection, series: str, step_s: float) -> Iterator[Means]:
     """Return means by node, stream and boot, of each that has a value. Raises StorageError."""
     for source, node_id, stream, boot in sources(file, selection):
-        steps: list[_Step] = []
+        steps = _Steps(step_s)
         for first, last, body in raw_rows(file, source, selection):
             try:
-                _add_row(steps, body, last - first + 1, series, step_s, selection)
+                steps.add_row(*_row(body, last - first + 1, series, selection))
             except (zlib.error, msgspec.DecodeError, ValueError, TypeError, ArithmeticError) as error:
                 logger.warning(
                     "left out: samples %d to %d of stream %s of node %s are damaged: %s",
                     *(first, last, stream, node_id, error),
                 )
-        if steps:
+        if steps.numbers:
             yield Means(
                 node_id=node_id,
                 boot=boot,
                 stream=stream,
-                t=[number * step_s for number, _, _ in steps],
-                values=[total / count for _, total, count in steps],
-                counts=[count for _, _, count in steps],
+                t=[number * step_s for number in steps.numbers],
+                values=list(map(operator.truediv, steps.totals, steps.counts)),
+                counts=steps.counts,
             )
 
 
-_Step = tuple[int, float, int]
-"""The number of a step since 1970, the sum of its values, and how many they are."""
+class _Steps:
+    """Steps of time, by their number since 1970, with the sum of their values and how many they are."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self.numbers: list[int] = []
+        self.totals: list[float] = []
+        self.counts: list[int] = []
+
+    def add_row(self, t: list[Any], t_unit: float, values: list[Any], unit: float) -> None:
+        """Add values; ``t`` counts in ``t_unit`` seconds."""
+        if None in values:
+            known = [value is not None for value in values]
+            t, values = list(itertools.compress(t, known)), list(itertools.compress(values, known))
+        step = self._step_s / t_unit
+        if step.is_integer():
+            step = int(step)
+        rises, low, end = all(map(operator.le, t, itertools.islice(t, 1, None))), 0, len(t)
+        while low < end:
+            number = int(t[low] // step)
+            high = bisect.bisect_left(t, (number + 1) * step, low) if rises else low + 1
+            total = sum(values[low:high]) * unit
+            if (low and rises) or not self.numbers or self.numbers[-1] != number:
+                self.numbers.append(number)
+                self.totals.append(total)
+                self.counts.append(high - low)
+            else:
+                self.totals[-1] += total
+                self.counts[-1] += high - low
+            low = high
 
 
-def _add_row(steps: list[_Step], body: bytes, length: int, series: str, step_s: float, selection: Selection) -> None:
+def _row(body: bytes, length: int, series: str, selection: Selection) -> tuple[list[Any], float, list[Any], float]:
+    """Return times and values of a row, and what one of each stands for."""
     clock, column = written_columns(body, (series,))
     if clock is None or column is None:
-        return
+        return [], 1, [], 1
     (t, t_unit), (values, unit) = _numbers(clock, length), _numbers(column, length)
-    step = step_s / t_unit
     if selection.since_t is not None or selection.until_t is not None:
         since = -math.inf if selection.since_t is None else selection.since_t / t_unit
         until = math.inf if selection.until_t is None else selection.until_t / t_unit
         inside = [since <= moment <= until for moment in t]
         t, values = list(itertools.compress(t, inside)), list(itertools.compress(values, inside))
-    low, rises = 0, all(map(operator.le, t, itertools.islice(t, 1, None)))
-    while low < len(t):
-        number = int(t[low] // step)
-        high = bisect.bisect_left(t, (number + 1) * step, low) if rises else low + 1
-        part = values[low:high]
-        low = high
-        if None in part:
-            part = [value for value in part if value is not None]
-        if not part:
-            continue
-        total, count = sum(part) * unit, len(part)
-        if steps and steps[-1][0] == number:
-            _, before, others = steps.pop()
-            total, count = total + before, count + others
-        steps.append((number, total, count))
+    return t, t_unit, values, unit
 
 
 def _numbers(column: list[Any], length: int) -> tuple[list[Any], float]:
