@@ -47,6 +47,7 @@ class _Asked(msgspec.Struct, kw_only=True):
 
 
 class _Pause(msgspec.Struct, kw_only=True):
+    failures: int = 0
     tries: int = 0
     until: float = 0.0
 
@@ -54,8 +55,9 @@ class _Pause(msgspec.Struct, kw_only=True):
 class Refill:
     """Asks for pages as consumers want them: one outstanding request a node, 16 nodes at once.
 
-    A page that is not answered within 5 s is asked for again, after pauses that double up to 30 s; when a node that is
-    heard of has not answered six times, what was asked is given up. Belongs to the thread of the inbox.
+    A page that is not answered within 5 s is asked for again, after pauses that double up to 30 s. When a node that is
+    heard of has not answered six times, what was asked is given up; one that is busy is waited for. Belongs to the
+    thread of the inbox.
     """
 
     def __init__(self, asker: Asker, pending: Pending, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -158,7 +160,7 @@ class Refill:
             return
         self._forget(node_id)
         if isinstance(reply, Error) and reply.code in _TRY_AGAIN:
-            self._failed(asked.want, reply.reason, counts=True)
+            self._failed(asked.want, reply.reason, counts=reply.code is not ErrorCode.BUSY)
         else:
             self._cannot(node_id, reply.reason if isinstance(reply, Error) else NO_RECORDING)
 
@@ -200,8 +202,9 @@ class Refill:
         """Let some time pass; give up when there is no hope."""
         node_id = NodeId(want.node_id)
         pause = self._pauses.setdefault(node_id, _Pause())
+        pause.failures += 1
         pause.tries += counts
-        pause.until = self._clock() + min(FIRST_PAUSE_S * 2**pause.tries, LONGEST_PAUSE_S)
+        pause.until = self._clock() + min(FIRST_PAUSE_S * 2 ** min(pause.failures, 10), LONGEST_PAUSE_S)
         if pause.tries >= MAX_TRIES:
             # Not begun anew: a node that has not answered so often is not waited for as long the next time.
             pause.tries = MAX_TRIES - 1

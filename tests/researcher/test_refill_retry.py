@@ -141,7 +141,21 @@ def test_a_busy_node_is_asked_again_and_one_that_came_up_at_once() -> None:
     asked_then = bench.look()
 
     assert (asked_at_once, asked_then) == (1, 2)
-    assert bench.shelf.lost == []
+
+
+def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
+    busy, failing = Bench(), Bench()
+
+    for bench, code in ((busy, ErrorCode.BUSY), (failing, ErrorCode.FAILED)):
+        for _ in range(MAX_TRIES):
+            bench.look()
+            bench.refuse(code)
+            bench.look()
+            if bench.refill.due_at() is not None:
+                bench.until_due()
+
+    assert busy.shelf.lost == []
+    assert failing.shelf.lost == [(1, 4, f"no ({MAX_TRIES} times)")]
 
 
 def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_back() -> None:
