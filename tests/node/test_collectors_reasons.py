@@ -96,3 +96,19 @@ def test_a_file_that_vanished_comes_back(tmp_path: Path) -> None:
     tree(proc, {"loadavg": "1 2 3 4/5 6\n"})
 
     assert load.collect(NOW).values["host_load1"] == 1.0
+
+
+def test_a_file_that_goes_while_it_is_read_is_missed_and_one_in_its_place_is_read(tmp_path: Path) -> None:
+    proc = tree(tmp_path / "p", {"loadavg": "1 2 3 4/5 6\n"})
+    load = LoadCollector(proc=proc)
+    load.collect(NOW)
+
+    (proc / "loadavg").unlink()
+    with pytest.raises(CollectorUnavailableError, match=r"not found: .*loadavg"):
+        load.collect(NOW)
+    tree(proc, {"loadavg": "7 2 3 4/5 6\n"})
+    load.collect(NOW)
+    tree(proc, {"new": "8 2 3 4/5 6\n"})
+    (proc / "new").rename(proc / "loadavg")
+
+    assert load.collect(NOW).values["host_load1"] == 8.0

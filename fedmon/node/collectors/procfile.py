@@ -10,6 +10,7 @@ from fedmon.node.collectors.sysfs import READ_FLAGS
 
 _FIRST_READ_BYTES = 16_384
 _MAX_BYTES = 4_194_304
+_OF_THE_KERNEL = ("/proc/", "/sys/")
 _PIECE_BYTES = 4096
 """A file of many lines is handed out in pieces of a page, each with as many whole lines as it has room for."""
 
@@ -18,11 +19,14 @@ class ProcFile:
     """One small file under a root such as /proc, kept open.
 
     Opening costs more than reading; the kernel makes the text anew at each read from offset 0. Used by one thread.
+    What went away is an error there; a file of a tree that stands in for the kernel's could be read on for ever, and so
+    is opened each time.
     """
 
     def __init__(self, path: Path, *, size_bytes: int = _FIRST_READ_BYTES) -> None:
         self._path, self._size = path, size_bytes
         self._fd: int | None = None
+        self._stands_in = not str(path).startswith(_OF_THE_KERNEL)
 
     @property
     def path(self) -> Path:
@@ -35,7 +39,8 @@ class ProcFile:
         Raises CollectorUnavailableError when the file cannot be read.
         """
         try:
-            return os.pread(self._descriptor() if self._fd is None else self._fd, self._size, 0)
+            descriptor = self._descriptor() if self._fd is None or self._stands_in else self._fd
+            return os.pread(descriptor, self._size, 0)
         except OSError as error:
             raise self._unavailable(error) from None
 
@@ -67,6 +72,8 @@ class ProcFile:
             self._fd = None
 
     def _descriptor(self) -> int:
+        if self._stands_in:
+            self.close()
         if self._fd is None:
             self._fd = os.open(self._path, READ_FLAGS)
         return self._fd

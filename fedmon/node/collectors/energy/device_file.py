@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -14,16 +13,13 @@ _BYTES = 64
 
 
 class DeviceFile(ProcFile):
-    """One number of a device, kept open; where the file was taken away or replaced, it is opened anew."""
+    """One number of a device, kept open."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, size_bytes=_BYTES)
 
     def number(self) -> int:
         """Return the number. Raises CollectorUnavailableError when there is none."""
-        # /sys answers ENODEV for a device that is gone; a file of any other file system would be read on for ever.
-        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
-            self.close()
         text = self.head().strip()
         if not _NUMBER.fullmatch(text):
             shown = text[:40].decode(errors="replace")
