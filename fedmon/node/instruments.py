@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import CollectorTimes
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a tree that stands in for a machine has no GPUs")
+
+_PACE = ("enabled", "interval_s", "min_interval_s", "cost_budget_ratio")
 
 Counts = Callable[[], Mapping[str, float | None]]
 
@@ -52,10 +56,10 @@ class Instruments:
     def follow(self, settings: NodeSettings) -> bool:
         """Take other settings; tells whether collectors that were made before are out of date."""
         before, self._settings = self._settings, settings
-        return any(
-            getattr(before, section) != getattr(settings, section)
-            for section in ("metrics", "energy", "perf", "plugins")
-        )
+        # Collectors that are made anew count from 0 again, which no change of the pace is worth.
+        metrics = msgspec.structs.replace(before.metrics, **{name: getattr(settings.metrics, name) for name in _PACE})
+        sections = ("energy", "perf", "plugins")
+        return metrics != settings.metrics or any(getattr(before, name) != getattr(settings, name) for name in sections)
 
     @property
     def roots(self) -> Roots:

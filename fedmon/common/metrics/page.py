@@ -44,7 +44,9 @@ reason: it was not due. `fedmon node probe` says it of each metric.
 ## What a value means, and what it means that there is none
 
 - A *gauge* is a state. A *counter* only grows until the machine or the node restarts; it travels as read, and the
-  reader divides the difference of two values by the difference of their `mono` times.
+  reader divides the difference of two values by the difference of their `mono` times. Where the node itself counts
+  "since its start" (energy, perf), it begins again at 0 when its owner changes what is measured: `per_core`, `plugins`
+  or a root of `[metrics]`, or anything of `[energy]`, `[perf]` and `[plugins]`; another pace changes nothing.
 - Units are base units: bytes, seconds, ratios from 0 to 1.
 - What this machine cannot measure is absent, and the answer to `monitor status` says why. A reading that was missed
   is `null`, with the reason in `reasons` of its batch; a `null` of a series that has no reason there was not due, or

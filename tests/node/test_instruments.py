@@ -1,0 +1,35 @@
+"""Which change of the settings makes collectors anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedmon.common.settings import NodeSettings, broker_from_url
+from fedmon.common.settings.perf import PerfSettings
+from fedmon.common.settings.values import MetricsSettings
+from fedmon.node.instruments import Instruments
+
+SETTINGS = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"))
+
+
+def outdated(**changes: object) -> bool:
+    instruments = Instruments(SETTINGS, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
+    return instruments.follow(msgspec.structs.replace(SETTINGS, **changes))
+
+
+@pytest.mark.parametrize(
+    "pace", [{"interval_s": 1.0}, {"min_interval_s": 0.5}, {"cost_budget_ratio": 0.5}, {"enabled": False}]
+)
+def test_another_pace_leaves_the_collectors_and_what_they_counted_as_they_are(pace: Mapping[str, Any]) -> None:
+    assert not outdated(metrics=MetricsSettings(**pace))
+
+
+@pytest.mark.parametrize("what", [{"per_core": True}, {"plugins": ("a",)}, {"proc_root": Path("/tree")}])
+def test_what_is_measured_otherwise_is_measured_by_new_collectors(what: Mapping[str, Any]) -> None:
+    assert outdated(metrics=MetricsSettings(**what))
+    assert outdated(perf=PerfSettings(enabled=True))
