@@ -22,14 +22,14 @@ class Cost:
         self.budget_ratio = budget_ratio
         self.stretch = 1
         self.cpu_s = 0.0
-        self._share: float | None = None
+        # From 0, so that the first tick, which opens every file, is one among many, too.
+        self._share = 0.0
         self._calm = 0
 
     def account(self, cpu_s: float, interval_s: float) -> bool:
         """Take the CPU seconds of one tick, with the interval as it is stretched; True when the stretch changed."""
         self.cpu_s += cpu_s
-        share = cpu_s / interval_s
-        self._share = share if self._share is None else self._share + (share - self._share) / _REMEMBERED
+        self._share += (cpu_s / interval_s - self._share) / _REMEMBERED
         if self._share > self.budget_ratio and self.stretch < MAX_STRETCH:
             return self._change(self.stretch * 2)
         self._calm = self._calm + 1 if self._share * 4 < self.budget_ratio else 0
@@ -38,11 +38,10 @@ class Cost:
         return False
 
     def _change(self, stretch: int) -> bool:
-        share = self._share or 0.0
         logger.warning(
             "sampling takes %.1f %% of a core and its budget is %.1f %%: samples are now %d times as far apart",
-            share * 100, self.budget_ratio * 100, stretch,
+            self._share * 100, self.budget_ratio * 100, stretch,
         )  # fmt: skip
         # The average of another interval starts anew, or one costly tick would count more than once.
-        self.stretch, self._share, self._calm = stretch, None, 0
+        self.stretch, self._share, self._calm = stretch, 0.0, 0
         return True

@@ -41,3 +41,11 @@ def test_one_costly_tick_among_many_is_no_reason() -> None:
         cost.account(0.001, 1.0)
 
     assert not cost.account(0.3, 1.0)
+
+
+def test_the_first_tick_which_opens_everything_is_no_reason() -> None:
+    cost = Cost(budget_ratio=0.05)
+
+    changes = [cost.account(cpu_s, 0.2) for cpu_s in (0.02, 0.001, 0.001)]
+
+    assert changes == [False, False, False]
