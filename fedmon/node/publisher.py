@@ -75,10 +75,13 @@ class Publisher:
                     self._close(state)
 
     def close_older(self, mono: float) -> None:
-        """Close batches whose first sample is 10 s old at ``mono``: a stream may have fallen silent."""
+        """Close batches whose first sample is 10 s old at ``mono``: a stream may have fallen silent.
+
+        A sample of a moment to come, as a program may report it, does not keep its batch open until then.
+        """
         with self._lock:
             for state in self._streams.values():
-                if state.open is not None and mono - state.open.begun >= MAX_AGE_S:
+                if state.open is not None and abs(mono - state.open.begun) >= MAX_AGE_S:
                     self._close(state)
 
     def set_leaves(self, leaves: Callable[[str], bool]) -> None:

@@ -261,6 +261,16 @@ def test_a_stream_that_fell_silent_does_not_keep_its_batch_open() -> None:
     assert (early, len(wire.batches)) == (0, 1)
 
 
+def test_a_sample_of_a_moment_to_come_is_not_kept_back_until_then() -> None:
+    wire = Wire()
+    stream = publisher(wire)
+    stream.publish("user", sample(3600, user_value=1.0))
+
+    stream.close_older(101.0)
+
+    assert len(wire.batches) == 1
+
+
 @pytest.mark.parametrize("series", [1, 60, 500, 1000])
 def test_a_batch_stays_below_its_size_with_many_series(series: int) -> None:
     wire = Wire()
