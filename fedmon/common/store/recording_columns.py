@@ -26,6 +26,8 @@ Column = list[float | None]
 
 def written(values: Sequence[float | None]) -> list[Any]:
     """Return a column in its written form; `restored` gives back equal values."""
+    if values and values[0] is not None and values.count(values[0]) == len(values):
+        return _equal(values[0])
     decimals, numbers = _scaled(values)
     if decimals == VERBATIM:
         return [decimals, numbers, 1]
@@ -37,9 +39,13 @@ def written(values: Sequence[float | None]) -> list[Any]:
         return [decimals, _sparse_differences(numbers, unit), unit]
     if unit > 1:
         numbers = [number // unit for number in numbers]
-    first = numbers[0]
-    differences = list(map(operator.sub, numbers[1:], numbers))
-    return [decimals, [first, *differences] if any(differences) else first, unit]
+    return [decimals, [numbers[0], *map(operator.sub, numbers[1:], numbers)], unit]
+
+
+def _equal(value: float) -> list[Any]:
+    """Return the written form of a column that has the same value everywhere."""
+    decimals, (number,) = _scaled([value])
+    return [decimals, number, 1]
 
 
 def restored(column: Sequence[Any], length: int) -> Column:
@@ -51,7 +57,7 @@ def restored(column: Sequence[Any], length: int) -> Column:
     if numbers is None:
         return [None] * length
     if not isinstance(numbers, list):
-        return [_unscaled(numbers * unit, decimals)] * length
+        return [_unscaled(numbers * unit, max(0, decimals))] * length
     if decimals == VERBATIM:
         return numbers
     if None in numbers:
@@ -77,19 +83,34 @@ def checked(column: Sequence[Any], length: int) -> tuple[int, Any, int]:
 
 def _scaled(values: Sequence[float | None]) -> tuple[int, list[Any]]:
     """Return the smallest scale that loses nothing, and the whole numbers at that scale."""
+    if all(kind is int for kind in map(type, values)) and _largest(values) < _MAX_SCALED:
+        return 0, list(values)
+    # Most scales fail at one of a few values; only then are all of them tried.
+    probes = [value for value in (values[0], values[len(values) // 2], values[-1]) if value is not None]
     for decimals in _SCALES:
         scale = 10**decimals
         try:
+            if not _is_exact(probes, decimals, scale):
+                continue
             numbers: list[Any] = [None if value is None else round(value * scale) for value in values]
         except (OverflowError, ValueError):  # infinite, or no number
             break
         # Division of whole numbers rounds correctly, so equality here is equality after reading.
-        if all(
-            value is None or (-_MAX_SCALED < number < _MAX_SCALED and (number / scale if decimals else number) == value)
-            for number, value in zip(numbers, values, strict=True)
-        ):
+        again = numbers if decimals == 0 else [None if number is None else number / scale for number in numbers]
+        if again == list(values) and _largest(numbers) < _MAX_SCALED:
             return decimals, numbers
     return VERBATIM, [_fitting(value) for value in values]
+
+
+def _is_exact(probes: list[float], decimals: int, scale: int) -> bool:
+    """Tell whether values can be scaled, by those that are tried first. Raises OverflowError or ValueError."""
+    numbers = [round(value * scale) for value in probes]
+    return [number / scale if decimals else number for number in numbers] == probes and _largest(numbers) < _MAX_SCALED
+
+
+def _largest(numbers: Sequence[Any]) -> float:
+    known = [number for number in numbers if number is not None] if None in numbers else numbers
+    return max(map(abs, known), default=0)
 
 
 def _fitting(value: Any) -> float | None:
