@@ -52,7 +52,7 @@ ROWS: list[Metric] = [
             "agent_recording_samples_dropped_total": "Samples that were not stored, because the disk was full or failed"
             " for too long.",
             "agent_recording_samples_expired_total": "Samples dropped from the recording, the oldest first, by its"
-            " bounds of size and age, since it was begun.",
+            " bounds of size and age, or given up as damaged, since it was begun.",
             "agent_recording_samples_buffered": "Samples that wait to be stored.",
         },
     ),
