@@ -14,7 +14,7 @@ from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import CollectorTimes
 from fedmon.node.collectors.base import Collector, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
-from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, nvml_collectors, open_session
+from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session
 from fedmon.node.collectors.nvml.library import AbsentError
 
 if TYPE_CHECKING:
@@ -73,7 +73,11 @@ class Instruments:
         collectors: list[Collector] = [*nvml_collectors(self._gpus())]
         collectors += host_collectors(roots=self.roots, per_core=self._settings.metrics.per_core, counts=self._counts)
         energy, self._meter = energy_collectors(
-            self.roots, self._settings.energy, job_cpu=self._job_cpu, gpu_energy=self._gpus().gpu_energy
+            self.roots,
+            self._settings.energy,
+            job_cpu=self._job_cpu,
+            gpu_energy=self._gpus().gpu_energy,
+            gpu_shares=lambda: gpu_shares(self._gpus(), self._job_pids()),
         )
         collectors += energy
         self._perf = self._perf_source()

@@ -27,7 +27,8 @@ class Machine:
         self.tree.zone("intel-rapl:0", "package-0", start_uj)
         self.raw_uj, self.busy_s = start_uj, 100.0
         self.jobs: dict[str, float] = {}
-        self.gpus, self.shares = gpus or {}, dict[str, Mapping[str, float]]()
+        self.gpus = gpus or {}
+        self.shares: Mapping[str, Mapping[str, float | None]] = {}
         self.is_silent = False
         self.collectors, self.meter = energy_collectors(
             self.tree.roots,
@@ -122,6 +123,24 @@ def test_the_energy_of_a_gpu_is_shared_by_use_and_only_with_the_jobs_that_use_it
     machine.busy_s += 1.0
 
     assert joules_at(1, a, b, c) == [80.0, 55.0, 0.0]
+
+
+def test_the_energy_of_a_gpu_waits_until_it_is_known_who_used_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, gpus={"0": 500.0, "1": 0.0})
+    machine.jobs = {"a": 0.0}
+    (a,) = machine.watch("a")
+    joules_at(0, a)
+
+    machine.gpus.update({"0": 600.0, "1": 60.0})
+    machine.shares = {"a": {"0": None, "1": 0.5}}
+    machine.busy_s += 1.0
+    waiting = joules_at(1, a)
+    machine.gpus.update({"0": 640.0})
+    machine.shares = {"a": {"0": 0.5, "1": 0.5}}
+    machine.busy_s += 1.0
+
+    assert waiting == [30.0]
+    assert joules_at(2, a) == [100.0]
 
 
 def test_energy_that_is_unknown_for_a_while_is_handed_out_when_it_is_known(tmp_path: Path) -> None:

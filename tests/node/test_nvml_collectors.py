@@ -14,7 +14,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading
-from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, nvml_collectors, open_session, queries
+from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session, queries
 from fedmon.node.collectors.nvml.ahead import ReadAhead
 from fedmon.node.collectors.nvml.collector import GpuCollector
 from fedmon.node.collectors.nvml.lane import LaneReader
@@ -323,6 +323,35 @@ def test_no_sample_means_idle_only_where_the_gpu_is_idle() -> None:
     assert at_rest.values[key] == 0
     assert unknown.values[key] is None
     assert unknown.reasons[key].startswith("failed: nvmlDeviceGetProcessUtilization: no new sample")
+
+
+def test_the_share_that_each_job_has_of_each_gpu_is_told_for_its_energy() -> None:
+    idle, busy = FakeGpu(), FakeGpu()
+    idle.answers["UtilizationRates"].gpu = 0
+    jobs = {"7": [100, 4711], "8": [101], "9": []}
+
+    at_rest, unknown = gpu_shares(table_of(idle), {"7": [100]}), gpu_shares(table_of(busy), {"7": [100]})
+    busy.shares = [share(100, 10, 99)]
+    session = NvmlSession(fake := Nvml(FakeNvml(busy)), monotonic=lambda: 0.0)
+    reader = LaneReader(session, queries.FAST, with_processes=True)
+    reader.read()
+    busy.shares = [share(100, 20, 60), share(101, 20, 30)]
+    reader.read()
+
+    assert at_rest == {"7": {"0": 0.0}}
+    assert unknown == {"7": {"0": None}}
+    assert gpu_shares(session, jobs) == {"7": {"0": 0.6}, "8": {"0": 0.3}, "9": {"0": 0.0}}
+    with pytest.raises(CollectorUnavailableError, match="failed: no new list"):
+        gpu_shares(NvmlSession(fake), jobs)
+
+
+def test_a_gpu_that_never_tells_shares_keeps_no_energy_waiting() -> None:
+    fake = FakeNvml(FakeGpu())
+    fake.refuse("nvmlDeviceGetProcessUtilization", pynvml.NVML_ERROR_NO_PERMISSION)
+    session = NvmlSession(Nvml(fake), monotonic=lambda: 0.0)
+    LaneReader(session, queries.FAST, with_processes=True).read()
+
+    assert gpu_shares(session, {"7": [100]}) == {"7": {}}
 
 
 def test_a_process_of_several_mig_instances_is_summed_and_one_in_two_lists_is_not() -> None:

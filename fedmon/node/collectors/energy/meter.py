@@ -17,7 +17,7 @@ from fedmon.node.collectors.energy.node_total import GpuEnergy, Method, NodeEner
 from fedmon.node.collectors.energy.rapl import RaplReader
 
 JobCpu = Callable[[], Mapping[str, float]]
-GpuShares = Callable[[], Mapping[str, Mapping[str, float]]]
+GpuShares = Callable[[], Mapping[str, Mapping[str, float | None]]]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ class EnergyMeter:
     """Reads counters and sensors, and hands the machine's energy out to jobs.
 
     ``job_cpu`` gives the CPU seconds of each job that runs, ``busy_cpu`` those of the machine (from /proc/stat when
-    absent), ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share from 0 to 1 that each job has of each GPU.
+    absent), ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share from 0 to 1 that each job has of each GPU:
+    where it is None the energy of that GPU waits until it is known.
     All are called from the sampler's thread, must not wait, and may raise CollectorUnavailableError. Every method but
     ``factor`` belongs to the sampler's thread.
     """
@@ -154,12 +155,16 @@ class EnergyMeter:
             gpu_shares = self._gpu_shares() if self._gpu_shares is not None and self._node.gpu_uj else {}
         except CollectorUnavailableError as error:
             return error.reason
+        unknown = {gpu for shares in gpu_shares.values() for gpu, share in shares.items() if share is None}
         self._shares.settle(
             cpu_uj=self._node.cpu_uj,
-            gpu_uj=self._node.gpu_uj,
+            gpu_uj={gpu: uj for gpu, uj in self._node.gpu_uj.items() if gpu not in unknown},
             busy_s=busy_s,
             job_cpu_s=job_cpu_s,
-            gpu_shares=gpu_shares,
+            gpu_shares={
+                job: {gpu: share for gpu, share in shares.items() if share is not None}
+                for job, shares in gpu_shares.items()
+            },
         )
         self._shares.keep(self._watched)
         return None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from fedmon.node.collectors.nvml.collector import nvml_collectors
-from fedmon.node.collectors.nvml.job import JobGpuCollector
+from fedmon.node.collectors.nvml.job import JobGpuCollector, gpu_shares
 from fedmon.node.collectors.nvml.session import NvmlSession, open_session
 
-__all__ = ["JobGpuCollector", "NvmlSession", "nvml_collectors", "open_session"]
+__all__ = ["JobGpuCollector", "NvmlSession", "gpu_shares", "nvml_collectors", "open_session"]

@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import Lane, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.session import NvmlSession
 
 MEMORY, SM, PROCESSES = "job_gpu_memory_bytes", "job_gpu_sm_ratio", "job_gpu_processes"
 _METRICS = (MEMORY, SM, PROCESSES)
-_NO_READING = f"{Why.FAILED.value}: no new list of the processes on the GPUs"
+_NO_LIST = "no new list of the processes on the GPUs"
+_NO_READING = f"{Why.FAILED.value}: {_NO_LIST}"
+_NEVER_TOLD = (Why.UNSUPPORTED.value, Why.NO_PERMISSION.value)
 
 
 class JobGpuCollector:
@@ -58,6 +60,32 @@ class JobGpuCollector:
         return dict.fromkeys(_METRICS, None if absent is None else absent.reason)
 
 
+def gpu_shares(session: NvmlSession, jobs: Mapping[str, Collection[int]]) -> dict[str, dict[str, float | None]]:
+    """Map each job to its share from 0 to 1 of the multiprocessors of each GPU; None where that is not known this time.
+
+    ``jobs`` is as in JobGpuCollector. A GPU that never tells is left out, as one that no job uses. Raises
+    CollectorUnavailableError when the GPUs were not read for this tick.
+    """
+    if session.absent is not None:
+        return {}
+    table = session.processes()
+    if table is None:
+        raise CollectorUnavailableError(Why.FAILED, _NO_LIST)
+    told = {
+        gpu: use.sm
+        for gpu, use in table.gpus.items()
+        if use.sm is not None or not use.sm_reason.startswith(_NEVER_TOLD)
+    }
+    return {
+        job: {gpu: None if sm is None else _share(sm, pids) for gpu, sm in told.items()} for job, pids in jobs.items()
+    }
+
+
+def _share(sm: Mapping[int, float], pids: Collection[int]) -> float:
+    # Each share is rounded to a percent by the driver, so the sum can be a little above the whole.
+    return min(1.0, sum(sm.get(pid, 0.0) for pid in pids))
+
+
 def _sum(gpu: str, use: GpuUse, pids: frozenset[int], values: dict[str, float | None], reasons: dict[str, str]) -> None:
     if use.memory is None:
         _null(gpu, _METRICS, use.memory_reason, values, reasons)
@@ -72,8 +100,7 @@ def _sum(gpu: str, use: GpuUse, pids: frozenset[int], values: dict[str, float | 
     if use.sm is None:
         _null(gpu, (SM,), use.sm_reason, values, reasons)
     else:
-        # Each share is rounded to a percent by the driver, so the sum can be a little above the whole.
-        values[series(SM, gpu=gpu)] = min(1.0, sum(use.sm.get(pid, 0.0) for pid in own))
+        values[series(SM, gpu=gpu)] = _share(use.sm, own)
 
 
 def _null(
