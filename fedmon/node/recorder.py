@@ -63,6 +63,7 @@ class Recorder:
         self._stopping = False
         self._recording: Recording | None = None
         self._reader: Recording | None = None
+        self._files = self._read_file = 0
         self._thread = threading.Thread(target=self._run, name="fedmon-recorder")
 
     def start(self) -> None:
@@ -159,14 +160,17 @@ class Recorder:
     ) -> Iterator[Batch]:
         if (stream, boot) not in self._stored:
             return
+        if self._reader is not None and self._read_file != self._files:
+            self._reader.close()
+            self._reader = None
         if self._reader is None:
+            self._read_file = self._files
             self._reader = Recording(self.path, read_only=True)
         try:
             yield from self._reader.read(
                 self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
             )
         except StorageError:
-            # The file may have been set aside: the next page looks for it anew.
             self._reader.close()
             self._reader = None
             raise
@@ -224,6 +228,7 @@ class Recorder:
             recording = Recording(
                 self.path, max_bytes=max_bytes, max_age_s=max_age_s, wall=self._wall, monotonic=self._monotonic
             )
+            self._files += 1  # it may be another file than before, which was set aside
             try:
                 self._look(recording)
             except StorageError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import Any, Self
 
 import msgspec
 
-from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store import recording_notes as notes
-from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording_body import Chooser
 from fedmon.common.store.recording_bounds import DAMAGED, DROPPED_BY_AGE, DROPPED_BY_SIZE, AgeClock, Bounds
 from fedmon.common.store.recording_compaction import Compaction
@@ -25,8 +22,6 @@ from fedmon.common.store.recording_reader import LARGEST, Selection, read_rows
 from fedmon.common.store.recording_salvage import salvage
 from fedmon.common.store.recording_streams import Key, Stream, Streams
 from fedmon.common.store.recording_writer import add_batches
-
-logger = logging.getLogger(__name__)
 
 
 class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,11 +272,6 @@ class Recording:
         """Forget what is in memory when something failed: the file did not follow."""
         try:
             yield
-        except StorageError as error:
-            if tells_of_damage(error):
-                logger.error("recording %s is damaged: %s; open it again", self.path, error)  # noqa: TRY400
-            self._streams.forget()
-            raise
         except BaseException:
             self._streams.forget()
             raise
