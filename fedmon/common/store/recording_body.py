@@ -1,15 +1,18 @@
 """The body of one row of a recording: the columns of a batch, so that one of them can be read without the others.
 
 A body is the names of its columns, a directory, and behind them the long columns one after another, each compressed
-alone. The directory is compressed JSON, ``[columns, reasons]``: for ``t``, ``mono`` and each name either the column
-itself, as recording_columns.py writes it, or how many bytes its part takes. ``reasons`` lists ``[samples, {series:
-why}]`` for stretches of samples. Names and directory have their length in front of them, in four bytes each.
+alone. The directory is compressed JSON, ``[columns, reasons, steps]``. ``columns`` has for ``t``, ``mono`` and each
+name either the column itself, as recording_columns.py writes it, or how many bytes its part takes. ``reasons`` lists
+``[samples, {series: why}]`` for stretches of samples. ``steps`` is ``[number, counts]``: how many samples fall into
+each step of 10 s, from the first step's number since 1970 on; null where the row is short or its clock went back.
+Names and directory have their length in front of them, in four bytes each.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +25,7 @@ from fedmon.common.store.recording_columns import Column, restored, written
 
 _SHORT = 30
 """Up to so many samples the columns stay in the directory: compressed together they are half as large as apart."""
+STEP_S = 10
 _INLINE_BYTES = 40
 _MAX_BYTES = 64 * 2**20
 _LEVEL = 6
@@ -62,8 +66,9 @@ def encode(batches: Sequence[Batch]) -> bytes:
         else:
             entries.append(len(part))
             parts.append(part)
-    reasons = _stretches(batches)
-    head = [_compressed(names), _compressed([entries, reasons if any(said for _, said in reasons) else []])]
+    stretches = _stretches(batches)
+    reasons = stretches if any(said for _, said in stretches) else []
+    head = [_compressed(names), _compressed([entries, reasons, _steps(columns[0]) if apart else None])]
     return b"".join((*(len(part).to_bytes(4, "big") + part for part in head), *parts))
 
 
@@ -98,27 +103,42 @@ def decode(body: bytes, place: Place, *, wanted: Chooser | None = None) -> list[
     return found
 
 
-def written_columns(body: bytes, names: tuple[str, ...]) -> list[list[Any] | None]:
-    """Return ``t`` and these columns of a body as they are written, None for one that is not there.
+def written_column(body: bytes, name: str, *, by_steps: bool) -> tuple[list[Any] | None, list[Any] | None]:
+    """Return one column of a body as it is written, None when it is not there, and the times of its samples.
 
-    Raises zlib.error, msgspec.DecodeError, ValueError or TypeError when the body is damaged.
+    These are the steps of 10 s when ``by_steps`` and when the body has them, else ``t`` as it is written; a list of two
+    or of three. Raises zlib.error, msgspec.DecodeError, ValueError or TypeError when the body is damaged.
     """
-    known, entries, _, start = _directory(body)
-    wanted = [0, *(known.index(name) + 2 if name in known else -1 for name in names)]
-    found: list[list[Any] | None] = []
-    for place in wanted:
-        entry = entries[place] if place >= 0 else None
-        if isinstance(entry, int):
+    names, entries, _, steps, start = _directory(body)
+    if name not in names:
+        return None, None
+
+    def entry(place: int) -> list[Any]:
+        found = entries[place]
+        if isinstance(found, int):
             begin = start + sum(size for size in entries[:place] if isinstance(size, int))
-            entry = msgspec.json.decode(_inflated(body[begin : begin + entry]))
-        found.append(entry)
-    return found
+            found = msgspec.json.decode(_inflated(body[begin : begin + found]))
+        return list(found)
+
+    return entry(names.index(name) + 2), steps if steps is not None and by_steps else entry(0)
+
+
+def _steps(t: list[Any]) -> list[Any] | None:
+    if any(map(operator.gt, t, itertools.islice(t, 1, None))):
+        return None
+    first = int(t[0] // STEP_S)
+    if t[-1] // STEP_S - first >= len(t):
+        return None  # samples far apart would make more steps than samples
+    counts = [0] * (int(t[-1] // STEP_S) - first + 1)
+    for moment in t:
+        counts[int(moment // STEP_S) - first] += 1
+    return [first, counts]
 
 
 def _opened(
     body: bytes, length: int, wanted: Chooser | None
 ) -> tuple[list[float], list[float], dict[str, Column], Reasons]:
-    names, entries, reasons, start = _directory(body)
+    names, entries, reasons, _, start = _directory(body)
     clocks: list[Any] = []
     columns: dict[str, Column] = {}
     for number, entry in enumerate(entries):
@@ -137,15 +157,15 @@ def _opened(
     return t, mono, columns, reasons
 
 
-def _directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, int]:
-    """Return names, columns or their sizes, and reasons, and where the first part begins."""
+def _directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, list[Any] | None, int]:
+    """Return names, columns or their sizes, reasons and steps, and where the first part begins."""
     middle = 4 + int.from_bytes(body[:4], "big")
     start = middle + 4 + int.from_bytes(body[middle : middle + 4], "big")
     names = _names(body[4:middle])
-    entries, reasons = msgspec.json.decode(_inflated(body[middle + 4 : start]))
+    entries, reasons, steps = msgspec.json.decode(_inflated(body[middle + 4 : start]))
     if len(entries) != len(names) + 2:
         raise ValueError(f"it has {len(names)} names for {len(entries)} columns")
-    return names, entries, reasons, start
+    return names, entries, reasons, steps, start
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.store.recording_body import written_columns
+from fedmon.common.store.recording_body import STEP_S, written_column
 from fedmon.common.store.recording_columns import VERBATIM, checked, restored
 from fedmon.common.store.recording_file import RecordingFile
 from fedmon.common.store.recording_reader import Selection, raw_rows, sources
@@ -42,7 +42,7 @@ def read_means(file: RecordingFile, selection: Selection, series: str, step_s: f
         steps = _Steps(step_s)
         for first, last, body in raw_rows(file, source, selection):
             try:
-                steps.add_row(*_row(body, last - first + 1, series, selection))
+                _add_row(steps, body, last - first + 1, series, selection)
             except (zlib.error, msgspec.DecodeError, ValueError, TypeError, ArithmeticError) as error:
                 logger.warning(
                     "left out: samples %d to %d of stream %s of node %s are damaged: %s",
@@ -63,17 +63,38 @@ class _Steps:
     """Steps of time, by their number since 1970, with the sum of their values and how many they are."""
 
     def __init__(self, step_s: float) -> None:
-        self._step_s = step_s
+        self.step_s = step_s
         self.numbers: list[int] = []
         self.totals: list[float] = []
         self.counts: list[int] = []
+
+    def add_counted(self, first: int, counts: list[int], values: list[Any], unit: float) -> None:
+        """Add values of which ``counts`` says how many fall into each step of 10 s from step ``first`` on."""
+        if sum(counts) != len(values):
+            raise ValueError(f"its steps are of {sum(counts)} samples instead of {len(values)}")
+        tens, low, has_nulls = int(self.step_s // STEP_S), 0, None in values
+        for number, count in enumerate(counts, start=first):
+            part = values[low : low + count]
+            low += count
+            if has_nulls:
+                part = [value for value in part if value is not None]
+            if not part:
+                continue
+            number //= tens  # noqa: PLW2901
+            if self.numbers and self.numbers[-1] == number:
+                self.totals[-1] += sum(part) * unit
+                self.counts[-1] += len(part)
+            else:
+                self.numbers.append(number)
+                self.totals.append(sum(part) * unit)
+                self.counts.append(len(part))
 
     def add_row(self, t: list[Any], t_unit: float, values: list[Any], unit: float) -> None:
         """Add values; ``t`` counts in ``t_unit`` seconds."""
         if None in values:
             known = [value is not None for value in values]
             t, values = list(itertools.compress(t, known)), list(itertools.compress(values, known))
-        step = self._step_s / t_unit
+        step = self.step_s / t_unit
         if step.is_integer():
             step = int(step)
         rises, low, end = all(map(operator.le, t, itertools.islice(t, 1, None))), 0, len(t)
@@ -91,18 +112,22 @@ class _Steps:
             low = high
 
 
-def _row(body: bytes, length: int, series: str, selection: Selection) -> tuple[list[Any], float, list[Any], float]:
-    """Return times and values of a row, and what one of each stands for."""
-    clock, column = written_columns(body, (series,))
-    if clock is None or column is None:
-        return [], 1, [], 1
-    (t, t_unit), (values, unit) = _numbers(clock, length), _numbers(column, length)
-    if selection.since_t is not None or selection.until_t is not None:
+def _add_row(steps: _Steps, body: bytes, length: int, series: str, selection: Selection) -> None:
+    is_whole = selection.since_t is None and selection.until_t is None
+    column, times = written_column(body, series, by_steps=is_whole and steps.step_s % STEP_S == 0)
+    if column is None or times is None:
+        return
+    values, unit = _numbers(column, length)
+    if len(times) == 2:
+        steps.add_counted(times[0], times[1], values, unit)
+        return
+    t, t_unit = _numbers(times, length)
+    if not is_whole:
         since = -math.inf if selection.since_t is None else selection.since_t / t_unit
         until = math.inf if selection.until_t is None else selection.until_t / t_unit
         inside = [since <= moment <= until for moment in t]
         t, values = list(itertools.compress(t, inside)), list(itertools.compress(values, inside))
-    return t, t_unit, values, unit
+    steps.add_row(t, t_unit, values, unit)
 
 
 def _numbers(column: list[Any], length: int) -> tuple[list[Any], float]:

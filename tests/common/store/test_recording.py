@@ -136,6 +136,28 @@ def test_means_are_those_of_the_samples(path: Path) -> None:
     assert (sparse.t, sparse.values, sparse.counts) == ([T0, T0 + 5], [20.5, 20.5], [2, 2])
 
 
+@pytest.mark.parametrize("step_s", [10, 30.0, 7, 0.5, 600])
+def test_means_are_right_at_every_step_also_where_the_clock_was_set(path: Path, step_s: float) -> None:
+    with Recording(path) as recording:
+        for first in range(0, 700, 10):
+            recording.append([batch(first, t0=T0 + 3 if first < 330 else T0 - 7200)])
+        recording.append([batch(700, 65, t0=T0 + 50_000)])
+        recording.compact()
+        samples = flat(recording.read())
+
+        found = {one.node_id: one for one in recording.means("host_cpu_busy_ratio", step_s=step_s)}["a"]
+
+    expected: list[tuple[float, list[float]]] = []
+    for one in samples:
+        begin = one[4] // step_s * step_s
+        if not expected or expected[-1][0] != begin:
+            expected.append((begin, []))
+        expected[-1][1].append(one[6]["host_cpu_busy_ratio"] or 0.0)
+    assert found.t == [begin for begin, _ in expected]
+    assert found.counts == [len(values) for _, values in expected]
+    assert found.values == pytest.approx([sum(values) / len(values) for _, values in expected])
+
+
 def test_extents_and_gaps_tell_what_is_there(path: Path) -> None:
     with Recording(path) as recording:
         recording.append([batch(10), batch(40), batch(0, boot=2)])
