@@ -30,7 +30,8 @@ from fedmon.node.folder import NodeFolder
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
 from fedmon.node.worker import Worker
 
-logger = logging.getLogger(__name__)
+# By name, since this module is the program that runs, and would log outside of fedmon as "__main__".
+logger = logging.getLogger("fedmon.node.daemon")
 
 STOP_WITHIN_S = 4.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -165,6 +165,7 @@ def test_other_settings_hold_from_the_next_tick_on_and_break_no_numbering(node: 
     edit(node, metrics={"per_core": False}, policy={"metrics": ["*"]})
     last = heard(watch, lambda sample: "host_memory_total_bytes" in sample.values, what="everything again")
 
+    assert "INFO fedmon.node.daemon: settings read again" in node.log()
     assert (before.boot, watch.lost) == (after.boot, 0)
     assert before.seq < after.seq < last.seq
     assert {key.partition("{")[0][:8] for key in after.values} <= {"host_cpu", "host_loa"}
