@@ -44,7 +44,7 @@ def noisy(seq: int, *, boot: int = 1) -> Batch:
 def test_the_file_never_grows_beyond_its_size_and_the_oldest_go_first(path: Path) -> None:
     appended = 0
     with Recording(path, max_bytes=MIB) as recording:
-        for first in range(0, 2000, 10):
+        for first in range(0, 1200, 10):
             appended += recording.append([noisy(first)])
             recording.maintain()
             if first % 100 == 0:
@@ -53,37 +53,37 @@ def test_the_file_never_grows_beyond_its_size_and_the_oldest_go_first(path: Path
         kept = seqs(recording.read())
         dropped = recording.counts()["dropped_by_size"]
 
-    assert kept == list(range(kept[0], 2000))
+    assert kept == list(range(kept[0], 1200))
     assert 0 < dropped == kept[0]
-    assert len(kept) + dropped == appended == 2000
+    assert len(kept) + dropped == appended == 1200
 
 
 def test_what_was_dropped_is_not_missed_and_not_taken_again(path: Path) -> None:
     with Recording(path, max_bytes=MIB) as recording:
-        for first in range(0, 2000, 10):
+        for first in range(0, 1200, 10):
             recording.append([noisy(first)])
         oldest = recording.extents()[0].oldest_seq
 
         assert oldest > 100
         assert recording.append([batch(0, 100)]) == 0
-        assert recording.missing(NODE, 1, STREAM, 0, 1999) == []
+        assert recording.missing(NODE, 1, STREAM, 0, 1199) == []
         (lost,) = recording.lost(NODE, 1, STREAM)
         assert (lost.first_seq, lost.last_seq) == (0, oldest - 1)
 
 
 def test_a_smaller_bound_shrinks_the_file_piece_by_piece(path: Path) -> None:
     with Recording(path) as recording:
-        for first in range(0, 2000, 10):
+        for first in range(0, 1200, 10):
             recording.append([noisy(first)])
         large = recording.size_bytes()
         recording.set_bounds(max_bytes=MIB, max_age_s=None)
         while recording.maintain():
             pass
-        recording.append([batch(2000)])
+        recording.append([batch(1200)])
         kept = seqs(recording.read())
 
         assert recording.size_bytes() <= MIB < large
-        assert kept == list(range(kept[0], 2010))
+        assert kept == list(range(kept[0], 1210))
 
 
 def test_the_oldest_boot_goes_before_newer_ones(path: Path) -> None:

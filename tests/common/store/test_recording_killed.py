@@ -17,7 +17,7 @@ from tests.common.store.recordings import batch, flat
 CHILD = Path(__file__).with_name("recording_child.py")
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
 def test_kill_loses_at_most_the_batch_in_hand_and_never_the_file(tmp_path: Path, kills: int) -> None:
     seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().randrange(10**6))
     print(f"seed {seed}")
