@@ -233,6 +233,19 @@ def test_a_zone_that_is_unplugged_is_named_and_then_gone_and_continues_when_it_i
     assert on.values == {zone("package-0"): 0.0, zone("package-1"): 6.0}
 
 
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    zone = tree.zone("intel-rapl:0", "package-0", 5)
+    for name in ("name", "energy_uj", "max_energy_range_uj"):
+        (zone / name).unlink()
+        os.mkfifo(zone / name)
+
+    found = RaplReader(tree.roots.sys, max_watts=1000.0).probe()
+
+    assert [(each.label, each.range_uj) for each in found] == [("intel-rapl:0", None)]
+    assert all(reason is not None and reason.startswith("failed: ") for reason in found.values())
+
+
 def test_a_machine_without_zones_says_so(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
 

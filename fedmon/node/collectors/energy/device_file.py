@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.sysfs import LONGEST_TEXT, read_bytes
 
 _NUMBER = re.compile(rb"-?[0-9]{1,30}")
 _BYTES = 64
@@ -30,10 +31,10 @@ class DeviceFile(ProcFile):
 def text_of(path: Path) -> str | None:
     """Return the first line of a small file, None where it cannot be read or is empty."""
     try:
-        with path.open("rb") as file:
-            return file.read(256).decode(errors="replace").partition("\n")[0].strip() or None
-    except OSError:
+        text = read_bytes(path)
+    except CollectorUnavailableError:
         return None
+    return text[:LONGEST_TEXT].decode(errors="replace").partition("\n")[0].strip() or None
 
 
 def number_of(path: Path) -> int | None:
