@@ -160,6 +160,23 @@ def test_collectors_keep_their_files_open_and_leak_none() -> None:
     assert psutil.Process().num_fds() == before
 
 
+def test_collectors_that_are_replaced_close_their_files_at_once() -> None:
+    gc.collect()  # collectors of earlier tests close their files late
+    before = psutil.Process().num_fds()
+    gc.disable()  # who waits for it keeps files open for as long as nothing else happens
+    try:
+        collectors = host_collectors(per_core=True)
+        read(collectors)
+        opened = psutil.Process().num_fds()
+        del collectors
+        after = psutil.Process().num_fds()
+    finally:
+        gc.enable()
+
+    assert opened > before
+    assert after == before
+
+
 @pytest.mark.skipif(not LINUX, reason="needs /proc")
 def test_a_file_with_a_line_longer_than_what_is_left_of_its_page_is_read_whole() -> None:
     path = Path("/proc/self/mountinfo")  # lines of very different length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
@@ -43,7 +44,7 @@ class DiskCollector:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._diskstats = ProcFile(proc / "diskstats")
-        self._listing = Listing(self._begins, choose_disks, where=str(proc / "diskstats"))
+        self._listing = Listing(partial(_begins, self._diskstats.path), choose_disks, where=str(proc / "diskstats"))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters of each disk that is there now."""
@@ -79,14 +80,6 @@ class DiskCollector:
             values[keys[4]] = busy_ms / 1000
         return Reading(values, reasons)
 
-    def _begins(self, text: bytes) -> dict[bytes, bytes]:
-        """Return the listed names; a line that is cut off in its name, or that is no line of the kernel's, has none."""
-        lines = [line.split(None, 3) for line in text.splitlines()]
-        names = [fields[2] for fields in lines if len(fields) > 3]
-        if text and not names:
-            raise garbled(self._diskstats.path, text)
-        return {name: b" " + name + b" " for name in names}
-
 
 def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
     """Map each device that is reported to its series, in the order of METRICS."""
@@ -95,6 +88,15 @@ def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
         disk: tuple(series(metric, device=disk[:LONGEST_TEXT].decode(errors="replace")) for metric in METRICS)
         for disk in disks[:MAX_DISKS]
     }
+
+
+def _begins(where: Path, text: bytes) -> dict[bytes, bytes]:
+    """Return the listed names; a line that is cut off in its name, or that is no line of the kernel's, has none."""
+    lines = [line.split(None, 3) for line in text.splitlines()]
+    names = [fields[2] for fields in lines if len(fields) > 3]
+    if text and not names:
+        raise garbled(where, text)
+    return {name: b" " + name + b" " for name in names}
 
 
 def _is_partition(name: bytes, names: tuple[bytes, ...]) -> bool:

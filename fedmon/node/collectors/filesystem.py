@@ -44,7 +44,7 @@ class FilesystemCollector:
         read_mounts: Callable[[], Mounts] | None = None,
     ) -> None:
         self._file = ProcFile(proc / "self" / "mounts")
-        self._read_mounts = read_mounts or self._mounts_of_proc
+        self._given_mounts = read_mounts
         self._statvfs = statvfs
         self._text = b""
         self._mounts = Mounts(readable=(), unread={})
@@ -89,7 +89,9 @@ class FilesystemCollector:
             report[series(METRICS[0], mountpoint=_printable(point))] = reason
         return report
 
-    def _mounts_of_proc(self) -> Mounts:
+    def _read_mounts(self) -> Mounts:
+        if self._given_mounts is not None:
+            return self._given_mounts()
         text = self._file.read()
         if text != self._text:
             self._text, self._mounts = text, parse_mounts(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
@@ -43,7 +44,7 @@ class NetworkCollector:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._dev = ProcFile(proc / "net" / "dev")
-        self._listing = Listing(self._begins, choose_interfaces, where=str(proc / "net" / "dev"))
+        self._listing = Listing(partial(_begins, self._dev.path), choose_interfaces, where=str(proc / "net" / "dev"))
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters of each interface that is there now."""
@@ -76,13 +77,6 @@ class NetworkCollector:
             values.update(zip(keys, counted, strict=True))
         return Reading(values, reasons)
 
-    def _begins(self, text: bytes) -> dict[bytes, bytes]:
-        """Return the listed names; the line of one begins behind the line before it, with the space for alignment."""
-        if b"|" not in text:
-            raise garbled(self._dev.path, text)
-        begins = [line.rpartition(b":")[0] for line in text.splitlines()[2:]]
-        return {begin.strip(): b"\n" + begin + b":" for begin in begins if begin}
-
 
 def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
     """Map each interface that is reported to its series, in the order of METRICS."""
@@ -91,3 +85,11 @@ def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
         name: tuple(series(metric, interface=name[:LONGEST_TEXT].decode(errors="replace")) for metric in METRICS)
         for name in reported[:MAX_INTERFACES]
     }
+
+
+def _begins(where: Path, text: bytes) -> dict[bytes, bytes]:
+    """Return the listed names; the line of one begins behind the line before it, with the space for alignment."""
+    if b"|" not in text:
+        raise garbled(where, text)
+    begins = [line.rpartition(b":")[0] for line in text.splitlines()[2:]]
+    return {begin.strip(): b"\n" + begin + b":" for begin in begins if begin}
