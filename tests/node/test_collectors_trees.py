@@ -78,6 +78,18 @@ def test_counters_that_stand_still_or_go_back_give_no_busy_share(tmp_path: Path)
         assert reading.reasons["host_cpu_busy_ratio"] == "failed: the CPU counters did not advance"
 
 
+def test_busy_time_that_goes_back_while_idle_time_goes_on_is_no_share_of_zero(tmp_path: Path) -> None:
+    proc = tree(tmp_path, {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
+    cpu = CpuCollector(proc=proc, sys=tmp_path)
+    cpu.collect(NOW)
+    tree(proc, {"stat": "cpu  10 0 100 9000 100 0 0 0\n"})
+
+    reading = cpu.collect(NOW)
+
+    assert reading.values["host_cpu_busy_ratio"] is None
+    assert reading.reasons["host_cpu_busy_ratio"] == "failed: the CPU's busy time went back"
+
+
 def test_an_old_kernel_with_fewer_modes_still_gives_those_it_has(tmp_path: Path) -> None:
     cpu = CpuCollector(proc=tree(tmp_path, {"stat": "cpu  1 2 3 4\n"}), sys=tmp_path)
 

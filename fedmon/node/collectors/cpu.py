@@ -35,14 +35,17 @@ class CpuBusy:
     def between(self, busy_s: float, total_s: float) -> tuple[float | None, str | None]:
         """Return the share since the previous call, or the reason why there is none.
 
-        The kernel may let iowait, and so the sum, go back a little; the share is kept between 0 and 1.
+        The kernel may let idle and iowait, and so the sum, go back a little: the share is kept below 1. Busy time only
+        grows.
         """
         earlier, self._earlier = self._earlier, (busy_s, total_s)
         if earlier is None:
             return None, Why.FIRST_SAMPLE.value
         if total_s <= earlier[1]:
             return None, f"{Why.FAILED.value}: the CPU counters did not advance"
-        return round(min(1.0, max(0.0, (busy_s - earlier[0]) / (total_s - earlier[1]))), 6), None
+        if busy_s < earlier[0]:
+            return None, f"{Why.FAILED.value}: the CPU's busy time went back"
+        return round(min(1.0, (busy_s - earlier[0]) / (total_s - earlier[1])), 6), None
 
 
 class CpuCollector:
