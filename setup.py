@@ -24,7 +24,7 @@ BASE = [
     "rich>=13.8",
     "tabulate>=0.9",
     "tomlkit>=0.13",
-    "typer>=0.15",
+    "typer>=0.15,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
     "urllib3>=2",
 ]
 BROKER = ["iotcore>=0.4", "python-multipart>=0.0.20", "starlette>=0.46", "uvicorn>=0.34"]

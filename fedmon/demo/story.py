@@ -20,7 +20,7 @@ from fedmon.researcher.watching.latest import Latest
 from fedmon.researcher.watching.state import WatchState
 
 STEPS = 8
-WATCH_S = 6.0
+WATCH_S = 4.0
 SAMPLE_EVERY_S = 0.5
 OFFLINE_WITHIN_S = 2.0
 NEWEST = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -39,7 +40,7 @@ def test_the_architecture_page_names_the_files_that_matter() -> None:
     assert len(named) >= 30
 
 
-@pytest.fixture(scope="module")
+@contextlib.contextmanager
 def demo() -> Iterator[str]:
     """The URL of a demo that was left running."""
     process = subprocess.Popen(
@@ -62,50 +63,42 @@ def researcher_environment(url: str, folder: Path) -> dict[str, str]:
     return plain_environment(FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder))
 
 
-@pytest.mark.slow_docs
-@pytest.mark.xdist_group("docs_demo")
-def test_the_readmes_python_runs_as_it_stands(demo: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        assert len(block.strip().splitlines()) <= 10
-        done = subprocess.run(
-            [sys.executable, "-c", block.replace("mqtt://localhost:1883", demo)],
-            env=researcher_environment(demo, tmp_path), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "hospital-north" in done.stdout
-
-
-@pytest.mark.slow_docs
-@pytest.mark.xdist_group("docs_demo")
-@pytest.mark.parametrize("script", sorted((ROOT / "docs/examples").glob("*.py")), ids=lambda path: path.name)
-def test_an_example_runs(script: Path, demo: str, tmp_path: Path) -> None:
+def run(*command: str, url: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, str(script), "2"],
-        env=researcher_environment(demo, tmp_path), capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, *command],
+        env=researcher_environment(url, folder), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-
     assert done.returncode == 0, done.stderr
-    assert "hospital-" in done.stdout
+    return done.stdout
 
 
 @pytest.mark.slow_docs
-@pytest.mark.xdist_group("docs_demo")
-@pytest.mark.parametrize("notebook", sorted((ROOT / "docs/examples").glob("*.ipynb")), ids=lambda path: path.name)
-def test_a_notebook_runs_from_top_to_bottom(
-    notebook: Path, demo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_readme_the_examples_and_the_notebooks_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    monkeypatch.setattr(os, "environ", os.environ | researcher_environment(demo, tmp_path))
-    document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]  # as nbformat wrote it
-    NotebookClient(document, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
-
-    outputs = json.dumps([cell.get("outputs", []) for cell in document.cells])
-    assert "hospital-east" in outputs
-    assert "<table" in outputs
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    with demo() as url:
+        for number, block in enumerate(blocks):
+            with subtests.test("README.md", block=number):
+                assert len(block.strip().splitlines()) <= 10
+                assert "hospital-north" in run(
+                    "-c", block.replace("mqtt://localhost:1883", url), url=url, folder=tmp_path
+                )
+        for script in sorted((ROOT / "docs/examples").glob("*.py")):
+            with subtests.test(script.name):
+                assert "hospital-" in run(str(script), "2", url=url, folder=tmp_path)
+        monkeypatch.setattr(os, "environ", os.environ | researcher_environment(url, tmp_path))
+        for notebook in sorted((ROOT / "docs/examples").glob("*.ipynb")):
+            with subtests.test(notebook.name):
+                document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]  # nbformat's own
+                NotebookClient(document, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
+                outputs = json.dumps([cell.get("outputs", []) for cell in document.cells])
+                assert "hospital-east" in outputs
+                assert "<table" in outputs
 
 
 def test_every_command_is_documented() -> None:

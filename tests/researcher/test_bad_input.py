@@ -220,7 +220,7 @@ def unknown(number: int) -> bytes:
     return json.dumps(pong(id=f"never-asked-{number}", agent_version="x" * 200)).encode()
 
 
-@pytest.mark.parametrize("junk", [unreadable, unknown])
+@pytest.mark.parametrize("junk", [unreadable, pytest.param(unknown, marks=pytest.mark.soak)])
 def test_ten_thousand_junk_replies_are_counted_quietly_and_cost_no_memory(
     node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture, junk: Callable[[int], bytes]
 ) -> None:

@@ -188,6 +188,7 @@ def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answer
     assert second.sent("list")[0]["id"] == first.sent("list")[0]["id"]
 
 
+@pytest.mark.soak
 def test_a_line_that_goes_dead_is_noticed_and_one_that_heals_is_used_within_five_seconds(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
