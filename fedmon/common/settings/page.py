@@ -30,7 +30,6 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("energy", "factor_source"): "the contract with our supplier",
     ("energy", "factor_date"): "2024",
     ("energy", "factors_file"): "factors.csv",
-    ("energy", "node_power_sensors"): ["power_meter/power1"],
     ("broker", "ca_file"): "ca.crt",
     ("broker", "cert_file"): "hospital-north.crt",
     ("broker", "key_file"): "hospital-north.key",
