@@ -180,6 +180,7 @@ def test_both_generations_of_the_controller_are_spoken_to(generation: str, updat
             assert ours.url == f"http://{controller.address}{update}"
             assert await ours.report_scenario_finished() is True
             await ours.stop()
+            assert "fedmon-controller" not in [thread.name for thread in threading.enumerate()]
             return controller.posted
 
     paths = [posted.path for posted in run(steps())]

@@ -108,13 +108,9 @@ class Reporter(NetworkCounters):
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
         self._traffic = Traffic()
         self._cycle = Cycle(
-            self._outlets,
-            self._sinks,
-            node_id=self._settings.node_id,
-            generation=generation,
-            traffic=self._traffic,
+            self._outlets, self._sinks, node_id=self._settings.node_id, generation=generation, traffic=self._traffic,
             manager=lambda: self.cm,
-        )
+        )  # fmt: skip
         self._is_finished, self._complaint = False, ""
         self._finishing = asyncio.Lock()
         self._starting: asyncio.Task[asyncio.Task[None]] | None = None
@@ -205,7 +201,11 @@ class Reporter(NetworkCounters):
         if self._starting is not None and not self._starting.done():
             await asyncio.wait({self._starting})
         task = self._reporter_task
-        if task is None or task.done() or task is asyncio.current_task():
+        if task is asyncio.current_task():
+            return
+        if task is None or task.done():
+            # The end of a scenario may have been told without, or after, any reporting.
+            await asyncio.to_thread(self._outlets.close)
             return
         await asyncio.wait({task}, timeout=STOP_WITHIN_S)
         if not task.done():
