@@ -71,12 +71,15 @@ class Monitoring:
         return self.measuring.counts()
 
     def counters(self) -> dict[str, int]:
-        """Return what was published and dropped since the start."""
-        publisher, sampler = self.measuring.publisher, self.measuring.sampler
+        """Return what became of samples since the start: taken = open + recorded + waiting + never recorded."""
+        publisher, sampler, recorder = self.measuring.publisher, self.measuring.sampler, self.measuring.recorder
+        kept = {} if recorder is None else recorder.tally()
         return {
+            **kept,
             "samples_taken": publisher.taken,
             "samples_published": publisher.published,
             "samples_dropped": publisher.dropped,
+            "samples_open": publisher.open_samples,
             "samples_withheld": publisher.withheld,
             "ticks_overrun": sampler.overruns,
         }

@@ -50,7 +50,7 @@ def open_desk(daemon: Daemon) -> ControlServer:
 
 
 def _live(daemon: Daemon) -> Live:
-    error = daemon.transport.last_error
+    error, recorder = daemon.transport.last_error, daemon.parts.measuring.recorder
     return Live(
         pid=os.getpid(),
         started=daemon.started.isoformat(timespec="seconds"),
@@ -59,6 +59,7 @@ def _live(daemon: Daemon) -> Live:
         since=daemon.link_since,
         host="" if daemon.link is None else f"{daemon.link.host.host}:{daemon.link.host.port}",
         last_error="" if error is None else str(error),
+        recording="off" if recorder is None else recorder.problem or "on",
         counters=daemon.counters(),
         leases=[
             {

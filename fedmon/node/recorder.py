@@ -28,6 +28,7 @@ FILE_BYTES = "agent_recording_size_bytes"
 BUFFER_BYTES = 8 * 2**20
 MAX_EXTENTS = 256
 _IDLE_S = 600.0
+_LOOK_AGAIN_S = 60.0
 _RETRY_S, _MAX_RETRY_S = 1.0, 30.0
 
 
@@ -37,7 +38,8 @@ class Recorder:
     ``samples`` reads with a connection of its own and belongs to one thread, the one that calls ``stop`` last; every
     other method is safe from any thread and never waits for the disk. Samples wait in memory for at most 10 s or 10
     samples, then a thread commits them. While that fails, as on a full disk, they wait in up to ``buffer_bytes``, then
-    the oldest of them are dropped and counted: what was kept is stored, dropped or waiting, at every moment.
+    the oldest of them are dropped and counted: what was kept is stored, dropped or waiting, at every moment. A file that
+    is damaged, moved or removed while it is open is noticed within a minute, or when it is read, and begun anew.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class Recorder:
         self._known: set[str] | None = None
         self._recorded = self._size_bytes = self._expired = 0
         self._problem = ""
+        self._doubt: StorageError | None = None
+        self._look_again_at = 0.0
         self._stopping = False
         self._recording: Recording | None = None
         self._reader: Recording | None = None
@@ -103,6 +107,15 @@ class Recorder:
                 DROPPED_BOUND: self._expired,
                 BUFFERED: self._buffer.samples,
                 FILE_BYTES: self._size_bytes,
+            }
+
+    def tally(self) -> dict[str, int]:
+        """Return what became of the samples that were kept since the start, of one moment."""
+        with self._changed:
+            return {
+                "samples_recorded": self._recorded,
+                "samples_waiting": self._buffer.samples,
+                "samples_never_recorded": self._buffer.dropped,
             }
 
     @property
@@ -170,9 +183,13 @@ class Recorder:
             yield from self._reader.read(
                 self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
             )
-        except StorageError:
+        except StorageError as error:
             self._reader.close()
             self._reader = None
+            if tells_of_damage(error) and self._read_file == self._files:
+                with self._changed:
+                    self._doubt = error  # who writes need not come upon it: what it reads is in its memory
+                    self._changed.notify_all()
             raise
 
     # --- the recorder's thread ---------------------------------------------------------------------------------------
@@ -197,7 +214,9 @@ class Recorder:
     def _wait(self) -> bool:
         """Wait until something is to be stored, or looked after; False when it is time to stop."""
         with self._changed:
-            while not (self._stopping or self._has_new_bounds or self._recording is None or self._is_due()):
+            while not (
+                self._stopping or self._has_new_bounds or self._doubt or self._recording is None or self._is_due()
+            ):
                 due_at = self._buffer.due_at()
                 if not self._changed.wait(_IDLE_S if due_at is None else max(0.0, due_at - self._monotonic())):
                     break
@@ -210,12 +229,17 @@ class Recorder:
 
     def _work(self) -> None:
         """Store what waits, then do what can wait for as long as nothing else does."""
+        with self._changed:
+            doubt, self._doubt = self._doubt, None
+        if doubt is not None:
+            raise doubt
         recording = self._opened()
         with self._changed:
             (max_bytes, max_age_s), is_new, self._has_new_bounds = self._bounds, self._has_new_bounds, False
         if is_new:
             recording.set_bounds(max_bytes=max_bytes, max_age_s=max_age_s)
         self._store(recording)
+        self._look_again()
         while recording.maintain():
             self._look(recording)
             with self._changed:
@@ -261,6 +285,13 @@ class Recorder:
             if done:
                 self._recorded += stored
                 self._buffer.done(stored)
+
+    def _look_again(self) -> None:
+        """Look at the file itself, now and then: a connection sees what it holds in memory. Raises StorageError."""
+        if self._monotonic() >= self._look_again_at:
+            with Recording(self.path, read_only=True) as fresh:
+                fresh.extents()
+            self._look_again_at = self._monotonic() + _LOOK_AGAIN_S
 
     def _failed(self, error: StorageError) -> None:
         if not self._problem:

@@ -142,7 +142,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
         ("datasets", document["datasets"]),
         ("plans", f"{plans['pending']} PENDING, {plans['approved']} approved, {plans['rejected']} rejected"),
         ("undelivered", ", ".join(f"{n} to {who}" for who, n in waiting.items()) or "nothing"),
-        *(("DAMAGED", f"a register was set aside as {name}; remove it when done") for name in document["set_aside"]),
+        *(("DAMAGED", f"set aside as {name}; remove it when done") for name in document["set_aside"]),
         *([] if live is None else _live_lines(live)),
     ]
 
@@ -156,4 +156,8 @@ def _connection(url: str, live: Mapping[str, Any]) -> str:
 def _live_lines(live: Mapping[str, Any]) -> list[tuple[str, object]]:
     leases = [f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]]
     counters = [f"{name} {number}" for name, number in sorted(live["counters"].items()) if number]
-    return [("watched by", ", ".join(leases) or "nobody"), ("counters", ", ".join(counters) or "none yet")]
+    return [
+        ("watched by", ", ".join(leases) or "nobody"),
+        ("recording", live["recording"]),
+        ("counters", ", ".join(counters) or "none yet"),
+    ]

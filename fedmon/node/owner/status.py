@@ -12,8 +12,8 @@ from fedmon import __version__
 from fedmon.node.owner.desk import Desk
 from fedmon.node.policy import Policy
 
-_SET_ASIDE = "state.sqlite.damaged-*Z"
-"""Registers that were found damaged; they lie there until the owner has looked at them."""
+_SET_ASIDE = "*.sqlite.damaged-*Z"
+"""Registers and recordings that were found damaged; they lie there until the owner has looked at them."""
 
 
 class Lease(TypedDict):
@@ -25,7 +25,10 @@ class Lease(TypedDict):
 
 
 class Live(TypedDict):
-    """What only a running daemon knows; times are RFC 3339 in UTC."""
+    """What only a running daemon knows; times are RFC 3339 in UTC.
+
+    ``recording`` is "on", "off", or why samples cannot be stored at present.
+    """
 
     pid: int
     started: str
@@ -34,6 +37,7 @@ class Live(TypedDict):
     since: str
     host: str
     last_error: str
+    recording: str
     counters: Mapping[str, int]
     leases: list[Lease]
 
