@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
-
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import Extent
 from fedmon.node.kept_extents import Place, extent_of, joined
+from fedmon.node.kept_samples import KeptSamples, chosen, look_at
 from fedmon.node.record_buffer import RecordBuffer
 
 logger = logging.getLogger(__name__)
@@ -27,8 +26,7 @@ BUFFERED = "agent_recording_samples_buffered"
 FILE_BYTES = "agent_recording_size_bytes"
 BUFFER_BYTES = 8 * 2**20
 MAX_EXTENTS = 256
-_IDLE_S = 600.0
-_LOOK_AGAIN_S = 60.0
+_IDLE_S, _LOOK_AGAIN_S = 600.0, 60.0
 _RETRY_S, _MAX_RETRY_S = 1.0, 30.0
 
 
@@ -38,8 +36,8 @@ class Recorder:
     ``samples`` reads with a connection of its own and belongs to one thread, the one that calls ``stop`` last; every
     other method is safe from any thread and never waits for the disk. Samples wait in memory for at most 10 s or 10
     samples, then a thread commits them. While that fails, as on a full disk, they wait in up to ``buffer_bytes``, then
-    the oldest of them are dropped and counted: what was kept is stored, dropped or waiting, at every moment. A file that
-    is damaged, moved or removed while it is open is noticed within a minute, or when it is read, and begun anew.
+    the oldest of them are dropped and counted: what was kept is stored, dropped or waiting, at every moment. A file
+    that is damaged, moved or removed while it is open is noticed within a minute, or when read, and begun anew.
     """
 
     def __init__(
@@ -60,14 +58,12 @@ class Recorder:
         self._buffer = RecordBuffer(buffer_bytes)
         self._stored: dict[Place, Extent] = {}
         self._known: set[str] | None = None
-        self._recorded = self._size_bytes = self._expired = 0
+        self._recorded = self._size_bytes = self._expired = self._files = 0
         self._problem = ""
         self._doubt: StorageError | None = None
-        self._look_again_at = 0.0
-        self._stopping = False
+        self._look_again_at, self._stopping = 0.0, False
         self._recording: Recording | None = None
-        self._reader: Recording | None = None
-        self._files = self._read_file = 0
+        self._reader = KeptSamples(path, node_id=node_id)
         self._thread = threading.Thread(target=self._run, name="fedmon-recorder")
 
     def start(self) -> None:
@@ -81,8 +77,7 @@ class Recorder:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        if self._reader is not None:
-            self._reader.close()
+        self._reader.close()
         return not self._thread.is_alive()
 
     def keep(self, batch: Batch) -> None:
@@ -162,7 +157,7 @@ class Recorder:
             yield batch
         for batch in waiting:
             if batch.last_seq >= position and batch.seq <= last_seq:
-                part = _chosen(batch.part(position, last_seq), wanted)
+                part = chosen(batch.part(position, last_seq), wanted)
                 position = part.last_seq + 1
                 yield part
 
@@ -173,20 +168,11 @@ class Recorder:
     ) -> Iterator[Batch]:
         if (stream, boot) not in self._stored:
             return
-        if self._reader is not None and self._read_file != self._files:
-            self._reader.close()
-            self._reader = None
-        if self._reader is None:
-            self._read_file = self._files
-            self._reader = Recording(self.path, read_only=True)
+        file = self._files
         try:
-            yield from self._reader.read(
-                self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
-            )
+            yield from self._reader.read(stream, boot, first_seq, last_seq, wanted=wanted, file=file)
         except StorageError as error:
-            self._reader.close()
-            self._reader = None
-            if tells_of_damage(error) and self._read_file == self._files:
+            if tells_of_damage(error) and file == self._files:
                 with self._changed:
                     self._doubt = error  # who writes need not come upon it: what it reads is in its memory
                     self._changed.notify_all()
@@ -214,13 +200,14 @@ class Recorder:
     def _wait(self) -> bool:
         """Wait until something is to be stored, or looked after; False when it is time to stop."""
         with self._changed:
-            while not (
-                self._stopping or self._has_new_bounds or self._doubt or self._recording is None or self._is_due()
-            ):
+            while not (self._stopping or self._has_new_bounds or not self._is_open() or self._is_due()):
                 due_at = self._buffer.due_at()
                 if not self._changed.wait(_IDLE_S if due_at is None else max(0.0, due_at - self._monotonic())):
                     break
             return not self._stopping
+
+    def _is_open(self) -> bool:
+        return self._recording is not None and self._doubt is None
 
     def _pause(self, seconds: float) -> bool:
         """Wait before the next try; False when it is time to stop."""
@@ -229,9 +216,8 @@ class Recorder:
 
     def _work(self) -> None:
         """Store what waits, then do what can wait for as long as nothing else does."""
-        with self._changed:
-            doubt, self._doubt = self._doubt, None
-        if doubt is not None:
+        if (doubt := self._doubt) is not None:
+            self._doubt = None
             raise doubt
         recording = self._opened()
         with self._changed:
@@ -287,10 +273,9 @@ class Recorder:
                 self._buffer.done(stored)
 
     def _look_again(self) -> None:
-        """Look at the file itself, now and then: a connection sees what it holds in memory. Raises StorageError."""
+        """Look at the file itself, now and then: a connection sees what it has in memory. Raises StorageError."""
         if self._monotonic() >= self._look_again_at:
-            with Recording(self.path, read_only=True) as fresh:
-                fresh.extents()
+            look_at(self.path)
             self._look_again_at = self._monotonic() + _LOOK_AGAIN_S
 
     def _failed(self, error: StorageError) -> None:
@@ -312,9 +297,3 @@ class Recorder:
             logger.error("%d samples could not be stored and are lost", self._buffer.samples)  # noqa: TRY400
         if self._recording is not None:
             self._recording.close()
-
-
-def _chosen(batch: Batch, wanted: Callable[[str], bool]) -> Batch:
-    columns = {series: column for series, column in batch.columns.items() if wanted(series)}
-    reasons = {series: why for series, why in batch.reasons.items() if series in columns}
-    return msgspec.structs.replace(batch, columns=columns, reasons=reasons)

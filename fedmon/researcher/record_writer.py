@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 QUEUE_BYTES = 16 * 1024 * 1024
 AT_ONCE_BYTES = 2 * 1024 * 1024
+LOST_BYTES = 500
+"""What word of a loss takes in memory, so that very many of them are too much as well."""
 LINGER_S = 0.5
 """So long what came is gathered for one transaction; what a killed process had not written is asked for again."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
@@ -37,12 +39,14 @@ class _Samples(msgspec.Struct, frozen=True, kw_only=True):
 class _Lost(msgspec.Struct, frozen=True, kw_only=True):
     want: Want
     reason: str
+    size_bytes: int
 
 
 class _Described(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     boot: int
     document: Mapping[str, Any]
+    size_bytes: int
 
 
 _Entry = _Samples | _Lost | _Described
@@ -97,22 +101,23 @@ class RecordWriter:
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Take samples in."""
-        self._add(_Samples(batch=batch, size_bytes=size_bytes, late=late), size_bytes)
+        self._add(_Samples(batch=batch, size_bytes=size_bytes, late=late))
 
     def lose(self, want: Want, reason: str) -> None:
         """Take in that samples will not come."""
-        self._add(_Lost(want=want, reason=reason), 0)
+        self._add(_Lost(want=want, reason=reason, size_bytes=LOST_BYTES))
 
     def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
         """Take in what a node is."""
-        self._add(_Described(node_id=node_id, boot=boot, document=document), 0)
+        size_bytes = 2 * len(msgspec.json.encode(document))
+        self._add(_Described(node_id=node_id, boot=boot, document=document, size_bytes=size_bytes))
 
-    def _add(self, entry: _Entry, size_bytes: int) -> None:
+    def _add(self, entry: _Entry) -> None:
         with self._changed:
             if self._stopping:
                 return
             self._queue.append(entry)
-            self._queued_bytes += size_bytes
+            self._queued_bytes += entry.size_bytes
             if len(self._queue) == 1 or self._queued_bytes >= AT_ONCE_BYTES:
                 self._changed.notify_all()
 
@@ -133,22 +138,28 @@ class RecordWriter:
             raise
 
     def _serve(self, recording: Recording) -> None:
-        retry_s = FIRST_RETRY_S
-        while True:
-            self._wait(recording)
-            try:
-                self._write(recording)
-                retry_s = FIRST_RETRY_S
-            except StorageError as error:
-                self._failed(error)
-                if self._stopping:
+        retry_s, damaged = FIRST_RETRY_S, False
+        try:
+            while True:
+                try:
+                    if damaged:
+                        # Closed first: the last one to close a file removes its log, by name.
+                        recording.close()
+                        recording, damaged = Recording(self.path), False
+                    self._wait(recording)
+                    self._write(recording)
+                    retry_s = FIRST_RETRY_S
+                except StorageError as error:
+                    self._failed(error)
+                    damaged = damaged or tells_of_damage(error)
+                    if self._stopping:
+                        break
+                    self._pause(retry_s)
+                    retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+                if self._stopping and not self._queue:
                     break
-                recording = self._again(recording, error)
-                self._pause(retry_s)
-                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
-            if self._stopping and not self._queue:
-                break
-        recording.close()
+        finally:
+            recording.close()
 
     def _prepared(self) -> Recording:
         recording = Recording(self.path)
@@ -159,7 +170,10 @@ class RecordWriter:
         return recording
 
     def _wait(self, recording: Recording) -> None:
-        """Wait until something is to be written; what can wait for quiet times is done meanwhile."""
+        """Wait until something is to be written; what can wait for quiet times is done meanwhile.
+
+        Raises StorageError when that finds the store damaged.
+        """
         with self._changed:
             if not self._queue and not self._stopping:
                 self._changed.wait(LINGER_S)
@@ -179,6 +193,8 @@ class RecordWriter:
                 pass
             self.size_bytes = recording.size_bytes()
         except StorageError as error:
+            if tells_of_damage(error):
+                raise
             logger.debug("store %s cannot be tidied now: %s", self.path, error)
 
     def _write(self, recording: Recording) -> None:
@@ -192,13 +208,14 @@ class RecordWriter:
                 for entry in samples:
                     batch = entry.batch
                     self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
+            losses = [(entry.want, entry.reason) for entry in entries if isinstance(entry, _Lost)]
+            if losses:
+                recording.set_all_lost(
+                    ((want.node_id, want.stream, want.boot), want.first_seq, want.last_seq, reason)
+                    for want, reason in losses
+                )
             for other in entries:
-                if isinstance(other, _Lost):
-                    want = other.want
-                    recording.set_lost(
-                        want.node_id, want.boot, want.stream, want.first_seq, want.last_seq, other.reason
-                    )
-                elif isinstance(other, _Described):
+                if isinstance(other, _Described):
                     recording.describe(other.node_id, other.boot, other.document)
             self._done(entries)
         self.size_bytes = recording.size_bytes()
@@ -207,15 +224,15 @@ class RecordWriter:
             self.error = ""
 
     def _next(self) -> list[_Entry]:
-        """Return what goes into one transaction, without taking it: samples in a row, or one word about some."""
+        """Return what goes into one transaction, without taking it: samples in a row, losses in a row, or one word."""
         entries: list[_Entry] = []
         size_bytes = 0
         with self._changed:
             for entry in self._queue:
-                if entries and not (isinstance(entry, _Samples) and isinstance(entries[0], _Samples)):
+                if entries and (isinstance(entry, _Described) or type(entry) is not type(entries[0])):
                     break
                 entries.append(entry)
-                size_bytes += entry.size_bytes if isinstance(entry, _Samples) else 0
+                size_bytes += entry.size_bytes
                 if size_bytes >= AT_ONCE_BYTES:
                     break
         return entries
@@ -224,7 +241,7 @@ class RecordWriter:
         with self._changed:
             for entry in entries:
                 self._queue.popleft()
-                self._queued_bytes -= entry.size_bytes if isinstance(entry, _Samples) else 0
+                self._queued_bytes -= entry.size_bytes
             room_again = self._was_full and self._queued_bytes <= QUEUE_BYTES / 2
             self._was_full = self._was_full and not room_again
         if room_again:
@@ -234,18 +251,6 @@ class RecordWriter:
         if not self.error:
             logger.error("what was recorded waits in memory and is tried again: %s", error)
         self.error = self.last_error = str(error)
-
-    def _again(self, recording: Recording, error: StorageError) -> Recording:
-        """Open a damaged store anew, which sets it aside; any other error is waited for."""
-        if not tells_of_damage(error):
-            return recording
-        try:
-            again = Recording(self.path)
-        except StorageError as second:
-            self._failed(second)
-            return recording
-        recording.close()
-        return again
 
     def _pause(self, seconds: float) -> None:
         with self._changed:

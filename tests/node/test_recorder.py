@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.recorder import BUFFERED, DROPPED_BOUND, DROPPED_FULL, FILE_BYTES, RECORDED, Recorder
@@ -220,6 +221,58 @@ def test_a_file_damaged_meanwhile_is_set_aside_and_recording_goes_on(path: Path)
         assert seqs(everything(recorder)) == list(range(600, 610))
 
     assert [one for one in path.parent.iterdir() if ".damaged-" in one.name]
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "truncated"])
+def test_a_file_damaged_while_it_is_open_is_set_aside_when_that_shows(
+    path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Recording(path) as recording:
+        recording.append(batch(first) for first in range(0, 3000, 10))
+    with caplog.at_level(logging.ERROR), running(path) as recorder:
+        wait_until(lambda: recorder.ready)
+        with path.open("r+b") as file:
+            size = path.stat().st_size
+            file.truncate(0)
+            file.write(b"\xff" * size if damage == "overwritten" else b"")
+        with pytest.raises(StorageError):
+            everything(recorder)
+        wait_until(lambda: "samples wait in memory" in caplog.text)
+        recorder.keep(batch(3000))
+        wait_until(lambda: recorder.counts()[RECORDED] == 10)
+
+        assert seqs(everything(recorder)) == list(range(3000, 3010))
+        assert recorder.problem == ""
+
+    assert [one for one in path.parent.iterdir() if ".damaged-" in one.name]
+
+
+def test_damage_that_nobody_reads_is_looked_for(path: Path) -> None:
+    with Recording(path) as recording:
+        recording.append(batch(first) for first in range(0, 3000, 10))
+    moments = [0.0]
+    with running(path, monotonic=lambda: moments[0]) as recorder:
+        wait_until(lambda: recorder.ready)
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+        moments[0] = 61.0
+        recorder.keep(batch(3000))
+
+        wait_until(lambda: [one for one in path.parent.iterdir() if ".damaged-" in one.name])
+
+
+def test_a_file_that_was_moved_away_is_begun_anew(path: Path) -> None:
+    with running(path) as recorder:
+        recorder.keep(batch(0))
+        wait_until(lambda: recorder.counts()[RECORDED] == 10)
+        path.rename(path.with_name("elsewhere"))
+        recorder.keep(batch(10))
+        wait_until(lambda: recorder.counts()[RECORDED] == 20)
+
+        assert seqs(everything(recorder)) == list(range(10, 20))
+
+    with Recording(path, read_only=True) as recording:
+        assert seqs(recording.read()) == list(range(10, 20))
 
 
 def test_many_threads_may_keep_and_ask_at_once(path: Path) -> None:

@@ -11,6 +11,7 @@ from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.record_writer import QUEUE_BYTES, RecordWriter
+from fedmon.researcher.refill_line import Want
 from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
@@ -68,3 +69,40 @@ def test_a_store_that_is_something_else_is_refused_and_left_alone(tmp_path: Path
 
     with pytest.raises(StorageError, match="no recording"):
         RecordWriter(tmp_path / "other", on_room=lambda: None).open()
+
+
+def test_a_store_that_was_moved_away_while_it_is_written_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    writer = RecordWriter(path, on_room=lambda: None)
+    writer.open()
+    writer.put(batch(0), size_bytes=10, late=False)
+    wait_until(lambda: writer.stored == 1)
+    path.rename(tmp_path / "elsewhere")
+    writer.put(batch(1), size_bytes=10, late=False)
+    wait_until(lambda: writer.stored == 2)
+
+    assert writer.stop()
+    assert "was moved, removed or replaced" in writer.last_error
+    with Recording(path, read_only=True) as recording:
+        assert [(one.oldest_seq, one.last_seq) for one in recording.extents()] == [(1, 1)]
+
+
+def test_word_of_very_many_losses_is_bounded_too(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    writer = RecordWriter(path, on_room=lambda: None)
+    writer.open()
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    told = 0
+
+    while writer.has_room() and told < 100_000:
+        want = Want(node_id="a", boot=1, stream="host", first_seq=2 * told, last_seq=2 * told)
+        writer.lose(want, "gone")
+        told += 1
+    lock.execute("ROLLBACK")
+    lock.close()
+
+    assert told < 100_000
+    assert writer.stop()
+    with Recording(path, read_only=True) as recording:
+        assert len(recording.lost("a", 1, "host")) == told

@@ -110,11 +110,16 @@ class Recording:
 
     def set_lost(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int, reason: str) -> None:
         """Declare samples lost, as far as they are not there: nobody needs to ask for them again."""
+        self.set_all_lost([((node_id, stream, boot), first_seq, last_seq, reason)])
+
+    def set_all_lost(self, losses: Iterable[tuple[Key, int, int, str]]) -> None:
+        """Declare samples of any number of streams lost, in one transaction; see `set_lost`."""
         with self._changing():
-            found = self._streams.make((node_id, stream, boot))
-            for first, last in self._gaps(found, first_seq, last_seq):
-                notes.add_lost(self._file, found.source, first, last, reason)
-                found.lost.add(first, last)
+            for key, first_seq, last_seq, reason in losses:
+                found = self._streams.make(key)
+                for first, last in self._gaps(found, first_seq, last_seq):
+                    notes.add_lost(self._file, found.source, first, last, reason)
+                    found.lost.add(first, last)
 
     def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
         """Keep what is known of a node since one of its boots: hardware, capabilities, labels; replaces the former."""

@@ -59,6 +59,7 @@ class RecordingFile:
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path, self.read_only = path, read_only
         self.aside: Path | None = None
+        self._inode: tuple[int, int] | None = None
         if read_only:
             self._connection = self._connected()
             return
@@ -99,10 +100,13 @@ class RecordingFile:
     def transaction(self) -> Iterator[None]:
         """Make all changes of the block one commit, on the disk when it ends; an exception undoes them all.
 
-        Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
+        Raises StorageError, with nothing changed, when the disk is full or the file cannot be written, and
+        DamagedFileError when the path is not that of this file any more.
         """
         if self.read_only:
             raise StorageError(f"recording {self.path} was opened for reading only")
+        if self._found() != self._inode:  # SQLite would go on in a file that has no name, or that is another's
+            raise DamagedFileError(f"recording {self.path} was moved, removed or replaced while it was open")
         self.run("BEGIN IMMEDIATE")
         try:
             yield
@@ -141,6 +145,16 @@ class RecordingFile:
         except OSError as error:
             raise StorageError(f"cannot {what} the recording {self.path}: {error.strerror}") from error
 
+    def _found(self) -> tuple[int, int] | None:
+        """Return which file the path leads to now, None for none. Raises StorageError."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot write the recording {self.path}: {error.strerror}") from error
+        return found.st_dev, found.st_ino
+
     def _opened(self) -> sqlite3.Connection:
         """Open for writing, and make what is missing. Raises StorageError."""
         if self.path.is_symlink():
@@ -154,6 +168,7 @@ class RecordingFile:
                 self._refuse_others()
         if is_damaged(self.path):
             raise DamagedFileError(f"recording {self.path} holds what SQLite cannot have written")
+        self._inode = self._found()
         connection = self._connected()
         try:
             with self.errors("open"):
@@ -161,10 +176,14 @@ class RecordingFile:
                     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
                     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                     connection.execute("PRAGMA journal_mode = WAL")
-                    connection.executescript(
-                        f"BEGIN IMMEDIATE; {_TABLES} PRAGMA application_id = {APPLICATION_ID};"
-                        f"PRAGMA user_version = {VERSION}; COMMIT;"
-                    )
+                    connection.execute("BEGIN IMMEDIATE")
+                    # Another process may have made the tables while this one waited for its turn.
+                    if not connection.execute("PRAGMA user_version").fetchone()[0]:
+                        for statement in _TABLES.split(";"):
+                            connection.execute(statement)
+                        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                        connection.execute(f"PRAGMA user_version = {VERSION}")
+                    connection.execute("COMMIT")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(_OURS).fetchone()
         except BaseException:
@@ -203,5 +222,7 @@ class RecordingFile:
             raise StorageError(
                 f"recording {self.path} has version {version} and this fedmon knows up to {VERSION}: upgrade fedmon"
             )
+        if self.read_only and not (application or objects):
+            raise DamagedFileError(f"{self.path} is empty: there is no recording in it")
         if application != APPLICATION_ID and (objects or self.read_only):
             raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")

@@ -37,23 +37,34 @@ def salvage(aside: Path, *, into: RecordingFile) -> int:
     rescued = 0
     try:
         with contextlib.closing(sqlite3.connect(aside)) as damaged:
+            known: set[int] | None = None
             for table, names in _SMALL.items():
-                _copy(into, table, names, _rows(damaged, table, names))
+                _copy(into, table, names, _rows(damaged, table, names), known)
+                known = {source for (source,) in into.rows("SELECT id FROM source")}
             rows = _rows(damaged, "batch", ("id", *_BATCH))
-            while together := [row[1:] for row in islice(rows, _TOGETHER)]:
-                _copy(into, "batch", _BATCH, iter(together))
-                rescued += sum(row[2] - row[1] + 1 for row in together)
+            while known and (together := [row[1:] for row in islice(rows, _TOGETHER)]):
+                rescued += sum(row[2] - row[1] + 1 for row in _copy(into, "batch", _BATCH, iter(together), known))
     except (sqlite3.Error, StorageError, TypeError) as error:
         logger.warning("no more can be read of %s: %s", aside, error)
     logger.warning("%d samples were taken over from the damaged recording %s", rescued, aside)
     return rescued
 
 
-def _copy(into: RecordingFile, table: str, names: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> None:
+def _copy(
+    into: RecordingFile,
+    table: str,
+    names: tuple[str, ...],
+    rows: Iterator[tuple[Any, ...]],
+    known: set[int] | None,
+) -> list[tuple[Any, ...]]:
+    """Copy rows, and return them; of sources that are not known it is nobody's, and would become another stream's."""
     marks = ", ".join("?" * len(names))
+    of = names.index("source") if "source" in names else None
+    copied = [row for row in rows if of is None or known is None or row[of] in known]
     with into.transaction():
-        for row in rows:
+        for row in copied:
             into.run(f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})", row)  # noqa: S608
+    return copied
 
 
 def _rows(damaged: sqlite3.Connection, table: str, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:

@@ -117,6 +117,60 @@ def test_a_truncated_file_is_set_aside(path: Path) -> None:
         assert recording.append([batch(5000)]) == 10
 
 
+def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_streams(path: Path) -> None:
+    filled(path, 100)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM source")
+        connection.execute("UPDATE batch SET first_seq = 7 WHERE first_seq = 0")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = 'CREATE INDEX ' WHERE name = 'batch_place'")
+        connection.commit()
+
+    with Recording(path) as recording:
+        assert recording.aside is not None
+        recording.append([batch(500, node="another")])
+
+        assert seqs(recording.read()) == list(range(500, 510))
+        assert recording.size_bytes() < 400_000
+
+
+def test_two_processes_that_make_the_same_recording_at_once_both_record(path: Path) -> None:
+    script = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from fedmon.common.store.recording import Recording
+        from tests.common.store.recordings import batch
+        print("ready", flush=True)
+        for line in sys.stdin:
+            with Recording(Path(line.strip())) as recording:
+                recording.append([batch(0, node=sys.argv[1])])
+            print("done", flush=True)
+    """)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, node], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        for node in "ab"
+    ]
+
+    def told(text: str) -> list[str]:
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write(text)
+        return [child.stdout.readline() for child in children if child.stdout is not None]
+
+    try:
+        told("")
+        for number in range(20):
+            one = path.with_name(f"recording-{number}")
+            assert told(f"{one}\n") == ["done\n", "done\n"]
+            with Recording(one, read_only=True) as recording:
+                assert [stream.node_id for stream in recording.extents()] == ["a", "b"]
+    finally:
+        for child in children:
+            child.communicate()
+
+
 def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "elsewhere")
 
