@@ -39,7 +39,7 @@ class Lanes(Generic[T]):
         self._bulk: deque[tuple[T, int]] = deque()
         self._urgent_bytes = self._bulk_bytes = 0
         self._filled = threading.Condition()
-        self._waiting = self._closed = self._was_full = False
+        self._waiting = self._closed = self._was_full = self._woken = False
         self.dropped_urgent = self.dropped_bulk = 0
 
     def put(self, entry: T, *, urgent: bool, size_bytes: int = 0) -> bool:
@@ -75,10 +75,11 @@ class Lanes(Generic[T]):
         Both lists are empty when the time is over or the lanes are closed.
         """
         with self._filled:
-            if not (self._urgent or self._bulk or self._closed):
+            if not (self._urgent or self._bulk or self._closed or self._woken):
                 self._waiting = True
                 self._filled.wait(timeout_s)
                 self._waiting = False
+            self._woken = False
             urgent = [entry for entry, _ in self._urgent]
             self._urgent.clear()
             self._urgent_bytes = 0
@@ -94,9 +95,9 @@ class Lanes(Generic[T]):
         return urgent, bulk
 
     def wake(self) -> None:
-        """Let a waiting reader return now, with nothing."""
+        """Let the reader return now, with nothing if there is nothing; one that does not wait yet, when it would."""
         with self._filled:
-            self._waiting = False
+            self._waiting, self._woken = False, True
             self._filled.notify()
 
     def close(self) -> None:

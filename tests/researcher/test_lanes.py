@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from fedmon.common.clock import Deadline
 from fedmon.researcher.lanes import BULK_AT_ONCE, Lanes
 
 
@@ -55,3 +56,13 @@ def test_a_waiting_reader_gets_what_is_put_and_is_woken_by_closing() -> None:
     assert not reader.is_alive()
     assert [urgent for urgent, _ in taken if urgent] == [["reply"]]
     assert not lanes.put("late", urgent=True)
+
+
+def test_a_reader_that_was_woken_just_before_it_waits_does_not_wait_but_once() -> None:
+    lanes: Lanes[int] = Lanes()
+    lanes.wake()
+    deadline = Deadline(5.0)
+
+    assert lanes.take(timeout_s=10.0) == ([], [])
+    assert not deadline.passed()
+    assert lanes.take(timeout_s=0.05) == ([], [])
