@@ -27,7 +27,10 @@ REPLY_WITHIN_S = 5.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 MAX_TRIES = 6
+FEW_PASSED = 1_000
+"""A page without a sample passes over more than so many, or is the last one."""
 NO_RECORDING = "this node keeps no recording"
+NO_ROOM = "there is no room for them yet"
 NOT_KEPT = "the node does not have them, or lets nothing of them leave"
 _TRY_AGAIN = frozenset({ErrorCode.BUSY, ErrorCode.FAILED, ErrorCode.EXPIRED})
 
@@ -172,14 +175,19 @@ class Refill:
         self.pages += 1
         batches = [batch.part(want.first_seq, want.last_seq) for batch in reply.as_batches()]
         batches = [batch for batch in batches if batch.t]
+        taken = not batches
         for batch in batches:
             values = sum(map(len, batch.columns.values()))
             size_bytes = memory_bytes(samples=len(batch.t), columns=batch.columns, payload_bytes=12 * values)
             for consumer in self._consumers:
-                consumer.follower.pulled(batch, size_bytes)
+                has_room = consumer.follower.pulled(batch, size_bytes)
+                taken = taken or (has_room and consumer.follower is asked.follower)
         if want.probe:
             asked.follower.probed(want, batches[0].t[0] if batches else None)
             self._pauses.pop(node_id, None)
+            return
+        if not (taken or asked.follower.is_full):  # who is full asks again when there is room
+            self._failed(want, NO_ROOM, counts=False)
             return
         end = want.last_seq + 1 if reply.next_seq is None else min(reply.next_seq, want.last_seq + 1)
         sent_to = max((batch.last_seq + 1 for batch in batches), default=want.first_seq)
@@ -190,10 +198,12 @@ class Refill:
         if end <= want.first_seq:
             self._failed(want, NOT_KEPT, counts=True)
             return
-        self._pauses.pop(node_id, None)
+        if batches or reply.next_seq is None or end - want.first_seq > FEW_PASSED:
+            self._pauses.pop(node_id, None)
+        else:  # a node that passes over sample after sample must not keep us busy
+            self._failed(want, NOT_KEPT, counts=False)
         too_old = reply.oldest_seq is None or reply.oldest_seq > want.first_seq
-        for first, last in _left_out(want.first_seq, end, batches):
-            self._gone(msgspec.structs.replace(want, first_seq=first, last_seq=last), TOO_OLD if too_old else NOT_KEPT)
+        self._gone(want, TOO_OLD if too_old else NOT_KEPT, _left_out(want.first_seq, end, batches))
 
     def _is_running(self, node_id: NodeId, boot: int) -> bool:
         return boot >= max((one.follower.newest_boot(node_id) for one in self._consumers), default=-1)
@@ -212,15 +222,20 @@ class Refill:
                 for consumer in self._consumers:
                     consumer.follower.probed(want, None)
             else:
-                self._gone(want, f"{reason} ({MAX_TRIES} times)")
+                self._gone(want, f"{reason} ({MAX_TRIES} times)", [(want.first_seq, want.last_seq)])
 
-    def _gone(self, want: Want, reason: str) -> None:
+    def _gone(self, want: Want, reason: str, ranges: Sequence[tuple[int, int]]) -> None:
+        if not ranges:
+            return
         logger.warning(
-            "samples %d to %d of node %s (boot %d, %s) are lost: %s",
-            want.first_seq, want.last_seq, want.node_id, want.boot, want.stream, reason,
+            "%d of samples %d to %d of node %s (boot %d, %s) are lost: %s",
+            sum(last - first + 1 for first, last in ranges), ranges[0][0], ranges[-1][1],
+            want.node_id, want.boot, want.stream, reason,
         )  # fmt: skip
-        for consumer in self._consumers:
-            consumer.follower.gone(want, reason)
+        for first, last in ranges:
+            lost = msgspec.structs.replace(want, first_seq=first, last_seq=last)
+            for consumer in self._consumers:
+                consumer.follower.gone(lost, reason)
 
     def _cannot(self, node_id: NodeId, reason: str) -> None:
         logger.info("what was missed of node %s cannot be sent again: %s", node_id, reason)

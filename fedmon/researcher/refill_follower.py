@@ -87,16 +87,22 @@ class Follower:
             self._check_ranges(node_id, line, batch, account)
             self.wanting[node_id] = None
 
-    def pulled(self, batch: Batch, size_bytes: int) -> None:
-        """Take samples that were asked for again, as far as this consumer misses them."""
+    @property
+    def is_full(self) -> bool:
+        """Whether the sink had no room; nothing is wanted until it has again."""
+        return self._delivery.full
+
+    def pulled(self, batch: Batch, size_bytes: int) -> bool:
+        """Take samples that were asked for again, as far as this consumer misses them; tell if there was room."""
         found = self._nodes.account(batch.node_id, batch.stream, batch.boot)
         if found is None or not self._delivery.accepts(found[0], batch, size_bytes):
-            return
+            return found is None
         line, account = found
         for offset, count in account.refilled(batch.seq, len(batch.t)):
             self.refilled += count
             self._delivery.take(line, batch, offset, count, size_bytes=size_bytes, late=True)
         self._delivery.flush(line)
+        return True
 
     def answered(self, reply: Reply, now: float) -> None:
         """Take what a node says that it keeps, or that it refuses to."""

@@ -11,12 +11,15 @@ from fedmon.common.errors import ConnectionFailedError, NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
+from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.dialect import FedmonDialect
 from fedmon.researcher.pending import Pending
-from fedmon.researcher.refill import MAX_TRIES, REPLY_WITHIN_S, Refill
+from fedmon.researcher.refill import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Refill
+from fedmon.researcher.refill_delivery import HOLD_BYTES
 from fedmon.researcher.refill_follower import Follower
 from fedmon.researcher.refill_line import Want
+from fedmon.researcher.refill_start import Since
 from fedmon.researcher.roster import Roster
 
 NODE = NodeId("a")
@@ -51,7 +54,7 @@ class Shelf:
         return True
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
-        assert (size_bytes, late) == (100, False)
+        assert late or size_bytes == 100
         self.seqs.extend(range(batch.seq, batch.last_seq + 1))
 
     def lost_for_good(self, want: Want, reason: str) -> None:
@@ -168,3 +171,65 @@ def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_ba
 
     assert (without, bench.look()) == (1, 2)
     assert bench.pending.all_open() != []
+
+
+def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
+    """Answer the last request with a page of samples."""
+    asked = bench.line.sent[-1]
+    echo = {key: asked[key] for key in ("researcher_id", "id", "session", "sequence")}
+    batches = [Columns(seq=seq, t=[1.0], mono=[1.0], m={"m": [1.0]}) for seq in seqs]
+    bench.pending.match(
+        SamplesReply(
+            node_id=NODE, boot=1, stream="host", batches=batches, next_seq=next_seq, oldest_seq=0, last_seq=9**9, **echo
+        )
+    )
+
+
+def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without_a_pause() -> None:
+    bench = Bench()
+    bench.follower = Follower(
+        bench.shelf, nodes=None, ordered=True, start=lambda _node, _stream: Since(t=0.0), inquire=lambda _node: None
+    )
+    bench.follower.heard(_batch(0), HOLD_BYTES)
+    bench.follower.heard(_batch(5), 100)
+    assert bench.look() == 1
+
+    _page(bench, seqs=range(1, 6))
+
+    assert bench.look() == 1
+    assert bench.until_due() == pytest.approx(1.0)
+    assert bench.look() == 2
+    assert bench.shelf.lost == []
+
+
+def test_a_node_that_passes_over_sample_after_sample_is_asked_after_pauses() -> None:
+    bench = Bench()
+    bench.follower.heard(_batch(5000), 100)
+    assert bench.look() == 1
+    _page(bench, seqs=range(1, 5))
+    assert bench.look() == 2
+
+    _page(bench, seqs=range(0), next_seq=7)
+
+    assert bench.look() == 2
+    assert bench.until_due() == pytest.approx(1.0)
+    assert bench.look() == 3
+    _page(bench, seqs=range(0), next_seq=3000)
+    assert bench.look() == 4
+    assert [(first, last) for first, last, _ in bench.shelf.lost] == [(6, 6), (7, 2999)]
+
+
+def test_many_holes_in_a_page_are_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.follower.heard(_batch(1000), 100)
+    bench.look()
+    _page(bench, seqs=range(1, 5))
+    bench.look()
+
+    with caplog.at_level("WARNING"):
+        _page(bench, seqs=range(6, 1000, 2))
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"497 of samples 7 to 999 of node a (boot 1, host) are lost: {NOT_KEPT}"
+    ]
+    assert len(bench.shelf.lost) == 497
