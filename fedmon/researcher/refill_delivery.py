@@ -46,7 +46,10 @@ class Delivery:
         return not self.full
 
     def take(self, line: Line, batch: Batch, offset: int, count: int, *, size_bytes: int, late: bool) -> None:
-        """Hand a part of a batch on, or hold it back until its turn comes."""
+        """Hand a part of a batch on, or hold it back until its turn comes in `flush`.
+
+        That is called once, behind all parts of a batch: what lies between two of them may be held back already.
+        """
         part = batch if count == len(batch.t) else batch.part(batch.seq + offset, batch.seq + offset + count - 1)
         if not self.ordered:
             self.sink.put(part, size_bytes=size_bytes, late=late)
@@ -54,7 +57,6 @@ class Delivery:
         self._held_bytes += size_bytes
         self.held_samples += count
         line.hold(Held(batch=part, size_bytes=size_bytes, late=late))
-        self.flush(line)
 
     def flush(self, line: Line) -> None:
         """Hand on what has waited for its turn, as long as there is room."""

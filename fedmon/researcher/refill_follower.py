@@ -83,6 +83,8 @@ class Follower:
                     self.repeated += count
                 else:
                     self._delivery.take(line, batch, offset, count, size_bytes=size_bytes, late=arrival is Arrival.LATE)
+            if self._delivery.ordered:
+                self._delivery.flush(line)
         if account.missing:
             self._check_ranges(node_id, line, batch, account)
             self.wanting[node_id] = None

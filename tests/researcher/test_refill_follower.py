@@ -292,3 +292,19 @@ def test_whatever_is_dropped_refused_or_swapped_sent_is_delivered_pending_or_los
         assert accounted == next_seq + 1
         if turn % 2 == 0:
             assert shelf.taken == sorted(shelf.taken)
+
+
+def test_a_batch_that_fills_two_gaps_around_what_is_held_back_is_handed_on_in_order() -> None:
+    for pulled in (False, True):
+        shelf = Shelf()
+        one, _ = follower(shelf)
+        for early in (batch(0), batch(11), batch(5, 2)):
+            one.heard(early, 100)
+
+        if pulled:
+            one.pulled(batch(1, 10), 100)
+        else:
+            one.heard(batch(1, 10), 100)
+
+        assert shelf.taken == [(1, seq) for seq in range(12)]
+        assert one.pending == 0
