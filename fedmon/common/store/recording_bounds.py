@@ -10,7 +10,7 @@ from fedmon.common.store.recording_streams import Stream, Streams
 DROPPED_BY_SIZE = "dropped_by_size"
 DROPPED_BY_AGE = "dropped_by_age"
 DAMAGED = "damaged"
-_AGE_S, _AGE_WALL = "age_s", "age_wall"
+AGE_S, _AGE_WALL = "age_s", "age_wall"
 _SAVE_EVERY_S = 60.0
 _TRANSACTION_PAGES = 24
 _MOST_ROWS = 500
@@ -26,10 +26,10 @@ class AgeClock:
     def __init__(self, file: RecordingFile, *, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._file, self._wall, self._monotonic = file, wall, monotonic
         saved: dict[str, float] = dict(
-            file.rows("SELECT name, value FROM number WHERE name IN (?, ?)", (_AGE_S, _AGE_WALL))
+            file.rows("SELECT name, value FROM number WHERE name IN (?, ?)", (AGE_S, _AGE_WALL))
         )
         passed_s = max(0.0, wall() - saved[_AGE_WALL]) if len(saved) == 2 else 0.0
-        self._begun = monotonic() - saved.get(_AGE_S, 0.0) - passed_s
+        self._begun = monotonic() - saved.get(AGE_S, 0.0) - passed_s
         self._saved_at: float | None = None
 
     def now(self) -> float:
@@ -40,7 +40,7 @@ class AgeClock:
         """Write the time down, once a minute; inside a transaction. Raises StorageError."""
         now = self.now()
         if self._saved_at is None or now - self._saved_at >= _SAVE_EVERY_S:
-            for name, value in ((_AGE_S, now), (_AGE_WALL, self._wall())):
+            for name, value in ((AGE_S, now), (_AGE_WALL, self._wall())):
                 self._file.run("INSERT OR REPLACE INTO number (name, value) VALUES (?, ?)", (name, value))
             self._saved_at = now
 

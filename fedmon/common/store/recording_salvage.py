@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.errors import StorageError
+from fedmon.common.store.recording_bounds import AGE_S
 from fedmon.common.store.recording_file import RecordingFile
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,10 @@ _SMALL = {
     "description": ("node_id", "boot", "document"),
     "number": ("name", "value"),
 }
+_AGE = (
+    "INSERT INTO number (name, value) SELECT ?, max(kept) FROM batch WHERE true "
+    "ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)"
+)
 _BATCH = ("source", "first_seq", "last_seq", "first_t", "last_t", "low_t", "high_t", "last_mono", "kept", "body")
 
 
@@ -44,6 +49,9 @@ def salvage(aside: Path, *, into: RecordingFile) -> int:
             rows = _rows(damaged, "batch", ("id", *_BATCH))
             while known and (together := [row[1:] for row in islice(rows, _TOGETHER)]):
                 rescued += sum(row[2] - row[1] + 1 for row in _copy(into, "batch", _BATCH, iter(together), known))
+            if rescued:
+                with into.transaction():  # without it what is new would be older than what was rescued, and go first
+                    into.run(_AGE, (AGE_S,))
     except (sqlite3.Error, StorageError, TypeError) as error:
         logger.warning("no more can be read of %s: %s", aside, error)
     logger.warning("%d samples were taken over from the damaged recording %s", rescued, aside)

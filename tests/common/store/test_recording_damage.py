@@ -136,6 +136,30 @@ def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_str
         assert seqs(recording.read()) == list(range(5000, 5010))
 
 
+def test_what_was_rescued_stays_older_than_what_is_new(path: Path) -> None:
+    now = [0.0]
+    with Recording(path, monotonic=lambda: now[0]) as recording:
+        recording.append([batch(0)])
+        now[0] = 1e6
+        for first in range(10, 2000, 10):
+            recording.append([batch(first)])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM number")
+        connection.commit()
+    content = bytearray(path.read_bytes())
+    pages = len(content) // 16_384
+    content[16_384 * (pages - 3) : 16_384 * (pages - 1)] = b"\xff" * (2 * 16_384)
+    path.write_bytes(content)
+
+    now[0] = 5.0
+    with Recording(path, max_age_s=50, monotonic=lambda: now[0]) as recording:
+        assert len(seqs(recording.read())) > 500
+        now[0] = 105.0
+        recording.append([batch(0, boot=2)])
+
+        assert {one.boot for one in recording.read()} == {2}
+
+
 def test_two_that_make_the_same_recording_at_once_both_record(path: Path) -> None:
     def record(node: str) -> None:
         with Recording(path) as recording:
