@@ -28,6 +28,8 @@ from fedmon.node.collectors.hardware import hardware
 from fedmon.node.stream_reader import StreamReader
 import archspec.cpu, archspec.cpu.schema
 
+# Read now: this project may lie where nobody may look.
+list(archspec.cpu.TARGETS), archspec.cpu.schema.TARGETS_JSON["conversions"]
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -28,16 +28,20 @@ def microarchitecture(
     if not features:
         reasons["microarchitecture"] = f"{Why.NOT_FOUND.value}: cpuinfo does not tell the CPU's features"
         return None
-    # archspec takes 30 ms and 3 MB to load, and only this needs it.
-    from archspec.cpu import TARGETS
-    from archspec.cpu.schema import TARGETS_JSON
+    # archspec takes 30 ms and 3 MB to load, and only this needs it; its tables are files of their own.
+    try:
+        from archspec.cpu import TARGETS
+        from archspec.cpu.schema import TARGETS_JSON
 
+        root = TARGETS[architecture]
+    except (ImportError, OSError, KeyError) as error:
+        reasons["microarchitecture"] = f"{Why.FAILED.value}: archspec cannot be used: {error}"
+        return None
     vendor = block.get("vendor_id", "generic")
     if architecture == "aarch64":
         vendor = TARGETS_JSON["conversions"]["arm_vendors"].get(block.get("CPU implementer", ""), "generic")
     elif "pni" in features:
         features.add("sse3")  # Linux calls it by its older name
-    root = TARGETS[architecture]
     fitting = [
         target
         for target in TARGETS.values()
