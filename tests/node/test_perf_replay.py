@@ -296,6 +296,8 @@ def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it() -> No
         list(process.end())
         ended.append(process.close())
 
+    # A suite in the background of a script ignores SIGINT, and so would its children; perf never does.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     # As the daemon does, whose signals belong to its main thread.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
@@ -304,6 +306,7 @@ def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it() -> No
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     thread.join(10.0)
+    signal.signal(signal.SIGINT, handler)
 
     assert ended == [(-signal.SIGINT, "")]
 
