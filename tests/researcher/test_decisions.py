@@ -141,7 +141,7 @@ def test_a_decision_that_is_not_ours_or_makes_no_sense_is_counted_and_not_acknow
 
         decide(node, "bad", **wrong)
         decide(node, "good")
-        wait_until(lambda: told)
+        wait_until(lambda: told and acked(node))
 
     assert told == ["good"]
     assert acked(node) == ["good"]
