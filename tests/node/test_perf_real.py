@@ -34,7 +34,13 @@ BURN = [sys.executable, "-SEIc", "while True: pass"]
 @pytest.fixture
 def source() -> PerfSource:
     require(shutil.which("perf"), "perf is not installed (apt-get install linux-perf)")
+    require(may_count_everything(), "perf may count only parts here; see docs/howtos/perf.md for the rights it needs")
     return PerfSource(PerfSettings(enabled=True, groups=("cycles",), interval_s=0.1))
+
+
+def may_count_everything() -> bool:
+    paranoid = Path("/proc/sys/kernel/perf_event_paranoid")
+    return os.geteuid() == 0 or (paranoid.exists() and int(paranoid.read_text()) < 0)
 
 
 class Clock:
