@@ -17,12 +17,13 @@ from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, Sam
 from fedmon.common.wire.transport import Link, Will
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection
+from fedmon.researcher.consumer import Consumer
 from fedmon.researcher.decisions import Decisions
 from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
 from fedmon.researcher.logs import Logs, LogStream
 from fedmon.researcher.pending import Pending, Verdict, Waiting
-from fedmon.researcher.refill_consumers import Consumer, Consumers
+from fedmon.researcher.refill_consumers import Consumers
 from fedmon.researcher.refill_weight import memory_bytes
 from fedmon.researcher.replies import Replies
 from fedmon.researcher.roster import Change, Instant, Roster

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Error
 from fedmon.common.wire.samples import MonitorReply
+from fedmon.researcher.consumer import Consumer
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
 from fedmon.researcher.leases import Wish
 from fedmon.researcher.live_sample import LiveSample, WantedSeries, samples_of
@@ -25,7 +24,7 @@ HELD_SAMPLES = 5_000
 HELD_BYTES = 16 * 1024 * 1024
 
 
-class Watch:
+class Watch(Consumer):
     """One watcher of live metrics: a context manager, and an iterator when no callback was given.
 
     Iterating waits for the next sample and ends when the watch is closed. Of samples that nobody takes the newest
@@ -45,12 +44,10 @@ class Watch:
         inquire: Callable[[NodeId], None],
         wake: Callable[[], None],
     ) -> None:
-        self.wish = wish
+        super().__init__(wish)
         self.capabilities: dict[NodeId, MonitorReply] = {}
-        self.refusals: dict[NodeId, str] = {}
         self.delivered = 0
         self.dropped = 0
-        self.closed = False
         self.follower = Follower(self, nodes=wish.nodes, ordered=ordered, start=None, inquire=inquire)
         self._ordered, self._dispatcher, self._on_closed, self._wake = ordered, dispatcher, on_closed, wake
         self._subscription = Subscription(callback, lambda _: self.close()) if callback is not None else None
@@ -60,16 +57,6 @@ class Watch:
         self._was_full = False
         self._arrived = threading.Condition()
         self._wanted = None if metrics is None else WantedSeries(metrics)
-
-    @property
-    def lost(self) -> int:
-        """How many samples will not come: their nodes do not have them any more; `losses` says why."""
-        return sum(self.losses.values())
-
-    @property
-    def losses(self) -> Mapping[str, int]:
-        """How many samples were lost, by reason."""
-        return dict(self.follower.losses)
 
     @property
     def pending(self) -> int:
@@ -116,27 +103,13 @@ class Watch:
             self._subscription.removed = True
         self._on_closed(self)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     # --- called on the thread of the inbox ---------------------------------------------------------------------------
-
-    def heard(self, batch: Batch, size_bytes: int) -> None:
-        """Take a live batch."""
-        if not self.closed:
-            self.follower.heard(batch, size_bytes)
 
     def answered(self, reply: Reply) -> None:
         """Note what a node said about the lease, and what it keeps."""
-        node_id = NodeId(reply.node_id)
-        if isinstance(reply, MonitorReply) and reply.success:
-            self.capabilities[node_id] = reply
-            self.refusals.pop(node_id, None)
-        elif isinstance(reply, Error | MonitorReply):
-            self.refusals[node_id] = reply.reason
+        granted = self._granted(reply)
+        if granted is not None:
+            self.capabilities[NodeId(granted.node_id)] = granted
         self.follower.answered(reply, time.monotonic())
 
     def has_room(self) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -16,8 +16,9 @@ from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import RecordedStream
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Error, Monitor
+from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
+from fedmon.researcher.consumer import Consumer
 from fedmon.researcher.leases import Wish
 from fedmon.researcher.live_sample import WantedSeries
 from fedmon.researcher.parts import Parts
@@ -56,7 +57,7 @@ class RecordCounts(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
-class Record:
+class Record(Consumer):
     """Keeps a store until `stop`: a context manager. Safe from any thread.
 
     Each stream is stored in order and without a hole, but for what is lost for good. A store that was there goes on
@@ -74,10 +75,8 @@ class Record:
         inquire: Callable[[NodeId], None],
         wake: Callable[[], None],
     ) -> None:
+        super().__init__(wish)
         self.path = path
-        self.wish = wish
-        self.refusals: dict[NodeId, str] = {}
-        self.closed = False
         self._wanted = None if metrics is None else WantedSeries(metrics)
         self._on_closed = on_closed
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
@@ -101,16 +100,6 @@ class Record:
         )
 
     @property
-    def lost(self) -> int:
-        """How many samples will not come: their nodes do not have them any more; `losses` says why."""
-        return sum(self.losses.values())
-
-    @property
-    def losses(self) -> Mapping[str, int]:
-        """How many samples were lost since this record began, by reason."""
-        return dict(self.follower.losses)
-
-    @property
     def error(self) -> str:
         """Why nothing can be written at the moment; empty when it can."""
         return self._writer.error
@@ -123,7 +112,7 @@ class Record:
             positions[NodeId(node_id)][stream] = RecordPosition(boot=boot, seq=seq, t=t)
         return dict(positions)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End with everything written that came in order; may be called twice."""
         if self.closed:
             return
@@ -132,20 +121,9 @@ class Record:
         if not self._writer.stop():
             logger.error("the store %s is not complete; recording into it again asks for the rest", self.path)
 
-    close = stop
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+    stop = close
 
     # --- called on the thread of the inbox ---------------------------------------------------------------------------
-
-    def heard(self, batch: Batch, size_bytes: int) -> None:
-        """Take a live batch."""
-        if not self.closed:
-            self.follower.heard(batch, size_bytes)
 
     def answered(self, reply: Reply) -> None:
         """Take what a node says of itself, and of what it keeps."""
@@ -153,11 +131,9 @@ class Record:
         if self.closed or (self.wish.nodes is not None and node_id not in self.wish.nodes):
             return
         self.follower.answered(reply, time.monotonic())
-        if isinstance(reply, MonitorReply) and reply.success:
-            self.refusals.pop(node_id, None)
-            self._describe(node_id, reply)
-        elif isinstance(reply, Error | MonitorReply):
-            self.refusals[node_id] = reply.reason
+        granted = self._granted(reply)
+        if granted is not None:
+            self._describe(node_id, granted)
 
     def has_room(self) -> bool:
         """Tell whether samples may be put; see `Sink`."""

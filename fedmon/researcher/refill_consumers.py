@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
 
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.samples import SampleBatch, as_batch
 from fedmon.researcher.asking import Asker
-from fedmon.researcher.leases import Leases, Wish
+from fedmon.researcher.consumer import Consumer
+from fedmon.researcher.leases import Leases
 from fedmon.researcher.pending import Pending
 from fedmon.researcher.refill import Refill
-from fedmon.researcher.refill_follower import Follower
-
-
-class Consumer(Protocol):
-    """Who takes samples: a watch, or a record; called on the thread of the inbox, but for `close`."""
-
-    wish: Wish
-    follower: Follower
-
-    def heard(self, batch: Batch, size_bytes: int) -> None:
-        """Take a live batch, which weighs this much in memory."""
-
-    def answered(self, reply: Reply) -> None:
-        """Take what a node says about the lease, and what it keeps."""
-
-    def close(self) -> None:
-        """End it."""
 
 
 class Consumers:
