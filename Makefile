@@ -8,13 +8,17 @@ export PATH
 # Tests wait more than they compute, so one more than this project's two cores is faster.
 JOBS ?= 3
 
-.PHONY: demo test check bench soak venv format clean
+.PHONY: demo test test-batch check bench soak venv format clean
 
 demo: venv
 	@$(BIN)/fedmon demo $(ARGS)
 
 test: venv
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not soak and not batch" $(ARGS)
+
+# Real batch systems; as root, on a machine or in a container that may be changed. Skips aloud what is not installed.
+test-batch: venv
+	@$(BIN)/python -m pytest -m "batch and not soak" --timeout 300 $(ARGS) tests/batch
 
 soak: venv
 	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
@@ -27,7 +31,7 @@ check: venv
 	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m "not soak and not slow_docs"
 
 bench: venv
-	@for name in requests router ingest replies footprint recovery collect agent recording outage; do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job; do $(BIN)/python -m bench.$$name || exit 1; done
 
 format: venv
 	@$(BIN)/ruff format .
@@ -39,7 +43,7 @@ $(STAMP): setup.py envs/constraints.txt
 	@test -n "$(PYTHON)" || { echo "fedmon needs Python 3.11 or newer; install it, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing fedmon and its pinned packages into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[broker,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[broker,report,test]'
 	@touch $@
 
 clean:

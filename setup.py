@@ -28,7 +28,7 @@ BASE = [
     "urllib3>=2",
 ]
 BROKER = ["iotcore>=0.4", "python-multipart>=0.0.20", "starlette>=0.46", "uvicorn>=0.34"]
-REPORT = ["fpdf2>=2.8", "h5py>=3.12", "matplotlib>=3.9", "pandas>=2.2", "pyarrow>=18"]
+REPORT = ["fpdf2>=2.8", "h5py>=3.12", "matplotlib>=3.9", "numpy>=1.26", "pandas>=2.2", "pyarrow>=18"]
 TEST = [
     "build>=1.2",
     "hypothesis>=6.100",
@@ -41,11 +41,19 @@ TEST = [
     "pytest>=8.3",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    "line-protocol-parser>=1.1",
+    "pandas-stubs>=2.2",
+    "polars>=1.20",
+    "prometheus-client>=0.21",
+    "pyorc>=0.10",
+    "pypdf>=5",
     "PyYAML>=6",
     "ruff>=0.11",
     "scikit-learn>=1.5",
     "setuptools>=77",
+    "tables>=3.10",
     "types-psutil",
+    "types-PyYAML",
     "types-requests",
     "types-tabulate",
 ]
@@ -67,7 +75,7 @@ setup(
         "fedmon.node.collectors.energy": ["data/*"],
     },
     install_requires=BASE,
-    extras_require={"broker": BROKER, "report": REPORT, "test": [*BROKER, *TEST]},
+    extras_require={"broker": BROKER, "report": REPORT, "test": [*BROKER, *REPORT, *TEST]},
     entry_points={"console_scripts": ["fedmon=fedmon.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fedmon"
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
+EXTRAS = ("broker", "report")
+"""Each is named after the folder of fedmon that needs it."""
 WITHOUT_AN_IMPORT = {"archspec", "nvidia-ml-py"}
 """Declared for collectors that name their processor and graphics card."""
 
@@ -47,12 +49,18 @@ def imported(path: Path) -> set[str]:
     return {plain(DISTRIBUTIONS[head][0]) for head in foreign if head in DISTRIBUTIONS} | (foreign - set(DISTRIBUTIONS))
 
 
+def extra_of(path: Path) -> str:
+    """Return the extra that a file may use: that of its folder, where it has one."""
+    folder = path.relative_to(PACKAGE).parts[0]
+    return folder if folder in EXTRAS else ""
+
+
 def test_each_import_belongs_to_a_declared_package() -> None:
-    base, with_broker = declared(""), declared("broker")
+    of_extra = {extra: declared(extra) for extra in ("", *EXTRAS)}
     undeclared = {
         str(path.relative_to(ROOT)): missing
         for path in PACKAGE.rglob("*.py")
-        if (missing := imported(path) - (with_broker if path.is_relative_to(PACKAGE / "broker") else base))
+        if (missing := imported(path) - of_extra[extra_of(path)])
     }
 
     assert undeclared == {}

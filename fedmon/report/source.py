@@ -1,0 +1,179 @@
+"""Recordings that are read together: a job's, one for each of its hosts, or a researcher's store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording import RecordedStream, Recording
+from fedmon.common.store.recording_notes import LostRange, Mark
+from fedmon.common.store.seq_ranges import SeqRanges
+from fedmon.report.block import Block
+
+JOB = "job-"
+"""A stream of a job is named after it."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one node: the newest of what it said of itself in each respect.
+
+    ``name`` is its host name where it told one that no other node has, else its id. ``labels`` are the owner's words
+    for the run (system, partition, env, name), ``jobs`` what is known of each job by its id.
+    """
+
+    node_id: str
+    name: str
+    boots: tuple[int, ...]
+    hardware: dict[str, Any] = {}
+    capabilities: dict[str, str | None] = {}
+    labels: dict[str, str] = {}
+    jobs: dict[str, dict[str, Any]] = {}
+    tool: dict[str, Any] = {}
+
+
+class Source:
+    """Reads one or several recordings as one; samples that are in several of them come once.
+
+    A context manager, for one thread. Raises StorageError when a recording cannot be read.
+    """
+
+    def __init__(self, paths: Iterable[Path | str]) -> None:
+        self.paths = [Path(path) for path in paths]
+        if not self.paths:
+            raise InvalidInputError("name at least one recording")
+        self._recordings: list[Recording] = []
+        try:
+            for path in self.paths:
+                self._recordings.append(Recording(path, read_only=True))
+            self.streams = [stream for recording in self._recordings for stream in recording.extents()]
+            self.hosts = self._hosts()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; safe to call twice."""
+        for recording in self._recordings:
+            recording.close()
+
+    @property
+    def job_ids(self) -> list[str]:
+        """Name the jobs of which there are samples."""
+        return sorted({one.stream.removeprefix(JOB) for one in self.streams if one.stream.startswith(JOB)})
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Return when the first and the last sample was taken, in Unix seconds; None when there is none."""
+        if not self.streams:
+            return None
+        return min(one.oldest_t for one in self.streams), max(one.last_t for one in self.streams)
+
+    def host(self, node_id: str) -> Host:
+        """Return one host by its node's id."""
+        return next(host for host in self.hosts if host.node_id == node_id)
+
+    def blocks(
+        self,
+        *,
+        node_id: str | None = None,
+        stream: str | None = None,
+        series: Callable[[str], bool] | None = None,
+        since_t: float | None = None,
+        until_t: float | None = None,
+    ) -> Iterator[Block]:
+        """Return samples as arrays, by node, stream, boot and number; ``series`` says which series are wanted."""
+        for key in sorted({(one.node_id, one.stream, one.boot) for one in self.streams}):
+            if node_id not in (None, key[0]) or stream not in (None, key[1]):
+                continue
+            parts = [self._read(recording, key, series, since_t, until_t) for recording in self._with(key)]
+            yield from parts[0] if len(parts) == 1 else _once(parts)
+
+    def marks(self) -> list[Mark]:
+        """Return what happened, by time."""
+        found = {mark for recording in self._recordings for mark in recording.marks()}
+        return sorted(found, key=lambda mark: (mark.t, mark.node_id, mark.text))
+
+    def lost(self, stream: RecordedStream) -> list[LostRange]:
+        """Return what of a stream will never be there, and why."""
+        key = (stream.node_id, stream.stream, stream.boot)
+        return [
+            lost for recording in self._with(key) for lost in recording.lost(stream.node_id, stream.boot, stream.stream)
+        ]
+
+    def _with(self, key: tuple[str, str, int]) -> Sequence[Recording]:
+        node_id, stream, boot = key
+        return [recording for recording in self._recordings if recording.extent(node_id, boot, stream) is not None]
+
+    @staticmethod
+    def _read(
+        recording: Recording,
+        key: tuple[str, str, int],
+        series: Callable[[str], bool] | None,
+        since_t: float | None,
+        until_t: float | None,
+    ) -> Iterator[Block]:
+        node_id, stream, boot = key
+        for batch in recording.read(node_id, boot, stream, since_t=since_t, until_t=until_t, series=series):
+            yield _block(batch)
+
+    def _hosts(self) -> list[Host]:
+        boots: dict[str, set[int]] = {}
+        known: dict[str, dict[str, Any]] = {}
+        for one in self.streams:
+            boots.setdefault(one.node_id, set()).add(one.boot)
+        said = [told for recording in self._recordings for told in recording.descriptions()]
+        for told in sorted(said, key=lambda told: told.boot):
+            document = known.setdefault(told.node_id, {})
+            boots.setdefault(told.node_id, set()).add(told.boot)
+            for name, value in told.document.items():
+                if isinstance(value, dict) and isinstance(document.get(name), dict):
+                    document[name] = document[name] | value
+                elif value not in (None, "", [], {}):
+                    document[name] = value
+        names = [document.get("hostname") for document in known.values()]
+        hosts: list[Host] = []
+        for node_id in sorted(boots):
+            document = known.get(node_id, {})
+            hostname = document.get("hostname")
+            is_unique = isinstance(hostname, str) and names.count(hostname) == 1
+            hosts.append(
+                Host(
+                    node_id=node_id,
+                    name=str(hostname) if is_unique else node_id,
+                    boots=tuple(sorted(boots[node_id])),
+                    **{key: document[key] for key in _KNOWN if isinstance(document.get(key), dict)},
+                )
+            )
+        return hosts
+
+
+_KNOWN = ("hardware", "capabilities", "labels", "jobs", "tool")
+
+
+def _block(batch: Batch) -> Block:
+    columns = {name: np.array(values, dtype=np.float64) for name, values in batch.columns.items()}
+    return Block(batch.node_id, batch.boot, batch.stream, batch.seq, np.array(batch.t), np.array(batch.mono), columns)
+
+
+def _once(parts: Sequence[Iterator[Block]]) -> Iterator[Block]:
+    """Return the samples of one stream that several recordings hold, each once, in order."""
+    seen = SeqRanges()
+    found: list[Block] = []
+    for part in parts:
+        for block in part:
+            for first, last in seen.absent(block.seq, block.last_seq):
+                found.append(block.part(first, last))
+            seen.add(block.seq, block.last_seq)
+    yield from sorted(found, key=lambda block: block.seq)
