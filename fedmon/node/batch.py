@@ -84,15 +84,15 @@ class OpenBatch:
         if len(sample.values) != len(self._keys) or tuple(sample.values) != self._keys:
             new = [key for key in sample.values if key not in self._series]
             # A series that is new has an entry for each sample that lacks it.
-            names = sum(map(_text_bytes, new)) + (8 + 5 * len(self._samples)) * len(new)
+            names = sum(map(text_bytes, new)) + (8 + 5 * len(self._samples)) * len(new)
         reasons = sum(
-            _text_bytes(key) + _text_bytes(text) + 8
+            text_bytes(key) + text_bytes(text) + 8
             for key, text in sample.reasons.items()
             if self._reasons.get(key) != text
         )
         return (max(len(self._series), len(sample.values)) + 2) * _NUMBER_BYTES + names + reasons
 
 
-def _text_bytes(text: str) -> int:
+def text_bytes(text: str) -> int:
     """Return how many bytes a text takes in JSON, where one character may take six: names may be users' own."""
     return len(msgspec.json.encode(text))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import msgspec
 
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.series import metric_name
+from fedmon.node.batch import text_bytes
 
 _MAX_REMEMBERED = 64
 _NUMBER_BYTES = 32
@@ -26,8 +26,8 @@ def fitting(batch: Batch, max_bytes: int) -> Batch:
     size = 0
     for key, column in batch.columns.items():
         why = batch.reasons.get(key)
-        # Every character may need six bytes when it is escaped; names and reasons rarely have such.
-        size += len(json.dumps(key)) + _NUMBER_BYTES + (len(json.dumps(key)) + len(json.dumps(why)) + 2 if why else 0)
+        name_bytes = text_bytes(key)
+        size += name_bytes + _NUMBER_BYTES + (name_bytes + text_bytes(why) + 2 if why else 0)
         if size > max_bytes:
             break
         columns[key] = column

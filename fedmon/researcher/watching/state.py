@@ -79,7 +79,7 @@ class WatchState:
         for node, reply in capabilities.items():
             for name, reason in reply.capabilities.items():
                 if reason:
-                    found.setdefault((_family(name), _short(reason)), set()).add(str(node))
+                    found.setdefault((metric_name(name), _short(reason)), set()).add(str(node))
         for (node, _), latest in self._latest.items():
             for series, reason in latest.missed().items():
                 found.setdefault((metric_name(series), _short(reason)), set()).add(node)
@@ -99,10 +99,6 @@ class WatchState:
         if latest.newest.stream == "user":
             return False
         return latest.newest.boot != host.newest.boot or host.newest.mono - latest.newest.mono > SILENT_AFTER_S
-
-
-def _family(name: str) -> str:
-    return metric_name(name)
 
 
 def _short(reason: str) -> str:
