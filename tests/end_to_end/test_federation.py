@@ -15,10 +15,9 @@ from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder, write_node_with_cells
 from tests.support.waiting import wait_until
 
-TABLE = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"
 PLAN = """
 from fedmon import TrainingPlan
 
@@ -34,13 +33,7 @@ def nodes(broker: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
     with ExitStack() as stack:
         running = {}
         for node_id in ("north", "south"):
-            folder = write_node_folder(tmp_path / node_id, node_id=node_id, url=broker.url)
-            (folder / "table.csv").write_text(TABLE)
-            added = fedmon(
-                "node", "dataset", "add", str(folder / "table.csv"), "--name", "cells", "--tags", f"cells,{node_id}",
-                "--dir", str(folder),
-            )  # fmt: skip
-            assert added.returncode == 0, added.stderr
+            folder = write_node_with_cells(tmp_path / node_id, node_id=node_id, url=broker.url)
             running[node_id] = stack.enter_context(NodeProcess(folder))
         yield running
 

@@ -20,10 +20,9 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.fedbiomed4 import Message, V4Node, payload
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_with_cells
 from tests.support.waiting import wait_until
 
-TABLE = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"
 (BLOOD,) = payload("search_reply")["databases"]
 LATE = 200
 KILLS = 4
@@ -43,13 +42,9 @@ def nodes(mosquitto: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]
     with ExitStack() as stack:
         running = {}
         for node_id, researchers in (("north", ["*"]), ("south", ["*"]), ("strict", ["bob"])):
-            folder = write_node_folder(tmp_path / node_id, node_id=node_id, url=mosquitto.url, researchers=researchers)
-            (folder / "table.csv").write_text(TABLE)
-            added = fedmon(
-                "node", "dataset", "add", str(folder / "table.csv"), "--name", "cells", "--tags", f"cells,{node_id}",
-                "--dir", str(folder),
-            )  # fmt: skip
-            assert added.returncode == 0, added.stderr
+            folder = write_node_with_cells(
+                tmp_path / node_id, node_id=node_id, url=mosquitto.url, researchers=researchers
+            )
             running[node_id] = stack.enter_context(NodeProcess(folder))
         yield running
 

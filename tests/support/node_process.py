@@ -55,6 +55,20 @@ def write_node_folder(
     return folder
 
 
+CELLS = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"
+"""A table of three rows and two columns."""
+
+
+def write_node_with_cells(folder: Path, *, node_id: str, url: str, researchers: Sequence[str] = ("*",)) -> Path:
+    """Write a node folder whose node offers one dataset, "cells", tagged with that word and with the node's id."""
+    write_node_folder(folder, node_id=node_id, url=url, researchers=researchers)
+    (folder / "table.csv").write_text(CELLS)
+    words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", str(folder))
+    added = fedmon("node", "dataset", "add", str(folder / "table.csv"), *words)
+    assert added.returncode == 0, added.stderr
+    return folder
+
+
 class NodeProcess:
     """`fedmon node start` as a child; its output goes to ``node.out`` in the folder. A context manager."""
 
