@@ -1,0 +1,1 @@
+"""One batch job, measured from inside: `fedmon job`."""

@@ -1,0 +1,108 @@
+"""Where everything of one job lies: a folder that all its hosts share, with perfmon's names where perfmon has one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Self
+
+from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+MAX_NAME = 64
+_DIGEST = 8
+_UNSAFE = re.compile(r"[^A-Za-z0-9._@+,=\[\]-]")
+_RECORDING = ".fmr"
+
+
+class JobFolder:
+    """The paths of one job in the folder that its hosts share; whatever ids and host names hold, none leads out of it.
+
+    ``key`` is the job's, of ``job_id`` as its scheduler writes it. ``path`` is the folder named ``prefix`` in
+    ``save_dir``, or ``job-metrics-KEY``; several jobs may use it. ``host`` is the name under which a host takes part.
+    Raises InvalidInputError for a prefix that is no plain name.
+    """
+
+    def __init__(self, save_dir: Path, prefix: str | None, key: str, *, job_id: str | None = None) -> None:
+        self.save_dir = save_dir.expanduser().absolute()
+        self.key = file_name(key)
+        self.path = self.save_dir / (f"job-metrics-{self.key}" if prefix is None else _checked_prefix(prefix))
+        self.ipc = self.save_dir / f".ipc-{file_name(job_id if job_id is not None else key)}"
+        self.hosts = self.path / "hosts" / self.key
+        self.recordings = self.path / "recordings"
+        self.logs = self.path / "logs"
+        self.configs = self.path / "configs"
+        self.metrics = self.path / "metrics"
+        self.plots = self.path / "plots"
+        self.merged = self.path / f"{self.key}{_RECORDING}"
+        self.report_pdf = self.path / f"job-report-{self.key}.pdf"
+        self.report_html = self.path / f"job-report-{self.key}.html"
+
+    @classmethod
+    def found(cls, path: Path) -> list[Self]:
+        """Return every job of which something lies in a folder, by key. Raises NotFoundError where there is none."""
+        path = path.expanduser().absolute()
+        try:
+            keys = sorted(each.name for each in (path / "hosts").iterdir() if each.is_dir())
+        except OSError:
+            keys = []
+        if not keys:
+            raise NotFoundError(
+                f"no job in {path}: name the folder that 'fedmon job' made, such as job-metrics-4711, or its --prefix"
+            )
+        return [cls(path.parent, path.name, key) for key in keys]
+
+    def recording(self, host: str) -> Path:
+        """Return where one host records; nobody else writes there."""
+        return self.recordings / f"{self.key}_{file_name(host)}{_RECORDING}"
+
+    def log(self, host: str) -> Path:
+        """Return where one host logs; nobody else writes there."""
+        return self.logs / f"{self.key}_{file_name(host)}.log"
+
+    def run_config(self, host: str) -> Path:
+        """Return where one host writes down what it was asked for."""
+        return self.configs / f"{file_name(host)}_run_config.yml"
+
+    def make(self) -> None:
+        """Make the folders that a host needs while it measures, for their owner only. Raises StorageError."""
+        try:
+            self.save_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {self.save_dir}: {error.strerror}") from error
+        for each in (self.path, self.hosts.parent, self.hosts, self.recordings, self.logs):
+            self.make_folder(each)
+
+    @staticmethod
+    def make_folder(path: Path) -> None:
+        """Make one folder for its owner only, unless it is there. Raises StorageError."""
+        try:
+            path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
+
+
+def file_name(text: str) -> str:
+    """Return a text as the name of one file: as it is where that is safe, else made safe and told apart by a digest."""
+    safe = _UNSAFE.sub("-", text)
+    if safe[:1] in ("", ".", "-"):
+        safe = f"_{safe[1:]}"
+    if safe == text and len(text) <= MAX_NAME:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
+    return f"{safe[: MAX_NAME - _DIGEST - 1]}-{digest}"
+
+
+def _checked_prefix(prefix: str) -> str:
+    is_plain = prefix.isprintable() and "/" not in prefix and prefix.strip() not in ("", ".", "..")
+    try:
+        is_plain = is_plain and len(prefix.encode()) <= 255
+    except UnicodeEncodeError:
+        is_plain = False
+    if not is_plain:
+        raise InvalidInputError(
+            f"prefix {prefix[:80]!r} is not usable: it names one folder in that of --save_dir, without '/' and '..'"
+        )
+    return prefix
