@@ -1,0 +1,209 @@
+"""What a recording looks like over time, in a few hundred steps: the numbers behind plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmon.common.metrics.display import is_counter
+from fedmon.report.block import Block, Floats
+from fedmon.report.rates import Rates
+
+COUNT = 800
+"""Steps in time: about as many as a plot has pixels."""
+MOST_SERIES = 6000
+"""Series that are kept at most, at 36 bytes a step."""
+_GAP = 1.75
+_NEIGHBOURS = 9
+
+
+class SeriesKey(NamedTuple):
+    """One series of one stream of one node."""
+
+    node_id: str
+    stream: str
+    series: str
+
+
+class Binned(NamedTuple):
+    """One series over time: what its values were in each step that has any; a counter as its growth per second.
+
+    ``steps`` numbers the steps, ``t`` is the mean Unix time of a step's values, ``counts`` how many there are. All
+    arrays are of the same length and have no NaN.
+    """
+
+    steps: NDArray[np.int64]
+    t: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    counts: NDArray[np.int64]
+
+    @property
+    def is_dense(self) -> bool:
+        """Tell whether most steps have several values, so that a line through their means hides something."""
+        return len(self.counts) > 0 and float(np.mean(self.counts)) >= 2
+
+    @property
+    def total_mean(self) -> float:
+        """The mean of all values, not of the steps."""
+        return float(np.average(self.mean, weights=self.counts))
+
+    def gaps(self) -> NDArray[np.bool_]:
+        """Tell for each two neighbouring steps whether values are missing between them.
+
+        Missing is what is clearly further apart than the values around it are, as a node may change its interval.
+        """
+        apart = np.diff(self.steps).astype(np.float64) if self.is_dense else np.diff(self.t)
+        if len(apart) < 2 or np.max(apart) <= _GAP * np.min(apart):
+            return np.zeros(len(apart), dtype=np.bool_)
+        around = np.pad(apart, _NEIGHBOURS // 2, mode="reflect" if len(apart) > _NEIGHBOURS // 2 else "edge")
+        usual = np.median(np.lib.stride_tricks.sliding_window_view(around, _NEIGHBOURS), axis=1)
+        return np.asarray(apart > _GAP * usual)
+
+
+class _Stream:
+    """The sums of all series of one stream; a row a series, a column a step."""
+
+    def __init__(self, count: int) -> None:
+        self.rows: dict[str, int] = {}
+        self.total = np.zeros((0, count))
+        self.offset = np.zeros((0, count))
+        self.low = np.zeros((0, count))
+        self.high = np.zeros((0, count))
+        self.count = np.zeros((0, count), dtype=np.uint32)
+
+    def rows_of(self, names: list[str]) -> NDArray[np.int64]:
+        """Return the row of each series; makes room for new ones."""
+        found = [self.rows.setdefault(name, len(self.rows)) for name in names]
+        more = len(self.rows) - len(self.total)
+        if more > 0:
+            count = self.total.shape[1]
+            self.total = np.concatenate([self.total, np.zeros((more, count))])
+            self.offset = np.concatenate([self.offset, np.zeros((more, count))])
+            self.low = np.concatenate([self.low, np.full((more, count), np.inf)])
+            self.high = np.concatenate([self.high, np.full((more, count), -np.inf)])
+            self.count = np.concatenate([self.count, np.zeros((more, count), dtype=np.uint32)])
+        return np.array(found, dtype=np.int64)
+
+
+class Bins:
+    """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
+
+    ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
+    says which series are kept. Values that are not finite count as missing. Series beyond ``most_series`` are left
+    out and counted in ``left_out``.
+    """
+
+    def __init__(
+        self,
+        span: tuple[float, float] | None,
+        *,
+        count: int = COUNT,
+        wanted: Callable[[str], bool] | None = None,
+        most_series: int = MOST_SERIES,
+    ) -> None:
+        self.start, self.end = span or (0.0, 0.0)
+        self.count = count
+        self.width_s = max(self.end - self.start, 1e-3) / count
+        self.left_out: set[SeriesKey] = set()
+        self._wanted, self._most_series, self._kept = wanted, most_series, 0
+        self._is_wanted: dict[str, bool] = {}
+        self._rates = Rates()
+        self._streams: dict[tuple[str, str], _Stream] = {}
+
+    def add(self, block: Block) -> None:
+        """Take samples in; blocks of a stream come in order."""
+        names = [name for name in block.columns if self._wants(name)]
+        stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
+        names = [name for name in names if name in stream.rows or self._has_room(block, name)]
+        if not names or not len(block.t):
+            return
+        values = np.empty((len(names), len(block.t)))
+        for row, name in enumerate(names):
+            values[row] = self._rates.of(block, name).per_second if is_counter(name) else block.columns[name]
+        offset = block.t - self.start
+        steps = np.floor(offset / self.width_s).astype(np.int64)
+        steps[block.t == self.end] = self.count - 1
+        if not (is_sorted := bool(np.all(steps[1:] >= steps[:-1]))) or steps[0] < 0 or steps[-1] >= self.count:
+            chosen = np.flatnonzero((steps >= 0) & (steps < self.count))
+            if not is_sorted:
+                chosen = chosen[np.argsort(steps[chosen], kind="stable")]
+            if not len(chosen):
+                return
+            steps, offset, values = steps[chosen], offset[chosen], values[:, chosen]
+        begins = np.flatnonzero(np.diff(steps, prepend=-1))
+        _add(stream, stream.rows_of(names)[:, None], steps[begins][None, :], begins, offset, values)
+
+    def keys(self) -> list[SeriesKey]:
+        """Name every series that has a value, by node and stream, in the order in which they came."""
+        return [
+            SeriesKey(node_id, name, series)
+            for (node_id, name), stream in sorted(self._streams.items(), key=lambda item: item[0])
+            for series, row in stream.rows.items()
+            if stream.count[row].any()
+        ]
+
+    def of(self, key: SeriesKey) -> Binned:
+        """Return one series over time; empty where there is none."""
+        stream = self._streams.get((key.node_id, key.stream))
+        row = stream.rows.get(key.series) if stream is not None else None
+        if stream is None or row is None:
+            none = np.zeros(0)
+            return Binned(none.astype(np.int64), none, none, none, none, none.astype(np.int64))
+        index = np.flatnonzero(stream.count[row])
+        count = stream.count[row, index].astype(np.int64)
+        with np.errstate(over="ignore"):
+            return Binned(
+                index,
+                self.start + stream.offset[row, index] / count,
+                stream.total[row, index] / count,
+                stream.low[row, index],
+                stream.high[row, index],
+                count,
+            )
+
+    def _wants(self, name: str) -> bool:
+        if self._wanted is None:
+            return True
+        wants = self._is_wanted.get(name)
+        if wants is None:
+            wants = self._is_wanted[name] = self._wanted(name)
+        return wants
+
+    def _has_room(self, block: Block, name: str) -> bool:
+        if self._kept >= self._most_series:
+            self.left_out.add(SeriesKey(block.node_id, block.stream, name))
+            return False
+        self._kept += 1
+        return True
+
+
+def _add(
+    stream: _Stream,
+    rows: NDArray[np.int64],
+    steps: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    offset: Floats,
+    values: Floats,
+) -> None:
+    """Add values, a row a series, in steps that begin at ``begins``, to what a stream has."""
+    lengths = np.diff(begins, append=len(offset))
+    is_known = np.isfinite(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if is_known.all():
+            stream.count[rows, steps] += lengths.astype(np.uint32)
+            stream.offset[rows, steps] += np.add.reduceat(offset, begins)
+            stream.total[rows, steps] += np.add.reduceat(values, begins, axis=1)
+            low, high = (part.reduceat(values, begins, axis=1) for part in (np.minimum, np.maximum))
+        else:
+            stream.count[rows, steps] += np.add.reduceat(is_known, begins, axis=1, dtype=np.uint32)
+            stream.offset[rows, steps] += np.add.reduceat(np.where(is_known, offset, 0.0), begins, axis=1)
+            stream.total[rows, steps] += np.add.reduceat(np.where(is_known, values, 0.0), begins, axis=1)
+            low = np.minimum.reduceat(np.where(is_known, values, np.inf), begins, axis=1)
+            high = np.maximum.reduceat(np.where(is_known, values, -np.inf), begins, axis=1)
+    stream.low[rows, steps] = np.minimum(stream.low[rows, steps], low)
+    stream.high[rows, steps] = np.maximum(stream.high[rows, steps], high)

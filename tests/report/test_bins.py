@@ -1,0 +1,120 @@
+"""Recordings in steps of time: nothing is invented, nothing that was there is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmon.report.bins import Bins, SeriesKey
+from fedmon.report.block import Block
+
+GAUGE = SeriesKey("n1", "host", "host_load1")
+COUNTER = SeriesKey("n1", "host", 'host_disk_read_bytes_total{device="sda"}')
+
+
+def block(t: list[float], columns: dict[str, list[float]], *, seq: int = 0, boot: int = 1) -> Block:
+    moments = np.array(t, dtype=np.float64)
+    return Block(
+        "n1", boot, "host", seq, moments, moments.copy(), {name: np.array(c, float) for name, c in columns.items()}
+    )
+
+
+def test_few_samples_come_out_as_they_went_in() -> None:
+    bins = Bins((100.0, 103.0))
+
+    bins.add(block([100.0, 101.0], {"host_load1": [1, 2]}))
+    bins.add(block([102.0, 103.0], {"host_load1": [np.nan, 4]}, seq=2))
+
+    found = bins.of(GAUGE)
+    assert (found.t.tolist(), found.mean.tolist(), found.counts.tolist()) == ([100, 101, 103], [1, 2, 4], [1, 1, 1])
+    assert not found.is_dense
+
+
+def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
+    rng = np.random.default_rng(1)
+    t = np.arange(0.0, 10_000.0)
+    values = rng.normal(size=len(t))
+    values[rng.random(len(t)) < 0.2] = np.nan
+    bins = Bins((0.0, float(t[-1])), count=50)
+
+    for first in range(0, len(t), 333):
+        part = slice(first, first + 333)
+        bins.add(block(t[part].tolist(), {"host_load1": values[part].tolist()}, seq=first))
+
+    found = bins.of(GAUGE)
+    assert len(found.t) == 50
+    assert found.is_dense
+    assert found.counts.sum() == np.isfinite(values).sum()
+    assert found.low.min() == np.nanmin(values)
+    assert found.high.max() == np.nanmax(values)
+    assert found.total_mean == pytest.approx(np.nanmean(values))
+    first_step = values[t < bins.width_s]
+    assert found.mean[0] == pytest.approx(np.nanmean(first_step))
+
+
+def test_a_counter_is_its_growth_and_a_restart_is_not_a_fall() -> None:
+    bins = Bins((0.0, 50.0))
+
+    bins.add(block([0, 10, 20, 30], {COUNTER.series: [1000, 2000, 2000, 100]}))
+    bins.add(block([40, 50], {COUNTER.series: [300, 500]}, seq=4))
+
+    found = bins.of(COUNTER)
+    assert (found.t.tolist(), found.mean.tolist()) == ([10, 20, 40, 50], [100, 0, 20, 20])
+
+
+def test_a_clock_that_is_set_back_disturbs_no_step() -> None:
+    bins = Bins((0.0, 9.0), count=10)
+
+    bins.add(block([5, 6, 2, 3], {"host_load1": [1, 2, 3, 4]}))
+
+    found = bins.of(GAUGE)
+    assert (found.t.tolist(), found.mean.tolist()) == ([2, 3, 5, 6], [3, 4, 1, 2])
+
+
+def test_what_is_outside_the_span_is_left_out() -> None:
+    bins = Bins((10.0, 20.0))
+
+    bins.add(block([9, 10, 20, 21], {"host_load1": [1, 2, 3, 4]}))
+    bins.add(block([30], {"host_load1": [5]}, seq=4))
+
+    assert bins.of(GAUGE).mean.tolist() == [2, 3]
+
+
+def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_none() -> None:
+    few, many, slower = Bins((0.0, 20.0)), Bins((0.0, 9999.0), count=100), Bins((0.0, 200.0))
+    few.add(block([0, 1, 2, 3, 10, 11, 12], {"host_load1": [1] * 7}))
+    t = [float(n) for n in range(10_000) if not 4000 <= n < 5000]
+    many.add(block(t, {"host_load1": [1.0] * len(t)}))
+    t = [*map(float, range(20)), *map(float, range(20, 200, 10))]
+    slower.add(block(t, {"host_load1": [1.0] * len(t)}))
+
+    assert np.flatnonzero(few.of(GAUGE).gaps()).tolist() == [3]
+    assert np.flatnonzero(many.of(GAUGE).gaps()).tolist() == [39]
+    assert not slower.of(GAUGE).gaps().any()
+
+
+def test_a_value_that_is_no_number_is_missing_and_a_huge_one_is_kept() -> None:
+    bins = Bins((0.0, 3.0))
+
+    bins.add(block([0, 1, 2, 3], {"host_load1": [np.inf, -np.inf, 1e300, 2]}))
+
+    assert bins.of(GAUGE).mean.tolist() == [1e300, 2]
+
+
+def test_nothing_at_all_is_nothing_at_all() -> None:
+    bins = Bins(None)
+    bins.add(block([0.0], {"host_load1": [np.nan]}))
+
+    assert bins.keys() == []
+    assert len(bins.of(GAUGE).t) == 0
+    assert len(bins.of(COUNTER).t) == 0
+
+
+def test_memory_is_bounded_by_a_number_of_series_and_by_what_is_wanted() -> None:
+    bins = Bins((0.0, 1.0), most_series=2, wanted=lambda series: series != "host_load5")
+
+    bins.add(block([0.0], {"host_load5": [1], "host_load1": [1], "host_threads": [2], "host_load15": [3]}))
+    bins.add(block([1.0], {"host_load1": [1], "host_load15": [3]}, seq=1))
+
+    assert [key.series for key in bins.keys()] == ["host_load1", "host_threads"]  # noqa: SIM118 - not a mapping
+    assert {key.series for key in bins.left_out} == {"host_load15"}
