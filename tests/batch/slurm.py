@@ -1,0 +1,218 @@
+"""A real SLURM of the tests alone: controller, node daemons and munge in one folder, on free ports of loopback.
+
+Two variants: "linuxproc" follows the processes of a job by their parents and needs no cgroup; "cgroup" puts each job
+into cgroups of version 1. In both the nodes `node1` and `node2` are two daemons on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.batch.daemons import end, kill_all, launch, remove_cgroups, with_environment
+from tests.batch.munge import Munge
+from tests.support.ports import free_port
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+NODES = ("node1", "node2")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "munged")
+CGROUPS = Path("/sys/fs/cgroup")
+CONTROLLERS = ("freezer", "memory", "cpuset", "cpuacct", "cpu", "devices")
+END_STATES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
+
+CONFIGURATION = """\
+ClusterName=fedmontest
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={munge}
+CredType=cred/munge
+SlurmctldPort={controller_port}
+SrunPortRange=60001-63000
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+KillWait=3
+MinJobAge=600
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+JobAcctGatherType=jobacct_gather/{gather}
+JobAcctGatherFrequency=5
+ProctrackType=proctrack/{tracking}
+TaskPlugin=task/{task}
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+PlugStackConfig={folder}/plugstack.conf
+{nodes}
+PartitionName=debug Nodes=ALL Default=YES State=UP MaxTime=INFINITE
+"""
+# NoCtldInAddrAny and NoInAddrAny bind the daemons to the address of their node, which is that of loopback.
+
+CGROUP_CONFIGURATION = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+CgroupAutomount=no
+ConstrainRAMSpace=yes
+"""
+
+
+class Slurm:
+    """SLURM with two nodes; ``folder`` can be read by every user, so that jobs of other users run."""
+
+    def __init__(self, variant: str, *, plugins: Sequence[str] = ()) -> None:
+        self.variant = variant
+        self._plugins = plugins
+        self.folder = Path(tempfile.mkdtemp(prefix="fedmon-slurm-"))
+        self.folder.chmod(0o755)
+        self.work = self.folder / "work"
+        self.work.mkdir()
+        self.work.chmod(0o1777)
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._munge: Munge | None = None
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Return the environment in which SLURM's commands speak to this SLURM."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        return kept | {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def start(self) -> None:
+        """Start everything and return when both nodes take jobs."""
+        self._munge = Munge(self.folder / "munge")
+        self._munge.wait()
+        self._configure(self._munge.socket)
+        (self.folder / "state").mkdir()
+        self._launch("slurmctld", ["slurmctld", "-D"])
+        for node in NODES:
+            self._launch(f"slurmd.{node}", ["slurmd", "-D", "-N", node])
+        wait_until(self._idle, timeout_s=30, what=f"SLURM in {self.folder}")
+
+    def stop(self) -> None:
+        """End all jobs and daemons and remove what they left: processes, cgroups and the folder."""
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            last_first.callback(
+                remove_cgroups, [CGROUPS / name / f"slurm_{node}" for name in CONTROLLERS for node in NODES]
+            )
+            if self._munge is not None:
+                last_first.callback(self._munge.stop)
+            # Steps and jobs inherit SLURM_CONF, whose folder is ours alone.
+            ours = f"SLURM_CONF={self.folder / 'slurm.conf'}"
+            last_first.callback(kill_all, lambda: with_environment(ours), "SLURM's jobs")
+            for daemon in self._daemons:
+                last_first.callback(end, daemon)
+            if self._daemons and self._daemons[0].poll() is None:
+                self.run("scancel", "--user=root")
+
+    def stop_controller(self) -> None:
+        """End the controller; the nodes and their jobs go on."""
+        end(self._daemons[0])
+
+    def run(
+        self, *argv: str, timeout_s: float = 20.0, environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one command of SLURM to its end."""
+        return subprocess.run(
+            argv,
+            env=self.environ | dict(environ or {}),
+            cwd=self.work,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    def submit(self, script: str, *options: str, environ: Mapping[str, str] | None = None) -> str:
+        """Submit a batch script and return the id of its job; its output goes to ``work/ID.out``."""
+        file = self.work / "script.sh"
+        file.write_text(script)
+        given = ("--parsable", "--output=%A_%a.out" if "--array" in " ".join(options) else "--output=%j.out")
+        submitted = self.run("sbatch", *given, *options, str(file), environ=environ)
+        assert submitted.returncode == 0, submitted.stderr
+        return submitted.stdout.strip()
+
+    def state(self, job_id: str) -> str:
+        """Return the state of a job as squeue tells it; empty where it is unknown."""
+        told = self.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T")
+        return told.stdout.split("\n")[0].strip()
+
+    def wait_running(self, job_id: str) -> None:
+        """Wait until the processes of a job are known to SLURM."""
+        wait_until(lambda: self.pids(job_id), timeout_s=20, what=f"the processes of job {job_id}")
+
+    def wait_ended(self, job_id: str, timeout_s: float = 30.0) -> str:
+        """Wait until a job has ended and return its state."""
+        return wait_until(
+            lambda: state if (state := self.state(job_id)) in END_STATES else "",
+            timeout_s=timeout_s,
+            what=f"the end of job {job_id}",
+        )
+
+    def pids(self, job_id: str) -> list[int]:
+        """Return the processes which SLURM itself counts to a job, of both nodes."""
+        pids = []
+        for node in NODES:
+            lines = self.run("scontrol", "listpids", job_id, node).stdout.splitlines()[1:]
+            pids += [int(line.split()[0]) for line in lines if line.split()[0].isdigit()]
+        return pids
+
+    def logs(self) -> str:
+        """Return the ends of all logs, for the message of a failed test."""
+        return "\n".join(f"{file.name}: {file.read_text()[-2000:]}" for file in sorted(self.folder.glob("*.log")))
+
+    def _configure(self, munge: Path) -> None:
+        cgroup = self.variant == "cgroup"
+        host = socket.gethostname().split(".")[0]
+        nodes = "\n".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2 RealMemory=2000"
+            for node in NODES
+        )
+        text = CONFIGURATION.format(
+            folder=self.folder,
+            munge=munge,
+            controller_port=free_port(),
+            gather="cgroup" if cgroup else "linux",
+            tracking="cgroup" if cgroup else "linuxproc",
+            task="cgroup" if cgroup else "none",
+            nodes=nodes,
+        )
+        (self.folder / "slurm.conf").write_text(text)
+        (self.folder / "plugstack.conf").write_text("".join(f"required {plugin}\n" for plugin in self._plugins))
+        if cgroup:
+            (self.folder / "cgroup.conf").write_text(CGROUP_CONFIGURATION)
+
+    def _launch(self, name: str, argv: Sequence[str]) -> None:
+        with (self.folder / f"{name}.out").open("wb") as output:
+            self._daemons.append(launch(argv, env=self.environ, output=output))
+
+    def _idle(self) -> bool:
+        for daemon in self._daemons:
+            assert daemon.poll() is None, self.logs()
+        states = self.run("sinfo", "--noheader", "--Node", "--format=%T").stdout.split()
+        return states == ["idle"] * len(NODES)
+
+
+def require_slurm(variant: str) -> None:
+    """Skip aloud, or fail where everything must run, when SLURM cannot be started here."""
+    require(os.geteuid() == 0, "SLURM's daemons are started as root")
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    require(not missing, f"SLURM is missing here ({', '.join(missing)}): apt-get install slurm-wlm munge")
+    if variant == "cgroup":
+        writable = all(os.access(CGROUPS / name, os.W_OK) for name in ("freezer", "memory", "cpuset", "cpuacct"))
+        require(writable, "cgroups of version 1 (freezer, memory, cpuset, cpuacct) are not mounted here")
