@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-import numpy as np
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.store.recording_notes import LostRange, Mark
-from fedmon.common.store.seq_ranges import SeqRanges
+from fedmon.common.store.recording_rows import RecordingRows
+from fedmon.common.store.recording_streams import Key
 from fedmon.report.block import Block
+from fedmon.report.stream_blocks import Damage, Limits, read_blocks
 
 JOB = "job-"
 """A stream of a job is named after it."""
@@ -48,10 +49,18 @@ class Source:
         if not self.paths:
             raise InvalidInputError("name at least one recording")
         self._recordings: list[Recording] = []
+        self._rows: list[RecordingRows] = []
+        self._holders: dict[Key, set[int]] = {}
+        self._damage = Damage()
         try:
             for path in self.paths:
                 self._recordings.append(Recording(path, read_only=True))
-            self.streams = [stream for recording in self._recordings for stream in recording.extents()]
+                self._rows.append(RecordingRows(self._recordings[-1].path))
+            self.streams: list[RecordedStream] = []
+            for number, recording in enumerate(self._recordings):
+                for stream in recording.extents():
+                    self.streams.append(stream)
+                    self._holders.setdefault((stream.node_id, stream.stream, stream.boot), set()).add(number)
             self.hosts = self._hosts()
         except BaseException:
             self.close()
@@ -67,6 +76,8 @@ class Source:
         """Close the files; safe to call twice."""
         for recording in self._recordings:
             recording.close()
+        for rows in self._rows:
+            rows.close()
 
     @property
     def job_ids(self) -> list[str]:
@@ -97,8 +108,12 @@ class Source:
         for key in sorted({(one.node_id, one.stream, one.boot) for one in self.streams}):
             if node_id not in (None, key[0]) or stream not in (None, key[1]):
                 continue
-            parts = [self._read(recording, key, series, since_t, until_t) for recording in self._with(key)]
-            yield from parts[0] if len(parts) == 1 else _once(parts)
+            limits = Limits(
+                since_t=-math.inf if since_t is None else since_t,
+                until_t=math.inf if until_t is None else until_t,
+                series=series,
+            )
+            yield from read_blocks(self.rows_with(key), key, limits, self._damage)
 
     def marks(self) -> list[Mark]:
         """Return what happened, by time."""
@@ -109,24 +124,19 @@ class Source:
         """Return what of a stream will never be there, and why."""
         key = (stream.node_id, stream.stream, stream.boot)
         return [
-            lost for recording in self._with(key) for lost in recording.lost(stream.node_id, stream.boot, stream.stream)
+            lost
+            for number in sorted(self._holders.get(key, ()))
+            for lost in self._recordings[number].lost(stream.node_id, stream.boot, stream.stream)
         ]
 
-    def _with(self, key: tuple[str, str, int]) -> Sequence[Recording]:
-        node_id, stream, boot = key
-        return [recording for recording in self._recordings if recording.extent(node_id, boot, stream) is not None]
+    def rows_with(self, key: Key) -> list[RecordingRows]:
+        """Return the recordings that hold something of a stream, row by row."""
+        return [self._rows[number] for number in sorted(self._holders.get(key, ()))]
 
-    @staticmethod
-    def _read(
-        recording: Recording,
-        key: tuple[str, str, int],
-        series: Callable[[str], bool] | None,
-        since_t: float | None,
-        until_t: float | None,
-    ) -> Iterator[Block]:
-        node_id, stream, boot = key
-        for batch in recording.read(node_id, boot, stream, since_t=since_t, until_t=until_t, series=series):
-            yield _block(batch)
+    @property
+    def damaged(self) -> int:
+        """How many samples were left out so far because they are damaged."""
+        return self._damage.samples
 
     def _hosts(self) -> list[Host]:
         boots: dict[str, set[int]] = {}
@@ -160,20 +170,3 @@ class Source:
 
 
 _KNOWN = ("hardware", "capabilities", "labels", "jobs", "tool")
-
-
-def _block(batch: Batch) -> Block:
-    columns = {name: np.array(values, dtype=np.float64) for name, values in batch.columns.items()}
-    return Block(batch.node_id, batch.boot, batch.stream, batch.seq, np.array(batch.t), np.array(batch.mono), columns)
-
-
-def _once(parts: Sequence[Iterator[Block]]) -> Iterator[Block]:
-    """Return the samples of one stream that several recordings hold, each once, in order."""
-    seen = SeqRanges()
-    found: list[Block] = []
-    for part in parts:
-        for block in part:
-            for first, last in seen.absent(block.seq, block.last_seq):
-                found.append(block.part(first, last))
-            seen.add(block.seq, block.last_seq)
-    yield from sorted(found, key=lambda block: block.seq)

@@ -109,7 +109,7 @@ def written_column(body: bytes, name: str, *, by_steps: bool) -> tuple[list[Any]
     These are the steps of 10 s when ``by_steps`` and when the body has them, else ``t`` as it is written; a list of two
     or of three. Raises zlib.error, msgspec.DecodeError, ValueError or TypeError when the body is damaged.
     """
-    names, entries, _, steps, start = _directory(body)
+    names, entries, _, steps, start = directory(body)
     if name not in names:
         return None, None
 
@@ -117,7 +117,7 @@ def written_column(body: bytes, name: str, *, by_steps: bool) -> tuple[list[Any]
         found = entries[place]
         if isinstance(found, int):
             begin = start + sum(size for size in entries[:place] if isinstance(size, int))
-            found = msgspec.json.decode(_inflated(body[begin : begin + found]))
+            found = msgspec.json.decode(inflated(body[begin : begin + found]))
         return list(found)
 
     return entry(names.index(name) + 2), steps if steps is not None and by_steps else entry(0)
@@ -138,13 +138,13 @@ def _steps(t: list[Any]) -> list[Any] | None:
 def _opened(
     body: bytes, length: int, wanted: Chooser | None
 ) -> tuple[list[float], list[float], dict[str, Column], Reasons]:
-    names, entries, reasons, _, start = _directory(body)
+    names, entries, reasons, _, start = directory(body)
     clocks: list[Any] = []
     columns: dict[str, Column] = {}
     for number, entry in enumerate(entries):
         size = entry if isinstance(entry, int) else 0
         if number < 2 or wanted is None or wanted(names[number - 2]):
-            column = msgspec.json.decode(_inflated(body[start : start + size])) if size else entry
+            column = msgspec.json.decode(inflated(body[start : start + size])) if size else entry
             values = restored(column, length)
             if number < 2:
                 clocks.append(values)
@@ -157,12 +157,15 @@ def _opened(
     return t, mono, columns, reasons
 
 
-def _directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, list[Any] | None, int]:
-    """Return names, columns or their sizes, reasons and steps, and where the first part begins."""
+def directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, list[Any] | None, int]:
+    """Return names, columns or their sizes, reasons and steps, and where the first part begins.
+
+    Of the two and more columns the first are ``t`` and ``mono``. Raises what `written_column` raises.
+    """
     middle = 4 + int.from_bytes(body[:4], "big")
     start = middle + 4 + int.from_bytes(body[middle : middle + 4], "big")
     names = _names(body[4:middle])
-    entries, reasons, steps = msgspec.json.decode(_inflated(body[middle + 4 : start]))
+    entries, reasons, steps = msgspec.json.decode(inflated(body[middle + 4 : start]))
     if len(entries) != len(names) + 2:
         raise ValueError(f"it has {len(names)} names for {len(entries)} columns")
     return names, entries, reasons, steps, start
@@ -171,14 +174,24 @@ def _directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, list[A
 @functools.lru_cache(maxsize=256)
 def _names(part: bytes) -> tuple[str, ...]:
     """Return the names of columns; they are the same from row to row."""
-    return tuple(msgspec.json.decode(_inflated(part), type=list[str]))
+    return tuple(msgspec.json.decode(inflated(part), type=list[str]))
 
 
 def _compressed(content: object) -> bytes:
     return zlib.compress(msgspec.json.encode(content), _LEVEL)
 
 
-def _inflated(part: bytes) -> bytes:
+def series_names(head: bytes) -> tuple[str, ...] | None:
+    """Return the names of a body's columns from its first bytes; None when these are too few.
+
+    Raises what `written_column` raises.
+    """
+    end = 4 + int.from_bytes(head[:4], "big")
+    return _names(head[4:end]) if 4 <= end <= len(head) else None
+
+
+def inflated(part: bytes) -> bytes:
+    """Return a part of a body as JSON. Raises zlib.error or ValueError when it is damaged."""
     inflater = zlib.decompressobj()
     content = inflater.decompress(part, _MAX_BYTES)
     if not inflater.eof:

@@ -46,7 +46,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_rows(file: RecordingFile, selection: Selection) -> Iterator[Batch]:
     """Return the selected samples, by node, stream, boot and number. Raises StorageError."""
-    wanted = _chooser(selection.metrics, selection.series)
+    wanted = chooser(selection.metrics, selection.series)
     for source, node_id, stream, boot in sources(file, selection):
         position = selection.first_seq
         for first, last, body in raw_rows(file, source, selection):
@@ -97,7 +97,8 @@ def _timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterat
         at += length
 
 
-def _chooser(metrics: Sequence[str] | None, series: Chooser | None) -> Chooser | None:
+def chooser(metrics: Sequence[str] | None, series: Chooser | None = None) -> Chooser | None:
+    """Return what says yes to the series of metrics, by name or glob, that ``series`` says yes to; None for all."""
     if metrics is None:
         return series
     known: dict[str, bool] = {}

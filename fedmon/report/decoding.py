@@ -1,0 +1,197 @@
+"""Bodies of a recording's rows become arrays, without an object for each value.
+
+What is decoded is equal, value by value, to what `Recording.read` gives as numbers: whole numbers are scaled as
+floating point only where that is exact or rounded correctly, else as Python does it.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmon.common.store.recording_body import directory, inflated
+from fedmon.common.store.recording_columns import VERBATIM, checked, restored
+from fedmon.common.store.recording_rows import Row
+from fedmon.report.block import Floats
+
+logger = logging.getLogger(__name__)
+
+_EXACT = 2**53
+"""Up to it every whole number has a floating point number."""
+_WHOLE = 2**62
+
+Chooser = Callable[[str], bool]
+
+
+class Decoded(NamedTuple):
+    """Samples from ``first_seq`` on: a row of ``values`` for each of ``names``; NaN is a value that is not there."""
+
+    first_seq: int
+    names: tuple[str, ...]
+    t: Floats
+    mono: Floats
+    values: Floats
+
+
+class Decoder:
+    """Decodes rows that follow each other, those of one shape at once; ``damaged`` counts samples left out.
+
+    ``wanted`` says which series are decoded; None is all. A row is left out, and said in the log, when something of
+    what is wanted of it cannot be decoded.
+    """
+
+    def __init__(self, wanted: Chooser | None = None, *, what: str = "a stream") -> None:
+        self.damaged = 0
+        self._wanted, self._what = wanted, what
+        self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
+        self._shape: _Shape | None = None
+
+    def add(self, row: Row) -> Decoded | None:
+        """Take a row; returns what was taken before when this one does not go with it."""
+        length = row.last_seq - row.first_seq + 1
+        shape = self._shape
+        ready: Decoded | None = None
+        try:
+            names, entries, _, _, start = directory(row.body)
+            chosen, places = self._chosen(names)
+            if shape is None or not shape.goes_on(row.first_seq, length, chosen):
+                ready = self.take()
+                shape = _Shape(row.first_seq, length, chosen)
+            shape.add(row.body, entries, start, places)
+        except (zlib.error, msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+            logger.warning(
+                "left out: samples %d to %d of %s are damaged: %s", row.first_seq, row.last_seq, self._what, error
+            )
+            self.damaged += length
+            return ready
+        self._shape = shape
+        return ready
+
+    def take(self) -> Decoded | None:
+        """Return what was taken and not returned yet; None when that is nothing."""
+        shape, self._shape = self._shape, None
+        return shape.decoded() if shape is not None else None
+
+    @property
+    def samples(self) -> int:
+        """How many samples were taken and not returned yet."""
+        return 0 if self._shape is None else self._shape.rows * self._shape.length
+
+    @property
+    def values(self) -> int:
+        """How many values were taken and not returned yet."""
+        return 0 if self._shape is None else self.samples * (2 + len(self._shape.names))
+
+    def _chosen(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
+        """Return the wanted names, and for each column of the row the place of what is decoded, -1 for nothing."""
+        found = self._places.get(names)
+        if found is None:
+            chosen = tuple(name for name in names if self._wanted is None or self._wanted(name))
+            numbers = {name: number for number, name in enumerate(chosen, start=2)}
+            found = self._places[names] = (chosen, [0, 1, *(numbers.get(name, -1) for name in names)])
+        return found
+
+
+class _Shape:
+    """Rows of one length with the same series: numbers of all of them, and where each column of numbers belongs."""
+
+    def __init__(self, first_seq: int, length: int, names: tuple[str, ...]) -> None:
+        self.first_seq, self.length, self.names = first_seq, length, names
+        self.rows = 0
+        self._numbers = array("q")
+        self._at: list[tuple[int, int, int, int]] = []
+        self._single: list[tuple[int, int, Any]] = []
+        self._written: list[Any] = []
+
+    def goes_on(self, first_seq: int, length: int, names: tuple[str, ...]) -> bool:
+        """Tell whether a row follows the last one and has the same shape."""
+        is_next = first_seq == self.first_seq + self.rows * self.length
+        return is_next and length == self.length and (names is self.names or names == self.names)
+
+    def add(self, body: bytes, entries: Sequence[Any], start: int, places: Sequence[int]) -> None:
+        """Take the columns of a row. Raises what tells of damage, and then has taken nothing."""
+        before = len(self._numbers), len(self._at), len(self._single)
+        try:
+            for place, entry in zip(places, entries, strict=True):
+                if type(entry) is int:
+                    if place >= 0:
+                        self._add(place, msgspec.json.decode(inflated(body[start : start + entry])))
+                    start += entry
+                elif place >= 0:
+                    self._add(place, entry)
+        except BaseException:
+            del self._numbers[before[0] :], self._at[before[1] :], self._single[before[2] :]
+            del self._written[before[1] :]
+            raise
+        self.rows += 1
+
+    def _add(self, place: int, column: Any) -> None:
+        decimals, numbers, unit = checked(column, self.length)
+        if numbers is None:
+            return
+        if type(numbers) is list and decimals != VERBATIM and type(unit) is int and 0 < unit < _EXACT:
+            try:
+                self._numbers.fromlist(numbers)
+            except (TypeError, OverflowError):  # there are nulls in it, or numbers beyond 64 bits
+                self._single.append((place, self.rows, _sparse(numbers, decimals, unit, self.length)))
+            else:
+                self._at.append((place, self.rows, decimals, unit))
+                self._written.append(column)
+            return
+        if type(numbers) is int and type(unit) is int:
+            whole = numbers * unit
+            self._single.append((place, self.rows, whole / 10**decimals if decimals > 0 else float(whole)))
+            return
+        self._single.append((place, self.rows, _floats(restored(column, self.length))))
+
+    def decoded(self) -> Decoded | None:
+        """Return what was taken; None when that is nothing."""
+        if not self.rows:
+            return None
+        values = np.full((len(self.names) + 2, self.rows, self.length), np.nan)
+        if self._at:
+            place, row, decimals, unit = np.array(self._at, dtype=np.int64).T
+            values[place, row] = self._scaled(decimals, unit)
+        for at, number, single in self._single:
+            values[at, number] = single
+        flat = values.reshape(len(values), -1)
+        return Decoded(self.first_seq, self.names, flat[0], flat[1], flat[2:])
+
+    def _scaled(self, decimals: NDArray[np.int64], unit: NDArray[np.int64]) -> Floats:
+        numbers = np.frombuffer(self._numbers, dtype=np.int64).reshape(-1, self.length)
+        steepest = np.maximum(numbers.max(axis=1).astype(float), -numbers.min(axis=1).astype(float))
+        whole = np.cumsum(numbers, axis=1)
+        largest = np.maximum(whole.max(axis=1).astype(float), -whole.min(axis=1).astype(float)) * unit
+        fits = (steepest * self.length < _WHOLE) & (largest < np.where(decimals > 0, _EXACT, _WHOLE))
+        if (unit != 1).any():
+            whole *= unit[:, None]
+        scaled: Floats = whole.astype(np.float64)
+        if decimals.any():
+            scaled /= (10.0**decimals)[:, None]
+        for number in np.flatnonzero(~fits):
+            scaled[number] = _floats(restored(self._written[number], self.length))
+        return scaled
+
+
+def _sparse(numbers: list[Any], decimals: int, unit: int, length: int) -> Floats:
+    """Return the values of a column with nulls."""
+    known = [place for place, number in enumerate(numbers) if number is not None]
+    steps = [numbers[place] for place in known]
+    # Every partial sum is exact when the sum of what is added is.
+    if not all(type(step) is int for step in steps) or sum(map(abs, steps)) * unit >= _EXACT:
+        return _floats(restored([decimals, numbers, unit], length))
+    found = np.full(length, np.nan)
+    if known:
+        found[known] = np.cumsum(_floats(steps)) * unit / 10.0**decimals
+    return found
+
+
+def _floats(values: Sequence[Any]) -> Floats:
+    return np.array(values, dtype=np.float64)

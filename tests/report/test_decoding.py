@@ -1,0 +1,153 @@
+"""Arrays read straight from a recording are what `Recording.read` gives, value by value."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording import Recording
+from fedmon.report.block import Block
+from fedmon.report.source import Source
+from tests.common.store.recordings import batch
+
+Flat = list[tuple[str, str, int, int, float, float, dict[str, float]]]
+
+VALUES = st.one_of(
+    st.none(),
+    st.integers(-300, 300),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(-(10**9), 10**9).map(lambda number: number / 1000),
+    st.integers(2**53 - 3, 2**53 + 3),
+)
+COLUMNS = st.one_of(st.lists(VALUES, min_size=40, max_size=40), VALUES.map(lambda value: [value] * 40))
+
+
+def of_batches(batches: Iterable[Batch]) -> Flat:
+    return [
+        (
+            *(one.node_id, one.stream, one.boot, one.seq + at, one.t[at], one.mono[at]),
+            {name: float(column[at]) for name, column in one.columns.items() if column[at] is not None},  # type: ignore[arg-type]
+        )
+        for one in batches
+        for at in range(len(one.t))
+    ]
+
+
+def of_blocks(blocks: Iterable[Block]) -> Flat:
+    return [
+        (
+            *(one.node_id, one.stream, one.boot, one.seq + at, float(one.t[at]), float(one.mono[at])),
+            {name: float(column[at]) for name, column in one.columns.items() if not math.isnan(column[at])},
+        )
+        for one in blocks
+        for at in range(len(one.t))
+    ]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    columns=st.lists(COLUMNS, min_size=1, max_size=4),
+    lengths=st.lists(st.sampled_from([1, 2, 7, 10, 40]), min_size=1, max_size=4),
+    gap=st.sampled_from([0, 0, 3]),
+    is_compacted=st.booleans(),
+    since=st.sampled_from([None, 5.0]),
+)
+def test_blocks_hold_what_read_gives(
+    columns: list[list[float | None]],
+    lengths: list[int],
+    gap: int,
+    is_compacted: bool,
+    since: float | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("decoding") / "recording"
+    seq, batches = 0, []
+    for number, length in enumerate(lengths):
+        moments = [seq + at * 1.001 for at in range(length)]
+        named = {f"x{at}": column[:length] for at, column in enumerate(columns) if (at + number) % 3}
+        batches.append(
+            Batch(node_id="n", boot=1, stream="host", seq=seq, t=moments, mono=moments, columns=named, reasons={})
+        )
+        seq += length + gap
+    with Recording(path) as recording:
+        for one in batches:
+            recording.append([one])
+        if is_compacted:
+            recording.compact()
+        expected = of_batches(recording.read(since_t=since))
+
+    with Source([path]) as source:
+        actual = of_blocks(source.blocks(since_t=since))
+
+    assert expected == actual
+
+
+def test_reasons_of_nulls_and_series_that_come_and_go_change_no_value(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    with Recording(path) as recording:
+        recording.append([batch(0, 600), batch(600, 35, boot=2), batch(0, 5, node="b"), batch(1000, 90)])
+        recording.append(
+            [
+                Batch(
+                    node_id="a",
+                    boot=1,
+                    stream="host",
+                    seq=600,
+                    t=[2.0, 3.0],
+                    mono=[2.0, 3.0],
+                    columns={"y": [None, 4], "x": [None, None]},
+                    reasons={"y": "failed: busy"},
+                )
+            ]
+        )
+        expected = of_batches(recording.read())
+        wanted = of_batches(recording.read(series=lambda name: name.startswith("host_cpu")))
+
+    with Source([path]) as source:
+        assert expected == of_blocks(source.blocks())
+        assert wanted == of_blocks(source.blocks(series=lambda name: name.startswith("host_cpu")))
+        assert source.damaged == 0
+
+
+def test_a_damaged_row_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    with Recording(path) as recording:
+        for seq in range(0, 400, 100):
+            recording.append([batch(seq, 100)])
+    damaged = sqlite3.connect(path)
+    for seq, cut in ((100, 120), (300, 60)):
+        damaged.execute("UPDATE batch SET body = substr(body, 1, ?) WHERE first_seq = ?", (cut, seq))
+    damaged.commit()
+    damaged.close()
+
+    with Recording(path, read_only=True) as recording:
+        expected = of_batches(recording.read())
+    with Source([path]) as source:
+        actual = of_blocks(source.blocks())
+
+        assert expected == actual
+        assert source.damaged == 200
+        assert [seq for *_, seq, _, _, _ in actual][::100] == [0, 200]
+
+
+def test_blocks_of_a_stream_are_long_though_its_rows_are_short(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    with Recording(path) as recording:
+        recording.append([batch(0, 5)])
+        for seq in range(5, 305, 10):
+            recording.append([batch(seq, 10)])
+
+    with Source([path]) as source:
+        blocks = list(source.blocks())
+
+    assert [len(block.t) for block in blocks] == [305]
+    assert np.array_equal(blocks[0].columns['host_disk_read_bytes_total{device="sda"}'], 4096.0 * np.arange(305))
