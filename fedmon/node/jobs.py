@@ -15,7 +15,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
-from fedmon.node.collectors.job.cgroup import UNIFIED
+from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
 from fedmon.node.collectors.job.making import TREE, JobMaker, Watching
 
 logger = logging.getLogger(__name__)
@@ -82,15 +82,17 @@ class JobWatches:
         job_id: str,
         *,
         pids: Collection[int] = (),
-        cgroup: str | None = None,
+        cgroup: str | JobCgroup | None = None,
         name: str = "",
         marker: str | None = None,
         starts: Mapping[int, int] | None = None,
+        exclude: Collection[int] = (),
     ) -> JobRecord:
         """Watch a job from the next tick on: processes and all that descend from them, or a cgroup.
 
         ``marker`` is a ``NAME=value`` in the environment of its processes, by default FEDMON_JOB_ID with the job's id.
-        ``starts`` guards against numbers that were given again, see JobMaker. Raises InvalidIdError,
+        ``starts`` guards against numbers that were given again, and ``exclude`` names processes that are not the job's
+        wherever they are, see JobMaker; a JobCgroup may be empty already. Raises InvalidIdError,
         InvalidInputError, NotFoundError and ConflictError.
         """
         checked_id(job_id, what="job id")
@@ -107,10 +109,15 @@ class JobWatches:
             if len(self._jobs) >= MAX_JOBS:
                 raise ConflictError(f"{MAX_JOBS} jobs are watched already; have one forgotten first")
             watching = self._maker.make(
-                pids=pids, cgroup=cgroup, marker=marker or f"{MARKER}={job_id}", mono=self._monotonic(), starts=starts
+                pids=pids,
+                cgroup=cgroup,
+                marker=marker or f"{MARKER}={job_id}",
+                mono=self._monotonic(),
+                starts=starts,
+                exclude=exclude,
             )
             try:
-                self._refuse_shared(job_id, watching)
+                self._refuse_shared(job_id, watching, may_have_ended=isinstance(cgroup, JobCgroup))
             except ConflictError:
                 watching.watched.close()
                 self._rest()
@@ -180,9 +187,9 @@ class JobWatches:
         if all(job.watching.methods["members"] != TREE for job in self._jobs.values()):
             self._maker.rest()
 
-    def _refuse_shared(self, job_id: str, watching: Watching) -> None:
+    def _refuse_shared(self, job_id: str, watching: Watching, *, may_have_ended: bool) -> None:
         mine = set(watching.watched.tree.pids)
-        if not mine:
+        if not mine and not may_have_ended:
             raise ConflictError(f"job {job_id!r}: its processes have ended meanwhile")
         for other in self._jobs.values():
             shared = mine.intersection(other.watched.tree.pids)

@@ -14,6 +14,7 @@ from fedmon.node.collectors.base import Collector
 from fedmon.node.instruments import Instruments
 from fedmon.node.jobs import JobRecord, JobWatches
 from fedmon.node.publisher import HOST_STREAM, Publisher
+from fedmon.node.record_buffer import HOLD_S
 from fedmon.node.recorder import Recorder
 from fedmon.node.sampler import Sampler
 from fedmon.node.user_values import UserValues
@@ -28,7 +29,8 @@ class Measuring:
     """The measuring parts of one node, made from its settings; methods are safe from any thread but for `hardware`.
 
     ``boot`` numbers this run of the process, ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
-    as in JobWatches. ``recording_file`` is where samples are kept, unless the owner switched that off.
+    as in JobWatches. ``recording_file`` is where samples are kept, unless the owner switched that off; they wait there
+    for at most ``hold_s`` until they are on the disk.
     """
 
     def __init__(
@@ -41,9 +43,10 @@ class Measuring:
         leaves: Callable[[str], bool],
         on_sent: Callable[[Iterable[str], int], None],
         on_job_end: Callable[[JobRecord], object],
+        hold_s: float = HOLD_S,
     ) -> None:
         self._settings, self._boot = settings, boot
-        self.recorder = _recorder(settings, recording_file) if settings.recording.enabled else None
+        self.recorder = _recorder(settings, recording_file, hold_s) if settings.recording.enabled else None
         self.publisher = Publisher(
             node_id=settings.id,
             boot=boot,
@@ -102,10 +105,13 @@ class Measuring:
             self.sampler.start()
             self._is_started = True
 
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """End the sampler, send what it gathered, and store what waits; nobody may read the recording any more."""
+    def stop(self, timeout_s: float = 2.0, *, last_sample: bool = False) -> None:
+        """End the sampler, send what it gathered, and store what waits; nobody may read the recording any more.
+
+        With ``last_sample`` one more is taken before.
+        """
         if self._is_started:
-            self.sampler.stop()
+            self.sampler.stop(last_sample=last_sample)
         self.publisher.flush()
         if self._is_started and self.recorder is not None and not self.recorder.stop(timeout_s):
             logger.error("the recording was not closed within %.1f s", timeout_s)
@@ -156,6 +162,6 @@ class Measuring:
         self.publisher.flush(stream)
 
 
-def _recorder(settings: NodeSettings, file: Path) -> Recorder:
+def _recorder(settings: NodeSettings, file: Path, hold_s: float) -> Recorder:
     bounds = settings.recording
-    return Recorder(file, node_id=settings.id, max_bytes=bounds.max_bytes, max_age_s=bounds.max_age_s)
+    return Recorder(file, node_id=settings.id, max_bytes=bounds.max_bytes, max_age_s=bounds.max_age_s, hold_s=hold_s)

@@ -18,14 +18,14 @@ _BATCH_BYTES = 1_000
 class RecordBuffer:
     """What waits, oldest first. Not safe between threads: its owner's lock is around every call.
 
-    Samples wait for 10 in a stream or 10 s, so that those that come one by one make a row together; what was gathered
-    for long already does not wait again. ``taken`` puts some in hand; then ``done`` lets it go, or ``failed`` puts it
-    back. What is in hand waits too, and is dropped last, because it may be stored already. ``dropped`` counts the
-    samples that found no room.
+    Samples wait for 10 in a stream or ``hold_s``, so that those that come one by one make a row together; what was
+    gathered for long already does not wait again. ``taken`` puts some in hand; then ``done`` lets it go, or ``failed``
+    puts it back. What is in hand waits too, and is dropped last, because it may be stored already. ``dropped`` counts
+    the samples that found no room.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int, *, hold_s: float = HOLD_S) -> None:
+        self._max_bytes, self._hold_s = max_bytes, hold_s
         self._waiting: deque[Batch] = deque()
         self._in_hand: list[Batch] = []
         self._lengths: Counter[tuple[str, int]] = Counter()
@@ -41,7 +41,7 @@ class RecordBuffer:
 
     def due_at(self) -> float | None:
         """Return the monotonic time at which what waits is to be stored; None when nothing does."""
-        return None if self._begun is None else self._begun if self._hurry else self._begun + HOLD_S
+        return None if self._begun is None else self._begun if self._hurry else self._begun + self._hold_s
 
     def of(self, stream: str, boot: int) -> list[Batch]:
         """Return what waits of one stream, in hand or not, oldest first."""
@@ -56,7 +56,7 @@ class RecordBuffer:
         self.samples += len(batch.t)
         self._begun = now if self._begun is None else self._begun
         waiting = self._lengths[batch.stream, batch.boot] = self._lengths[batch.stream, batch.boot] + len(batch.t)
-        self._hurry = self._hurry or waiting >= FULL_BATCH or batch.mono[-1] - batch.mono[0] >= HOLD_S / 2
+        self._hurry = self._hurry or waiting >= FULL_BATCH or batch.mono[-1] - batch.mono[0] >= self._hold_s / 2
         self._make_room()
 
     def taken(self) -> list[Batch]:

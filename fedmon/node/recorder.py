@@ -15,7 +15,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import Extent
 from fedmon.node.kept_extents import Place, extent_of, joined
 from fedmon.node.kept_samples import KeptSamples, chosen, look_at
-from fedmon.node.record_buffer import RecordBuffer
+from fedmon.node.record_buffer import HOLD_S, RecordBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ class Recorder:
     """Keeps every sample of this node in its recording, as far as the bounds allow.
 
     ``samples`` reads with a connection of its own and belongs to one thread, the one that calls ``stop`` last; every
-    other method is safe from any thread and never waits for the disk. Samples wait in memory for at most 10 s or 10
-    samples, then a thread commits them. While that fails, as on a full disk, they wait in up to ``buffer_bytes``, then
-    the oldest of them are dropped and counted: what was kept is stored, dropped or waiting, at every moment. A file
-    that is damaged, moved or removed while it is open is noticed within a minute, or when read, and begun anew.
+    other method is safe from any thread and never waits for the disk. Samples wait in memory for at most ``hold_s`` or
+    10 samples, then a thread commits them. While that fails, as on a full disk, they wait in ``buffer_bytes``, then the
+    oldest are dropped and counted: what was kept is stored, dropped or waiting, always. A file that is damaged,
+    moved or removed while it is open is noticed within a minute, or when read, and begun anew.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Recorder:
         max_bytes: int | None = None,
         max_age_s: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        hold_s: float = HOLD_S,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -55,7 +56,7 @@ class Recorder:
         self._bounds, self._has_new_bounds = (max_bytes, max_age_s), False
         self._monotonic, self._wall = monotonic, wall
         self._changed = threading.Condition()
-        self._buffer = RecordBuffer(buffer_bytes)
+        self._buffer = RecordBuffer(buffer_bytes, hold_s=hold_s)
         self._stored: dict[Place, Extent] = {}
         self._known: set[str] | None = None
         self._recorded = self._size_bytes = self._expired = self._files = 0
@@ -290,8 +291,7 @@ class Recorder:
 
     def _finish(self) -> None:
         try:
-            recording = self._opened()
-            self._store(recording)
+            self._store(self._opened())
         except StorageError as error:
             self._failed(error)
             logger.error("%d samples could not be stored and are lost", self._buffer.samples)  # noqa: TRY400

@@ -54,7 +54,7 @@ class Sampler:
         self._reading = threading.Lock()
         self._asked_s = _checked(interval_s)
         self._cost = Cost(budget_ratio=cost_budget_ratio)
-        self._stopping = False
+        self._stopping = self._is_last_wanted = self._is_early_wanted = False
         self._thread: threading.Thread | None = None
         self._ticks = self._missed = self._overruns = 0
         self._collect_s: float | None = None
@@ -69,13 +69,14 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="fedmon-sampler", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout_s: float = 2.0) -> None:
+    def stop(self, timeout_s: float = 2.0, *, last_sample: bool = False) -> None:
         """End the thread, and close the collectors; it ends at once unless a collector is being read.
 
-        One that never comes back is left behind with the thread, and all others are closed.
+        One that never comes back is left behind with the thread, and all others are closed. With ``last_sample`` one
+        more is taken before, beside the grid.
         """
         with self._changed:
-            self._stopping = True
+            self._stopping, self._is_last_wanted = True, last_sample
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -90,6 +91,12 @@ class Sampler:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def sample_now(self) -> None:
+        """Have one sample taken beside the grid, as soon as the thread gets to it."""
+        with self._changed:
+            self._is_early_wanted = True
+            self._changed.notify_all()
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -218,23 +225,32 @@ class Sampler:
                 grid = Grid(start=self._restart(grid, number), interval_s=self.interval_s)
                 number = 0
                 continue
+            is_early = self._is_early_wanted and grid.due(number) > self._monotonic()
+            self._is_early_wanted = False
             before = self._cpu()
-            for stream, sample in self.sample().items():
-                self._hand_over(stream, sample)
+            self._take()
             self._cost.account(self._cpu() - before, grid.interval_s)
             while self._unclosed:
                 self._unclosed.pop().close()
+            if is_early:
+                continue
             number, missed = grid.after(number, self._monotonic())
             if missed:
                 self._overruns += 1
                 self._missed += missed
+        if self._is_last_wanted:
+            self._take()
+
+    def _take(self) -> None:
+        for stream, sample in self.sample().items():
+            self._hand_over(stream, sample)
 
     def _wait_for(self, grid: Grid, number: int) -> bool:
         """Wait for a tick, or until the interval changes; False when it is time to stop."""
         with self._changed:
             while not self._stopping and self.interval_s == grid.interval_s:
                 left_s = grid.due(number) - self._monotonic()
-                if left_s <= 0:
+                if left_s <= 0 or self._is_early_wanted:
                     break
                 self._changed.wait(left_s)
             return not self._stopping

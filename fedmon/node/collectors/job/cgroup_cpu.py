@@ -9,7 +9,7 @@ from pathlib import Path
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.files import read_file
-from fedmon.node.collectors.job.members import parents_first
+from fedmon.node.collectors.job.members import Excluded, parents_first
 from fedmon.node.collectors.job.process import Birth, Process, birth_of
 from fedmon.node.collectors.procfile import ProcFile
 
@@ -62,8 +62,9 @@ class CgroupCpu:
 class CgroupMembers:
     """The processes of a cgroup and of those below it; see Members."""
 
-    def __init__(self, folder: Path, *, proc: Path) -> None:
+    def __init__(self, folder: Path, *, proc: Path, excluded: Excluded | None = None) -> None:
         self._folder, self._proc = folder, os.fsencode(proc)
+        self._excluded = excluded if excluded is not None else Excluded()
 
     def joined(self, members: Mapping[int, Process], _mono: float) -> Sequence[Birth]:
         """Read the lists of processes."""
@@ -73,7 +74,7 @@ class CgroupMembers:
                 found.append(birth_of(pid, read_file(b"%s/%d/stat" % (self._proc, pid), 1024)))
             except (OSError, ValueError, IndexError):
                 continue  # it ended between the list and its reading
-        return parents_first(found)
+        return self._excluded.without(parents_first(found), members)
 
     def settled(self, _members: Mapping[int, Process]) -> None:
         """Do nothing: the kernel keeps the list."""

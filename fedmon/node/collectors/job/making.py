@@ -15,7 +15,7 @@ from fedmon.node.collectors.job.cgroup_collector import CgroupCollector, CgroupS
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.cgroup_files import PEAK, SWAP
 from fedmon.node.collectors.job.files import Descriptors, read_file
-from fedmon.node.collectors.job.members import Descendants, Members
+from fedmon.node.collectors.job.members import Descendants, Excluded, Members
 from fedmon.node.collectors.job.method_collector import MethodCollector
 from fedmon.node.collectors.job.process import Birth, birth_of
 from fedmon.node.collectors.job.smaps_collector import SmapsCollector
@@ -55,40 +55,46 @@ class JobMaker:
         self,
         *,
         pids: Collection[int],
-        cgroup: str | None,
+        cgroup: str | JobCgroup | None,
         marker: str,
         mono: float,
         starts: Mapping[int, int] | None = None,
+        exclude: Collection[int] = (),
     ) -> Watching:
         """Find the job's processes and its cgroup, and read them once.
 
         ``starts`` tells of some of the processes when they started, in clock ticks since the boot: a number that was
-        given to another process since then is refused. Raises InvalidInputError, NotFoundError and ConflictError for
-        processes and cgroups that cannot be watched.
+        given to another process since then is refused. Processes in ``exclude``, and what they start, are not the
+        job's. A JobCgroup was made for this job: it is taken as it is, empty or not. Raises
+        InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: there is no {self._roots.proc} here")
         births = [self._root(pid, (starts or {}).get(pid)) for pid in dict.fromkeys(pids)]
         found = Cgroups.found(self._roots.cgroup)
-        job_cgroup = None if cgroup is None else named(found, self._roots.cgroup, cgroup)
+        excluded = Excluded(exclude)
         try:
-            if job_cgroup is not None:
+            if isinstance(cgroup, JobCgroup):
+                return self._of_cgroup(cgroup, excluded, mono)
+            if cgroup is not None:
+                job_cgroup = named(found, self._roots.cgroup, cgroup)
                 self._check_inside(job_cgroup, pids)
-                return self._of_cgroup(job_cgroup, mono)
+                return self._of_cgroup(job_cgroup, excluded, mono)
+            marked = os.fsencode(marker)
             tree = self._tree(
-                Descendants(births, self._births, proc=self._roots.proc, marker=os.fsencode(marker)), mono
+                Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded), mono
             )
-            job_cgroup = own(found, self._roots.proc, list(pids), tree.pids)
-            if job_cgroup is not None:
+            own_cgroup = own(found, self._roots.proc, list(pids), tree.pids)
+            if own_cgroup is not None:
                 tree.close()
-                return self._of_cgroup(job_cgroup, mono)
+                return self._of_cgroup(own_cgroup, excluded, mono)
             methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": EVENTS if self._births.hears_forks else SIGNS}
             watched = Watched(tree, cpu=None)
             return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:
             raise NotFoundError(f"the processes of this machine cannot be read: {error.reason}") from None
 
-    def _of_cgroup(self, cgroup: JobCgroup, mono: float) -> Watching:
+    def _of_cgroup(self, cgroup: JobCgroup, excluded: Excluded, mono: float) -> Watching:
         sources = CgroupSources(cgroup, sys=self._roots.sys)
         methods = {
             "cpu": TREE,
@@ -101,7 +107,7 @@ class JobMaker:
         with contextlib.suppress(CollectorUnavailableError):  # its controllers may count other things only
             cpu = CgroupCpu(cgroup)
             methods["cpu"] = cpu.method
-        tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc), mono)
+        tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc, excluded=excluded), mono)
         watched = Watched(tree, cpu=cpu)
         collectors = [
             *self._collectors(watched, methods, has_cgroup=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,12 +24,39 @@ class Members(Protocol):
         ...
 
 
+class Excluded:
+    """Processes that are of no job though they lie in its cgroup or below its roots, with all that they start."""
+
+    def __init__(self, pids: Collection[int] = ()) -> None:
+        self._starts: dict[int, int | None] = dict.fromkeys(pids)
+
+    def without(self, births: Sequence[Birth], members: Container[int]) -> Sequence[Birth]:
+        """Leave out who is excluded, of births with parents before their children."""
+        return [birth for birth in births if not self._holds(birth, members)] if self._starts else births
+
+    def _holds(self, birth: Birth, members: Container[int]) -> bool:
+        is_known = birth.pid in self._starts and self._starts[birth.pid] in (None, birth.start)
+        is_child = birth.parent in self._starts and birth.parent not in members
+        if is_known or is_child:
+            self._starts[birth.pid] = birth.start
+        return is_known or is_child
+
+
 class Descendants:
     """The roots, all that descend from them, and their orphans as far as they can be known (see Kinship)."""
 
-    def __init__(self, roots: Sequence[Birth], births: Births, *, proc: Path, marker: bytes) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Birth],
+        births: Births,
+        *,
+        proc: Path,
+        marker: bytes,
+        excluded: Excluded | None = None,
+    ) -> None:
         self._roots, self._births, self._marker = {(each.pid, each.start) for each in roots}, births, marker
         self._proc = os.fsencode(proc)
+        self._excluded = excluded if excluded is not None else Excluded()
         self._position: int | None = None
         self._kinship: Kinship | None = None
 
@@ -39,9 +66,10 @@ class Descendants:
         if self._kinship is None:
             # Orphans can be told once the roots were read: the next look is at all processes again.
             self._position = None
-            return parents_first(self._descendants())
+            return self._excluded.without(parents_first(self._descendants()), members)
         if births is None:
             births = self._births.everything()
+        births = self._excluded.without(births, members) if births else ()
         return self._kin(births, members, self._kinship) if births else ()
 
     def settled(self, members: Mapping[int, Process]) -> None:
