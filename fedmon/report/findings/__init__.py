@@ -1,0 +1,54 @@
+"""What happened, in words: pure functions from totals to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedmon.report.findings import balance, clocks, completeness, cpu, energy, gpu, memory, run, throttling, traffic
+from fedmon.report.findings import waiting as waits
+from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings.thresholds import ALL
+
+__all__ = ["ALL", "Case", "Finding", "Node", "Severity", "find"]
+
+_FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
+    completeness.samples,
+    completeness.absent_nodes,
+    run.ending,
+    memory.oom_kills,
+    cpu.cpu_efficiency,
+    memory.memory,
+    gpu.gpus,
+    gpu.gpu_errors,
+    waits.io_wait,
+    waits.pressure,
+    throttling.cpu_quota,
+    throttling.cpu_clock,
+    throttling.gpu_clock,
+    balance.imbalance,
+    balance.gpu_imbalance,
+    memory.swap,
+    waits.steal,
+    traffic.volumes,
+    traffic.link_errors,
+    traffic.full_file_systems,
+    energy.energy,
+    energy.emissions,
+    run.training,
+    run.time_limit,
+    completeness.gaps,
+    clocks.clocks_apart,
+    clocks.clock_set,
+    run.finder,
+    run.cost,
+)
+
+
+def find(case: Case) -> list[Finding]:
+    """Return everything that can be said, the worst first; of equal weight in the order in which people ask."""
+    found = [finding for finder in _FINDERS for finding in finder(case)]
+    if not any(node.streams for node in case.nodes):
+        # Without a sample each of the others would only say that there is none.
+        found = [one for one in found if one.severity is not Severity.UNKNOWN or one.name == "ending"]
+    return sorted(found, key=lambda one: one.severity.rank)

@@ -1,0 +1,158 @@
+"""Everything that findings and a report are made of: one job on its nodes, or nodes without any job."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from fedmon.common.metrics.series import split_series
+from fedmon.common.store.recording_notes import LostRange, Mark
+from fedmon.report.source import JOB, Host
+from fedmon.report.totals import SeriesTotal, StreamTotal
+
+Labels = Mapping[str, str]
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One node: what it said of itself, and the totals of its streams; ``job`` is that of the case's job.
+
+    ``document`` is what the node knows of the job. ``lost`` is what of its streams will never be there.
+    """
+
+    host: Host
+    streams: Mapping[str, StreamTotal] = {}
+    job: StreamTotal | None = None
+    document: Mapping[str, Any] = {}
+    lost: tuple[LostRange, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.host.name
+
+    @property
+    def machine(self) -> StreamTotal | None:
+        """The totals of the machine as a whole."""
+        return self.streams.get("host")
+
+    def all(self, metric: str) -> list[tuple[Labels, SeriesTotal]]:
+        """Return every series of a metric that has values, with its labels; those of the job before the machine's."""
+        return self._by_metric.get(metric, [])
+
+    def one(self, metric: str, **labels: str) -> SeriesTotal | None:
+        """Return the first series of a metric that has these labels; None when nothing of it was measured."""
+        for found, total in self.all(metric):
+            if all(found.get(name) == value for name, value in labels.items()):
+                return total
+        return None
+
+    def why_not(self, *metrics: str) -> str:
+        """Say why none of some metrics was measured."""
+        reasons = [reason for metric in metrics if (reason := self.host.capabilities.get(metric))]
+        if reasons:
+            return reasons[0]
+        if metrics[0].startswith("job_") and self.job is None:
+            return "there is no sample of the job from this node"
+        if not self.streams:
+            return "there is no sample from this node"
+        return f"no value of {metrics[0]} was recorded"
+
+    @property
+    def cpus(self) -> tuple[float | None, str]:
+        """How many CPUs the job had here, else the machine has, and in words which of both it is."""
+        given = self.document.get("cpus")
+        if isinstance(given, int | float) and given > 0:
+            return float(given), "given to the job"
+        online = self.one("host_cpu_count")
+        threads = self.host.hardware.get("threads")
+        if online is not None:
+            return online.last, "of the machine"
+        return (float(threads), "of the machine") if isinstance(threads, int) and threads > 0 else (None, "unknown")
+
+    @functools.cached_property
+    def _by_metric(self) -> dict[str, list[tuple[Labels, SeriesTotal]]]:
+        found: dict[str, list[tuple[Labels, SeriesTotal]]] = {}
+        streams = [self.job] if self.job is not None else []
+        for total in (*streams, *(one for name, one in self.streams.items() if not name.startswith(JOB))):
+            for series in total.series.values():
+                try:
+                    metric, labels = split_series(series.series)
+                except ValueError:
+                    continue
+                found.setdefault(metric, []).append((labels, series))
+        return found
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report is about; ``job`` is None where it is about nodes. ``since_t`` to ``until_t`` is what was chosen.
+
+    ``jobs`` are the ids of all jobs of which there are samples.
+    """
+
+    job: str | None
+    nodes: tuple[Node, ...]
+    marks: tuple[Mark, ...] = ()
+    jobs: tuple[str, ...] = ()
+    since_t: float | None = None
+    until_t: float | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What all nodes together know of the job; the first that knows something is believed."""
+        merged: dict[str, Any] = {}
+        for node in self.nodes:
+            merged |= {name: value for name, value in node.document.items() if name not in merged and value is not None}
+        return merged
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The owner's words for the run."""
+        return {name: value for node in reversed(self.nodes) for name, value in node.host.labels.items() if value}
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """When the first and the last sample was taken, of the job where there is one; None when there is none."""
+        streams = [node.job for node in self.nodes if node.job is not None]
+        streams = streams or [one for node in self.nodes for one in node.streams.values()]
+        if not streams:
+            return None
+        return min(one.first_t for one in streams), max(one.last_t for one in streams)
+
+    @property
+    def started_t(self) -> float | None:
+        """When the job began: as told, else its first sample."""
+        return unix(self.document.get("started")) or (self.span or (None, None))[0]
+
+    @property
+    def ended_t(self) -> float | None:
+        """When the job ended: as told, else None."""
+        times = [end for node in self.nodes if (end := unix(node.document.get("ended"))) is not None]
+        return max(times, default=None)
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """How long the job took, or how long was measured; None without any sample."""
+        span = self.span
+        if self.job is not None and self.started_t is not None and self.ended_t is not None:
+            return max(0.0, self.ended_t - self.started_t)
+        return None if span is None else span[1] - span[0]
+
+
+def unix(text: object) -> float | None:
+    """Return an RFC 3339 time as Unix seconds; None for what is none."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def summed(totals: Iterable[SeriesTotal | None]) -> float | None:
+    """Add what counters grew by; None when none of them is there."""
+    found = [one.increase for one in totals if one is not None and one.increase is not None]
+    return sum(found) if found else None

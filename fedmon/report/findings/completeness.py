@@ -1,0 +1,154 @@
+"""Whether the recording is whole: nodes and samples that are missing, and how many there are to go by."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fedmon.report.findings import thresholds as limits
+from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.totals import StreamTotal
+from fedmon.report.wording import counted, duration, listed, moment, percent
+
+USER = "user"
+
+
+def main_stream(case: Case, node: Node) -> StreamTotal | None:
+    """Return the stream that the report is about on a node: the job's, else the machine's, else whatever there is."""
+    if case.job is not None:
+        return node.job
+    return node.machine or next(iter(node.streams.values()), None)
+
+
+def samples(case: Case) -> list[Finding]:
+    """Say when there are too few samples to tell."""
+    totals = {node.name: stream.samples for node in case.nodes if (stream := main_stream(case, node)) is not None}
+    nodes = f" of {counted(len(totals), 'node')}" if len(totals) > 1 else ""
+    amount = sum(totals.values())
+    what = f"job {case.job}" if case.job is not None else "these nodes"
+    if amount == 0:
+        return [
+            Finding(
+                name="samples",
+                severity=Severity.PROBLEM,
+                title="No samples",
+                text=f"There is no sample of {what}, so nothing can be said about it.",
+                how="samples in the recording",
+                advice="Check the tool's log, and that its interval is shorter than the job.",
+                figures={"samples": 0.0},
+            )
+        ]
+    most = max(totals.values())
+    if most >= limits.FEW_SAMPLES.value:
+        return []
+    rates = " One sample tells values at one moment; rates, shares of time and means need two." if most == 1 else ""
+    return [
+        Finding(
+            name="samples",
+            severity=Severity.WARNING,
+            title="Few samples",
+            text=f"There {'is' if amount == 1 else 'are'} only {counted(amount, 'sample')}{nodes} of {what}.{rates}",
+            how="samples in the recording",
+            advice="Measure more often (a shorter interval), or a longer run.",
+            figures={"samples": float(amount)},
+            nodes=tuple(totals),
+        )
+    ]
+
+
+def gaps(case: Case) -> list[Finding]:
+    """Say what is missing between the first sample and the last, and why."""
+    told: dict[str, str] = {}
+    worst = 0.0
+    missing = 0
+    reasons: Counter[str] = Counter()
+    longest = None
+    for node in case.nodes:
+        stream = main_stream(case, node)
+        for lost in node.lost:
+            reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
+        if stream is None:
+            continue
+        share = gap_share(stream)
+        missing += stream.missing
+        if share >= limits.GAP.value or stream.missing:
+            told[node.name] = f"{node.name} {duration(stream.hole_seconds)} ({percent(share)})"
+        worst = max(worst, share)
+        for hole in stream.holes[:1]:
+            if longest is None or hole.seconds > longest[1].seconds:
+                longest = (node.name, hole)
+    because = listed([f"{amount} {reason}" for reason, amount in reasons.most_common()])
+    if not told and not reasons:
+        return [] if not case.nodes else [_whole(case)]
+    if not told:
+        text = f"Samples from before what is here are gone for good: {because}."
+        severity = Severity.NOTE
+    else:
+        text = f"Samples are missing: {listed(list(told.values()))}."
+        if longest is not None:
+            name, hole = longest
+            text += f" The longest gap is {duration(hole.seconds)} on {name}, from {moment(hole.after_t)}."
+        text += f" Known to be lost: {because}." if because else ""
+        severity = Severity.PROBLEM if worst >= limits.GAP_LARGE.value else Severity.WARNING
+        severity = severity if worst >= limits.GAP.value else Severity.NOTE
+    return [
+        Finding(
+            name="gaps",
+            severity=severity,
+            title="Gaps",
+            text=text,
+            how="numbers that are missing between samples, and samples more than 2.5 times as far apart as usual;"
+            " means leave gaps out, and what counters grew in them counts",
+            advice="Figures of these nodes cover the rest of the time." if told else "",
+            figures={"ratio": worst, "missing_samples": float(missing), "lost_samples": float(reasons.total())},
+            nodes=tuple(told),
+        )
+    ]
+
+
+def gap_share(stream: StreamTotal) -> float:
+    """Return the share of the time between first and last sample of which there is none."""
+    whole = stream.seconds + stream.hole_seconds
+    return stream.hole_seconds / whole if whole > 0 else 0.0
+
+
+def _whole(case: Case) -> Finding:
+    totals = [stream for node in case.nodes if (stream := main_stream(case, node)) is not None]
+    return Finding(
+        name="gaps",
+        severity=Severity.GOOD,
+        title="Gaps",
+        text=f"No sample is missing: {counted(sum(one.samples for one in totals), 'sample')} of"
+        f" {counted(len(totals), 'node')}.",
+        how="numbers of the samples, and the time between them",
+        figures={"ratio": 0.0, "missing_samples": 0.0, "lost_samples": 0.0},
+    )
+
+
+def absent_nodes(case: Case) -> list[Finding]:
+    """Say which nodes of a job recorded nothing."""
+    if case.job is None:
+        return []
+    silent = [node.name for node in case.nodes if node.job is None and node.document]
+    told = case.document.get("nodes")
+    named = [str(name) for name in told] if isinstance(told, list | tuple) else []
+    known = {name.partition(".")[0] for node in case.nodes for name in (node.name, node.host.node_id)}
+    known |= {str(node.document["host"]).partition(".")[0] for node in case.nodes if node.document.get("host")}
+    absent = [name for name in named if name.partition(".")[0] not in known]
+    missing = [*absent, *silent]
+    if not missing or not case.nodes:
+        return []
+    total = len(named) or len(case.nodes)
+    return [
+        Finding(
+            name="absent-nodes",
+            severity=Severity.PROBLEM,
+            title="Nodes without a recording",
+            text=f"{len(missing)} of the {counted(total, 'node')} of the job recorded nothing: {listed(missing)}. What"
+            " follows leaves them out.",
+            how="the nodes that the scheduler named, without those that recorded the job",
+            advice="Start the tool on every node, once each; look at the logs of these hosts.",
+            figures={"nodes": float(len(missing))},
+            nodes=tuple(missing),
+        )
+    ]

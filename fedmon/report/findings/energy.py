@@ -1,0 +1,104 @@
+"""How much energy was used, and what that emitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.wording import energy as amount_of
+from fedmon.report.wording import listed, mass, number, percent
+
+JOB_JOULES, NODE_JOULES = "job_energy_joules_total", "node_energy_joules_total"
+JOB_GRAMS, NODE_GRAMS = "job_emissions_grams_total", "node_emissions_grams_total"
+_METHODS = {
+    "psys": "the platform's own counter",
+    "components": "counters of processors, memory and GPUs; fans, disks and power supplies are not in it",
+    "hwmon": "power sensors, integrated over time",
+    "gpus": "GPUs only; nothing else could be read",
+}
+
+
+def job_joules(node: Node) -> float | None:
+    """Return a job's share of the energy of a node; None where it is not known."""
+    total = node.one(JOB_JOULES)
+    # The counter begins with the job, so what it shows at its first reading is the job's too.
+    return None if total is None or total.increase is None else total.increase + total.first
+
+
+def energy(case: Case) -> list[Finding]:
+    """Say how much energy the job, or the machines, used."""
+    machines = {node.name: total.increase or 0.0 for node in case.nodes
+                if (total := node.one(NODE_JOULES)) is not None and total.grown_s > 0}  # fmt: skip
+    methods = {labels.get("method", "") for node in case.nodes for labels, _ in node.all(NODE_JOULES)}
+    drawn = sum(machines.values())
+    jobs = {node.name: joules for node in case.nodes if (joules := job_joules(node)) is not None}
+    source = listed([_METHODS.get(method, method) for method in sorted(methods)])
+    missing = [node for node in case.nodes if node.name not in (jobs if case.job is not None else machines)]
+    lacking = f" Not measured on {listed([node.name for node in missing])}." if missing else ""
+    if case.job is not None and jobs:
+        joules = sum(jobs.values())
+        seconds = case.elapsed_s
+        power = f", {number(joules / seconds)} W on average" if seconds else ""
+        share = f" That is {percent(joules / drawn)} of what its machines drew ({amount_of(drawn)})." if drawn else ""
+        return [
+            Finding(
+                name="energy",
+                severity=Severity.NOTE,
+                title="Energy",
+                text=f"The job used {amount_of(joules)}{power}.{share}{lacking}",
+                how=f"its share of the machines' energy: of processors by CPU time, of GPUs by use. Source: {source}",
+                figures={"joules": joules, "kilowatt_hours": joules / 3.6e6, "machine_joules": drawn or None},
+                nodes=tuple(jobs),
+            )
+        ]
+    if not machines:
+        metric = JOB_JOULES if case.job is not None else NODE_JOULES
+        why = next((node.why_not(metric, NODE_JOULES) for node in case.nodes), "no node")
+        return [unknown("energy", "Energy", why)]
+    seconds = max(total.grown_s for node in case.nodes if (total := node.one(NODE_JOULES)) is not None)
+    of_job = " The job's share of it is not known." if case.job is not None else ""
+    return [
+        Finding(
+            name="energy",
+            severity=Severity.NOTE,
+            title="Energy",
+            text=f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount_of(drawn)},"
+            f" {number(drawn / seconds)} W on average.{of_job}{lacking}",
+            how=f"growth of the energy counters of whole machines. Source: {source}",
+            figures={"joules": None if case.job is not None else drawn, "machine_joules": drawn},
+            nodes=tuple(machines),
+        )
+    ]
+
+
+def emissions(case: Case) -> list[Finding]:
+    """Say what that energy emitted, and by which factor."""
+    metric = JOB_GRAMS if case.job is not None else NODE_GRAMS
+    grams = {node.name: (total.increase or 0.0) + (total.first if case.job is not None else 0.0)
+             for node in case.nodes if (total := node.one(metric)) is not None}  # fmt: skip
+    if not grams:
+        return [unknown("emissions", "CO2", next((node.why_not(metric) for node in case.nodes), "no node"))]
+    factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
+    total_grams = sum(grams.values())
+    return [
+        Finding(
+            name="emissions",
+            severity=Severity.NOTE,
+            title="CO2",
+            text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent.",
+            how=f"energy x {' or '.join(sorted(factors))}",
+            figures={"grams": total_grams},
+            nodes=tuple(grams),
+        )
+    ]
+
+
+def factor_text(factor: Any) -> str:
+    """Return an emission factor in words, with where it comes from."""
+    if not isinstance(factor, dict) or not isinstance(factor.get("gco2e_per_kwh"), int | float):
+        return "a factor that was not recorded"
+    pue = factor.get("pue")
+    overhead = f" x PUE {number(float(pue))}" if isinstance(pue, int | float) and pue != 1 else ""
+    origin = ", ".join(str(factor[part]) for part in ("region", "name", "date", "source") if factor.get(part))
+    return f"{number(float(factor['gco2e_per_kwh']))} g/kWh{overhead} ({origin})"

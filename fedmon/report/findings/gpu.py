@@ -1,0 +1,167 @@
+"""Whether the GPUs worked."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fedmon.report.findings import thresholds as limits
+from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.wording import counted, listed, percent, size
+
+USE = "gpu_utilization_ratio"
+_OF_JOB = ("job_gpu_processes", "job_gpu_memory_bytes", "job_gpu_sm_ratio")
+_TITLE = "GPU use"
+
+
+class GpuUse(NamedTuple):
+    """One GPU of one node: mean use, share of the time below 5 %, and memory at its peak."""
+
+    name: str
+    gpu: str
+    mean: float
+    idle_share: float
+    memory_peak: float | None
+    memory_total: float | None
+    is_used_by_job: bool
+
+
+def gpu_uses(node: Node) -> list[GpuUse]:
+    """Return what is known of each GPU of a node that tells its use."""
+    of_job = {labels.get("gpu") for metric in _OF_JOB for labels, total in node.all(metric) if total.high > 0}
+    uses = []
+    for labels, total in node.all(USE):
+        gpu = labels.get("gpu", "?")
+        used, capacity = node.one("gpu_memory_used_bytes", gpu=gpu), node.one("gpu_memory_total_bytes", gpu=gpu)
+        uses.append(
+            GpuUse(
+                name=f"GPU {gpu} of {node.name}",
+                gpu=gpu,
+                mean=total.mean,
+                idle_share=total.low_share or 0.0,
+                memory_peak=used.high if used is not None else None,
+                memory_total=capacity.last if capacity is not None else None,
+                is_used_by_job=gpu in of_job,
+            )
+        )
+    return uses
+
+
+def gpus_given(node: Node) -> list[str] | None:
+    """Return the GPUs that the job was given on a node, as the labels name them; None where nobody knows."""
+    given = node.document.get("gpus")
+    if not isinstance(given, list):
+        return None
+    by_uuid: dict[Any, str] = {labels.get("uuid"): labels.get("gpu", "") for labels, _ in node.all("gpu_info")}
+    return [by_uuid.get(one, str(one)) for one in given]
+
+
+def gpus(case: Case) -> list[Finding]:
+    """Say which GPUs stood idle, and how busy the others were."""
+    uses: list[tuple[GpuUse, bool]] = []
+    for node in case.nodes:
+        given = gpus_given(node) if case.job is not None else None
+        uses += [
+            (use, given is not None or use.is_used_by_job or case.job is None)
+            for use in gpu_uses(node)
+            if given is None or use.gpu in given or use.is_used_by_job
+        ]
+    if not uses:
+        return _none(case)
+    certain = [use for use, is_certain in uses if is_certain]
+    if not certain:
+        return [_untouched([use for use, _ in uses])]
+    return [_judged(case, certain)]
+
+
+def gpu_errors(case: Case) -> list[Finding]:
+    """Say when the memory of a GPU had errors that could not be corrected."""
+    found: dict[str, float] = {}
+    for node in case.nodes:
+        for labels, total in node.all("gpu_ecc_errors_total"):
+            if labels.get("type") == "uncorrected" and labels.get("counter") == "volatile" and total.increase:
+                found[f"GPU {labels.get('gpu', '?')} of {node.name}"] = total.increase
+    if not found:
+        return []
+    return [
+        Finding(
+            name="gpu-errors",
+            severity=Severity.PROBLEM,
+            title="Errors in GPU memory",
+            text=f"Memory errors that could not be corrected: {listed([f'{n} {int(v)}' for n, v in found.items()])}.",
+            how="growth of the driver's count of uncorrected ECC errors",
+            advice="Results of this run may be wrong; tell the operator which GPU it was.",
+            figures={"errors": sum(found.values())},
+            nodes=tuple(found),
+        )
+    ]
+
+
+def _judged(case: Case, uses: list[GpuUse]) -> Finding:
+    idle = [use for use in uses if use.idle_share >= limits.GPU_IDLE.value]
+    often = [use for use in uses if limits.GPU_OFTEN_IDLE.value <= use.idle_share < limits.GPU_IDLE.value]
+    low = [use for use in uses if use.mean <= limits.GPU_LOW.value and use not in idle and use not in often]
+    mean = sum(use.mean for use in uses) / len(uses)
+    whose = "of the job " if case.job is not None else ""
+    were = "was" if len(uses) == 1 else "were"
+    parts = [f"{counted(len(uses), 'GPU')} {whose}{were} busy for {percent(mean)} of the time on average."]
+    if idle:
+        parts.append(f"Idle: {_told(idle)}.")
+    if often:
+        parts.append(f"Often idle: {_told(often)}.")
+    if low:
+        parts.append(f"Little used: {listed([f'{use.name} ({percent(use.mean)} on average)' for use in low])}.")
+    peaks = [use for use in uses if use.memory_peak is not None and use.memory_total]
+    if peaks:
+        most = max(peaks, key=lambda use: (use.memory_peak or 0) / (use.memory_total or 1))
+        parts.append(f"Peak of device memory: {size(most.memory_peak or 0)} of {size(most.memory_total or 0)} on"
+                     f" {most.name}.")  # fmt: skip
+    severity, advice = Severity.GOOD, ""
+    if idle:
+        severity = Severity.PROBLEM if case.job is not None else Severity.WARNING
+        advice = "Ask for fewer GPUs, or check that the program was built for them and finds them."
+    elif often or low:
+        severity = Severity.WARNING
+        advice = "Let input be prepared ahead and by several processes, or make batches larger."
+    return Finding(
+        name="gpu-use",
+        severity=severity,
+        title=_TITLE,
+        text=" ".join(parts),
+        how="share of the driver's sampling period in which a kernel ran, mean over time; below 5 % counts as idle",
+        advice=advice,
+        figures={
+            "gpus": float(len(uses)),
+            "gpus_idle": float(len(idle)),
+            "ratio": mean,
+            "idle_share": max(use.idle_share for use in uses),
+        },
+        nodes=tuple(use.name for use in (idle or often or low)),
+    )
+
+
+def _untouched(uses: list[GpuUse]) -> Finding:
+    return Finding(
+        name="gpu-use",
+        severity=Severity.NOTE,
+        title=_TITLE,
+        text=f"No process of the job used any of the {counted(len(uses), 'GPU')} of its nodes; which of them it was"
+        " given is not known.",
+        how="the driver's lists of processes on each GPU",
+        advice="If the job asked for GPUs, check that the program finds them.",
+        figures={"gpus": float(len(uses)), "gpus_idle": None},
+    )
+
+
+def _none(case: Case) -> list[Finding]:
+    if case.nodes and all(node.host.hardware.get("gpus") == [] for node in case.nodes):
+        return []
+    promised = [node.name for node in case.nodes if node.document.get("gpus")]
+    if promised:
+        why = next(node.why_not(USE) for node in case.nodes if node.name in promised)
+        return [unknown("gpu-use", _TITLE, f"the job was given GPUs on {listed(promised)}, and {why}")]
+    return [unknown("gpu-use", _TITLE, next((node.why_not(USE) for node in case.nodes), "no node"))]
+
+
+def _told(uses: list[GpuUse]) -> str:
+    return listed([f"{use.name} (below 5 % for {percent(use.idle_share)} of the time)" for use in uses])

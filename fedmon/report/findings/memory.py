@@ -1,0 +1,199 @@
+"""How much memory was used, and how close that came to its limit."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from fedmon.report.findings import thresholds as limits
+from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.wording import counted, duration, listed, percent, size, size_rate
+
+_PEAK, _RSS = "job_memory_peak_bytes", "job_memory_rss_bytes"
+_LIMIT, _TOTAL, _AVAILABLE = "job_memory_limit_bytes", "host_memory_total_bytes", "host_memory_available_bytes"
+_OOM, _HITS = "job_memory_oom_kills_total", "job_memory_limit_hits_total"
+_GIB = 2**30
+
+
+class MemoryUse(NamedTuple):
+    """Bytes at the peak and at the end on one node, the limit, and in words whose limit it is."""
+
+    peak: float
+    last: float | None
+    limit: float | None
+    whose: str
+    is_asked_for: bool
+
+    @property
+    def ratio(self) -> float:
+        """The share of the limit at the peak; 0 where there is no limit."""
+        return self.peak / self.limit if self.limit else 0.0
+
+
+def memory_use(node: Node) -> MemoryUse | None:
+    """Return what the job used of the memory of a node; None where it is not known."""
+    peak, rss = node.one(_PEAK), node.one(_RSS)
+    highest = peak or rss
+    if highest is None:
+        return None
+    limit, whose, is_asked_for = memory_limit(node)
+    return MemoryUse(highest.high, rss.last if rss is not None else None, limit, whose, is_asked_for)
+
+
+def memory_limit(node: Node) -> tuple[float | None, str, bool]:
+    """Return the memory that the job may have on a node, whose limit that is, and whether the job asked for it."""
+    total, cgroup = node.one(_TOTAL), node.one(_LIMIT)
+    machine = total.last if total is not None else node.host.hardware.get("memory_bytes")
+    machine = float(machine) if isinstance(machine, int | float) and machine > 0 else None
+    if cgroup is not None and (machine is None or cgroup.last < machine):
+        return cgroup.last, "the limit of the job's cgroup", True
+    asked = node.document.get("memory_limit_bytes")
+    if isinstance(asked, int | float) and asked > 0 and (machine is None or asked < machine):
+        return float(asked), "what the job asked for", True
+    return machine, "all memory of the machine", False
+
+
+def memory(case: Case) -> list[Finding]:
+    """Say how much memory the job had at its peak; of nodes without a job, how full they were."""
+    if case.job is None:
+        return _machines(case)
+    uses = {node.name: use for node in case.nodes if (use := memory_use(node)) is not None}
+    if not uses:
+        why = next((node.why_not(_PEAK, _RSS) for node in case.nodes), "no node recorded the job")
+        return [unknown("memory-peak", "Peak memory", why)]
+    most = max(uses, key=lambda name: (uses[name].ratio, uses[name].peak))
+    use = uses[most]
+    of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else "; its limit is not known"
+    where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
+    text = f"Peak memory {size(use.peak)}{of}{where}."
+    if use.last is not None:
+        text += f" In use at the last sample: {size(use.last)}."
+    if len(uses) > 1:
+        text += f" All nodes together: {size(sum(each.peak for each in uses.values()))} at their peaks."
+    hits = sum(total.last for node in case.nodes if (total := node.one(_HITS)) is not None)
+    if hits:
+        text += f" The cgroup ran into its limit {counted(int(hits), 'time')}."
+    severity, advice = Severity.GOOD, ""
+    if use.limit and use.ratio >= limits.MEMORY_NEAR_LIMIT.value:
+        severity, advice = Severity.WARNING, f"Ask for {size(_reserve(use.peak))}, or use less: it nearly ran out."
+    elif use.is_asked_for and use.ratio <= limits.MEMORY_FAR_FROM_LIMIT.value:
+        severity, advice = Severity.NOTE, f"{size(_reserve(use.peak))} would have been enough, with a reserve."
+    elif not use.is_asked_for:
+        severity = Severity.NOTE
+    method = next((labels["method"] for node in case.nodes for labels, _ in node.all("job_method_info")
+                   if labels.get("of") == "peak"), "")  # fmt: skip
+    how = {
+        "tree": "the largest sum of the resident memory of its processes in a sample: what two share counts twice,"
+        " and a peak between two samples is missed",
+        "": "the largest value that was recorded",
+    }.get(method, f"the kernel's peak of the job's cgroup ({method}), file cache included")
+    return [
+        Finding(
+            name="memory-peak",
+            severity=severity,
+            title="Peak memory",
+            text=text,
+            how=how,
+            advice=advice,
+            figures={"peak_bytes": use.peak, "limit_bytes": use.limit, "ratio": use.ratio if use.limit else None,
+                     "last_bytes": use.last},
+            nodes=(most,),
+        )
+    ]  # fmt: skip
+
+
+def _machines(case: Case) -> list[Finding]:
+    peaks: dict[str, tuple[float, float]] = {}
+    for node in case.nodes:
+        total, available = node.one(_TOTAL), node.one(_AVAILABLE)
+        if total is not None and available is not None and total.last > 0:
+            peaks[node.name] = (total.last - available.low, total.last)
+    if not peaks:
+        why = next((node.why_not(_AVAILABLE, _TOTAL) for node in case.nodes), "no node")
+        return [unknown("memory-use", "Memory", why)]
+    most = max(peaks, key=lambda name: peaks[name][0] / peaks[name][1])
+    used, total_bytes = peaks[most]
+    ratio = used / total_bytes
+    full = [name for name in peaks if peaks[name][0] / peaks[name][1] >= limits.MEMORY_NEAR_LIMIT.value]
+    text = f"At the most {size(used)} of {size(total_bytes)} ({percent(ratio)}) were in use on {most}"
+    text += f", the fullest of {len(peaks)} nodes." if len(peaks) > 1 else "."
+    if len(full) > 1:
+        text += f" {len(full)} nodes were fuller than {percent(limits.MEMORY_NEAR_LIMIT.value)}: {listed(full)}."
+    return [
+        Finding(
+            name="memory-use",
+            severity=Severity.WARNING if full else Severity.NOTE,
+            title="Memory",
+            text=text,
+            how="all memory less the smallest amount that programs could still get without swapping",
+            advice="Find out which process grows before the kernel kills one." if full else "",
+            figures={"peak_bytes": used, "limit_bytes": total_bytes, "ratio": ratio},
+            nodes=tuple(full or [most]),
+        )
+    ]
+
+
+def oom_kills(case: Case) -> list[Finding]:
+    """Say when the kernel killed processes for want of memory."""
+    killed: dict[str, float] = {}
+    for node in case.nodes:
+        of_job, of_host = node.one(_OOM), node.one("host_oom_kills_total")
+        amount = of_job.last if of_job is not None and of_job.last else (of_host.increase or 0) if of_host else 0
+        if amount:
+            killed[node.name] = amount
+    if not killed:
+        return []
+    total = int(sum(killed.values()))
+    is_jobs = any((one := node.one(_OOM)) is not None and one.last for node in case.nodes)
+    whose = "of the job" if is_jobs else "of these machines"
+    return [
+        Finding(
+            name="oom-kills",
+            severity=Severity.PROBLEM if is_jobs or case.job is None else Severity.WARNING,
+            title="Out of memory",
+            text=f"The kernel killed {counted(total, 'process', 'processes')} {whose} because memory ran out:"
+            f" {listed([f'{name} {int(amount)}' for name, amount in killed.items()])}.",
+            how="the counter of the job's cgroup" if is_jobs else "the counter of the whole machine",
+            advice="Ask for more memory, or use less at once; results of what was killed are missing.",
+            figures={"kills": float(total)},
+            nodes=tuple(killed),
+        )
+    ]
+
+
+def swap(case: Case) -> list[Finding]:
+    """Say when memory was in swap, or was read back from it."""
+    found: dict[str, str] = {}
+    most_held = most_rate = 0.0
+    for node in case.nodes:
+        held, back = node.one("job_memory_swap_bytes"), node.one("host_swap_in_bytes_total")
+        rate = (back.per_second or 0.0) if back is not None else 0.0
+        amount = held.high if held is not None else 0.0
+        if amount >= limits.SWAP_HELD.value or rate >= limits.SWAPPED.value:
+            words = [f"{size(amount)} of the job in swap"] if amount >= limits.SWAP_HELD.value else []
+            if back is not None and rate >= limits.SWAPPED.value:
+                words.append(f"{size_rate(rate)} read back for {duration(back.grown_s)}")
+            found[node.name] = f"{node.name} {' and '.join(words)}"
+        most_held, most_rate = max(most_held, amount), max(most_rate, rate)
+    if not found:
+        return []
+    return [
+        Finding(
+            name="swap",
+            severity=Severity.WARNING,
+            title="Swapping",
+            text=f"Memory was swapped out: {listed(list(found.values()))}.",
+            how="the largest amount of the job in swap, and the kernel's count of what was read back on the machine",
+            advice="Memory in swap is a thousand times slower: ask for more memory, or run fewer processes at once.",
+            figures={"swap_bytes": most_held, "swap_in_bytes_per_second": most_rate},
+            nodes=tuple(found),
+        )
+    ]
+
+
+def _reserve(peak: float) -> float:
+    """Return a quarter more, in whole GiB, or in steps of 64 MiB below one."""
+    wanted = 1.25 * peak
+    step = _GIB if wanted >= _GIB else _GIB / 16
+    return math.ceil(wanted / step) * step

@@ -1,0 +1,177 @@
+"""How the job ended, how it was found, and what measuring it cost."""
+
+from __future__ import annotations
+
+import signal
+
+from fedmon.report.findings import thresholds as limits
+from fedmon.report.findings.case import Case
+from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.wording import counted, duration, listed, moment, number, percent, size
+
+_UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
+_COST = "agent_cpu_seconds_total"
+_USER_VALUE = "user_value"
+
+
+def ending(case: Case) -> list[Finding]:
+    """Say how the job ended: exit code, signal, time limit, or that nobody knows."""
+    if case.job is None:
+        return []
+    document = case.document
+    codes = [code for node in case.nodes if isinstance(code := node.document.get("exit_code"), int)]
+    reason = " ".join(str(node.document["reason"]) for node in case.nodes[:1] if node.document.get("reason"))
+    reason = reason or str(document.get("reason") or "")
+    elapsed_s = case.elapsed_s
+    after = f" after {duration(elapsed_s)}" if elapsed_s is not None else ""
+    code = next((code for code in codes if code), codes[0] if codes else None)
+    why = f" Noted reason: {reason}." if reason else ""
+    if code is None and case.ended_t is None:
+        span = case.span
+        until = f" The last sample is of {moment(span[1])}." if span is not None else ""
+        return [
+            Finding(
+                name="ending",
+                severity=Severity.UNKNOWN,
+                title="How it ended",
+                text=f"How the job ended was not recorded: it may still run, or the tool was killed.{until}{why}",
+                how="exit code, end and reason as the tool noted them",
+                figures={"exit_code": None, "elapsed_seconds": elapsed_s},
+            )
+        ]
+    if code is None:
+        severity, text = Severity.NOTE, f"The job ended{after}; its exit code is not known."
+    elif code == 0:
+        severity, text = Severity.GOOD, f"The job ended with exit code 0{after}."
+    else:
+        severity, text = Severity.PROBLEM, f"The job failed: {exit_text(code)}{after}."
+    return [
+        Finding(
+            name="ending",
+            severity=severity,
+            title="How it ended",
+            text=text + why,
+            how="exit code, end and reason as the tool noted them",
+            advice="Look at its output for the cause." if severity is Severity.PROBLEM else "",
+            figures={"exit_code": None if code is None else float(code), "elapsed_seconds": elapsed_s},
+        )
+    ]
+
+
+def exit_text(code: int) -> str:
+    """Return an exit code in words; above 128, and below 0, it tells a signal."""
+    number_of = code - 128 if code > 128 else -code
+    try:
+        return f"exit code {code}, {signal.Signals(number_of).name}" if code > 128 or code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"exit code {code}"
+
+
+def time_limit(case: Case) -> list[Finding]:
+    """Say how much of its time a job used."""
+    limit, elapsed_s = case.document.get("time_limit_s"), case.elapsed_s
+    if case.job is None or not isinstance(limit, int | float) or limit <= 0 or elapsed_s is None:
+        return []
+    ratio = elapsed_s / limit
+    near = ratio >= limits.TIME_LIMIT_NEAR.value
+    return [
+        Finding(
+            name="time-limit",
+            severity=Severity.WARNING if near else Severity.GOOD,
+            title="Time limit",
+            text=f"It ran for {duration(elapsed_s)} of the {duration(limit)} that it was given ({percent(ratio)}).",
+            how="elapsed time by the time limit of the scheduler",
+            advice="Ask for more time, or save checkpoints: a slower run would be cut off." if near else "",
+            figures={"ratio": ratio, "limit_seconds": float(limit)},
+        )
+    ]
+
+
+def finder(case: Case) -> list[Finding]:
+    """Say how the processes of the job were found, and how sure that is."""
+    if case.job is None:
+        return []
+    methods = {str(node.document["method"]): str(node.document.get("confidence") or "")
+               for node in case.nodes if node.document.get("method")}  # fmt: skip
+    if not methods:
+        return []
+    unsure = [method for method, confidence in methods.items() if confidence.lower() in _UNSURE]
+    told = listed([f"{method} (confidence: {confidence})" if confidence else method
+                   for method, confidence in methods.items()])  # fmt: skip
+    return [
+        Finding(
+            name="finder",
+            severity=Severity.WARNING if unsure else Severity.NOTE,
+            title="How the job was found",
+            text=f"The processes of the job were found by: {told}."
+            + (" Others may be among them, or some be missing." if unsure else ""),
+            how="the finder that answered first, of pids, cgroup, scheduler command, environment, ancestors",
+            advice="Start the job as 'fedmon job -- COMMAND' where that is possible: then it is certain."
+            if unsure
+            else "",
+        )
+    ]
+
+
+def cost(case: Case) -> list[Finding]:
+    """Say what measuring itself took, when that is too much or it had to slow down."""
+    found: list[str] = []
+    nodes: list[str] = []
+    worst = 0.0
+    for node in case.nodes:
+        used, interval = node.one(_COST), node.one("agent_interval_seconds")
+        share = used.per_second if used is not None else None
+        asked = node.host.tool.get("interval_s")
+        if share is not None and share >= limits.TOOL_COST.value:
+            found.append(f"{node.name} {percent(share)} of one CPU")
+            nodes.append(node.name)
+        worst = max(worst, share or 0.0)
+        if interval is not None and isinstance(asked, int | float) and interval.high >= 2 * asked:
+            found.append(f"{node.name} only every {number(interval.high)} s instead of {number(float(asked))} s")
+            nodes.append(node.name)
+    if not found:
+        return []
+    return [
+        Finding(
+            name="cost",
+            severity=Severity.WARNING,
+            title="Cost of measuring",
+            text=f"Measuring took more than it should: {listed(found)}.",
+            how="CPU time of the tool's own process over time, and the interval that it kept to",
+            advice="Choose a longer interval.",
+            figures={"ratio": worst},
+            nodes=tuple(dict.fromkeys(nodes)),
+        )
+    ]
+
+
+def cost_text(case: Case) -> str:
+    """Return what the tool took, in one sentence; empty where it is not known."""
+    shares = [share for node in case.nodes if (one := node.one(_COST)) and (share := one.per_second) is not None]
+    memory = [one.high for node in case.nodes if (one := node.one("agent_memory_rss_bytes"))]
+    if not shares:
+        return ""
+    text = f"Measuring took {percent(max(shares))} of one CPU at the most"
+    return f"{text}{f' and {size(max(memory))} of memory' if memory else ''} on each node."
+
+
+def training(case: Case) -> list[Finding]:
+    """Say what the program reported of itself."""
+    found: dict[str, tuple[int, float, float]] = {}
+    for node in case.nodes:
+        for labels, total in node.all(_USER_VALUE):
+            values, first, _ = found.get(labels.get("name", "?"), (0, total.first, 0.0))
+            found[labels.get("name", "?")] = (values + total.values, first, total.last)
+    if not found:
+        return []
+    told = [f"{name} from {number(first)} to {number(last)}" for name, (_, first, last) in found.items()]
+    return [
+        Finding(
+            name="training",
+            severity=Severity.NOTE,
+            title="Values that the program reported",
+            text=f"{counted(sum(values for values, _, _ in found.values()), 'value')} of {counted(len(found), 'name')}:"
+            f" {listed(told, 5)}.",
+            how="first and last value of each name, of the first and the last node that reported it",
+        )
+    ]

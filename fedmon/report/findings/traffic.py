@@ -1,0 +1,128 @@
+"""What went over disks and networks, errors there, and file systems that ran full."""
+
+from __future__ import annotations
+
+from fedmon.report.findings import thresholds as limits
+from fedmon.report.findings.case import Case, Node, summed
+from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.wording import listed, percent, size, size_rate
+
+_RECEIVED, _SENT = "host_network_receive_bytes_total", "host_network_transmit_bytes_total"
+_LOOPBACK = "lo"
+
+
+def network_bytes(node: Node) -> tuple[float, float] | None:
+    """Return the bytes that a machine received and sent, without those to itself; None where it is not known."""
+    received, sent = (
+        summed(total for labels, total in node.all(metric) if labels.get("interface") != _LOOPBACK)
+        for metric in (_RECEIVED, _SENT)
+    )
+    return None if received is None or sent is None else (received, sent)
+
+
+def fabric_bytes(node: Node) -> tuple[float, float] | None:
+    """Return the bytes that the InfiniBand ports of a machine received and sent; None where it has none."""
+    received = summed(total for _, total in node.all("infiniband_receive_bytes_total"))
+    sent = summed(total for _, total in node.all("infiniband_transmit_bytes_total"))
+    return None if received is None or sent is None else (received, sent)
+
+
+def storage_bytes(node: Node, *, of_job: bool) -> tuple[float, float] | None:
+    """Return the bytes read from and written to storage, by the job or by the machine; None where it is not known."""
+    read, written = (
+        ("job_storage_read_bytes_total", "job_storage_written_bytes_total")
+        if of_job
+        else ("host_disk_read_bytes_total", "host_disk_written_bytes_total")
+    )
+    amounts = summed(total for _, total in node.all(read)), summed(total for _, total in node.all(written))
+    return None if amounts[0] is None or amounts[1] is None else (amounts[0], amounts[1])
+
+
+def volumes(case: Case) -> list[Finding]:
+    """Say how much was read, written, received and sent."""
+    of_job = case.job is not None
+    storage = [both for node in case.nodes if (both := storage_bytes(node, of_job=of_job)) is not None]
+    network = [both for node in case.nodes if (both := network_bytes(node)) is not None]
+    fabric = [both for node in case.nodes if (both := fabric_bytes(node)) is not None]
+    who = "The job" if of_job else "The machines" if len(case.nodes) > 1 else "The machine"
+    parts: list[str] = []
+    figures: dict[str, float | None] = {}
+    for name, pairs, words in (
+        ("storage", storage, f"{who} read {{}} from storage and wrote {{}}"),
+        ("network", network, ("Its" if of_job and len(network) < 2 else "The") + " nodes received {} by network and"
+         " sent {}" if len(network) > 1 else "The node received {} by network and sent {}"),
+        ("infiniband", fabric, "InfiniBand ports received {} and sent {}"),
+    ):  # fmt: skip
+        figures[f"{name}_in_bytes"] = figures[f"{name}_out_bytes"] = None
+        if not pairs:
+            continue
+        into, out = (sum(pair[at] for pair in pairs) for at in (0, 1))
+        figures[f"{name}_in_bytes"], figures[f"{name}_out_bytes"] = into, out
+        elapsed = case.elapsed_s or 0.0
+        rate = f" ({size_rate((into + out) / elapsed)} together)" if elapsed > 0 else ""
+        parts.append(words.format(size(into), size(out)) + rate)
+    if not parts:
+        why = next((node.why_not("job_storage_read_bytes_total" if of_job else _RECEIVED) for node in case.nodes), "")
+        return [unknown("volumes", "Storage and network", why or "no node")]
+    return [
+        Finding(
+            name="volumes",
+            severity=Severity.NOTE,
+            title="Storage and network",
+            text=f"{'. '.join(parts)}.",
+            how="growth of the kernel's counters; network and InfiniBand are those of the whole machines, without"
+            " what they sent to themselves",
+            figures=figures,
+            nodes=tuple(node.name for node in case.nodes),
+        )
+    ]
+
+
+def link_errors(case: Case) -> list[Finding]:
+    """Say when packets were damaged, or links went down."""
+    found: dict[str, float] = {}
+    for node in case.nodes:
+        for metric in ("host_network_receive_errors_total", "host_network_transmit_errors_total",
+                       "infiniband_receive_errors_total", "infiniband_link_downed_total"):  # fmt: skip
+            for labels, total in node.all(metric):
+                if total.increase:
+                    place = f"{labels.get('interface') or labels.get('device', '?')} of {node.name}"
+                    found[place] = found.get(place, 0.0) + total.increase
+    if not found:
+        return []
+    return [
+        Finding(
+            name="link-errors",
+            severity=Severity.WARNING,
+            title="Network errors",
+            text=f"Packets with errors or links that went down: {listed([f'{p} {int(n)}' for p, n in found.items()])}.",
+            how="growth of the error counters of each interface and port",
+            advice="Tell the operator: a cable or port may be failing.",
+            figures={"errors": sum(found.values())},
+            nodes=tuple(found),
+        )
+    ]
+
+
+def full_file_systems(case: Case) -> list[Finding]:
+    """Say which file systems nearly ran full."""
+    full: dict[str, float] = {}
+    for node in case.nodes:
+        for labels, total in node.all("host_filesystem_size_bytes"):
+            left = node.one("host_filesystem_available_bytes", mountpoint=labels.get("mountpoint", ""))
+            if left is not None and total.last > 0 and 1 - left.low / total.last >= limits.FILESYSTEM_FULL.value:
+                full[f"{labels.get('mountpoint', '?')} of {node.name}"] = 1 - left.low / total.last
+    if not full:
+        return []
+    return [
+        Finding(
+            name="file-systems-full",
+            severity=Severity.WARNING,
+            title="File systems nearly full",
+            text=f"{listed([f'{place} {percent(ratio)} full' for place, ratio in full.items()])}.",
+            how="size less the smallest space that was available",
+            advice="Make room: programs that cannot write lose their results.",
+            figures={"ratio": max(full.values())},
+            nodes=tuple(full),
+        )
+    ]

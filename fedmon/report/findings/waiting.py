@@ -1,0 +1,115 @@
+"""Whether work waited: for disks, for a resource at all, and for the machine under a virtual one."""
+
+from __future__ import annotations
+
+from fedmon.report.findings import thresholds as limits
+from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.wording import listed, percent
+
+_SECONDS = "host_cpu_seconds_total"
+_RESOURCES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
+
+
+def mode_share(node: Node, mode: str) -> float | None:
+    """Return the share of the CPU time of a machine in one mode; None where it is not known."""
+    grown = {labels.get("mode"): total.increase or 0.0 for labels, total in node.all(_SECONDS) if total.grown_s > 0}
+    whole = sum(grown.values())
+    return grown[mode] / whole if mode in grown and whole > 0 else None
+
+
+def io_wait(case: Case) -> list[Finding]:
+    """Say how much of the CPU time was lost to waiting for disks."""
+    shares = {node.name: share for node in case.nodes if (share := mode_share(node, "iowait")) is not None}
+    if not shares:
+        why = next((node.why_not(_SECONDS) for node in case.nodes), "no node")
+        return [unknown("io-wait", "I/O wait", why)]
+    most = max(shares, key=lambda name: shares[name])
+    share = shares[most]
+    severity = Severity.GOOD
+    if share >= limits.IO_WAIT_HIGH.value:
+        severity = Severity.PROBLEM if share >= limits.IO_WAIT_VERY_HIGH.value else Severity.WARNING
+    which = f" on {most}" if len(shares) == 1 else f" on {most}, the most of {len(shares)} nodes"
+    return [
+        Finding(
+            name="io-wait",
+            severity=severity,
+            title="I/O wait",
+            text=f"CPUs stood still for {percent(share)} of the time to wait for disks{which}.",
+            how="time in the mode iowait by the time in all modes, of the whole machine",
+            advice="Read and write less often and in larger pieces, or use faster storage such as a local disk."
+            if severity is not Severity.GOOD
+            else "",
+            figures={"ratio": share},
+            nodes=(most,),
+        )
+    ]
+
+
+def pressure_shares(node: Node, *, of_job: bool) -> dict[tuple[str, str], float]:
+    """Return the share of the time in which work stood still, by resource and by whether some or all of it did."""
+    metric, kind = ("job_pressure_seconds_total", "kind") if of_job else ("host_pressure_seconds_total", "stalled")
+    return {
+        (labels.get("resource", ""), labels.get(kind, "")): total.per_second
+        for labels, total in node.all(metric)
+        if total.per_second is not None
+    }
+
+
+def pressure(case: Case) -> list[Finding]:
+    """Say when work stood still for want of a resource."""
+    found: list[Finding] = []
+    wanted = (("memory", "full", limits.PRESSURE_HIGH), ("io", "full", limits.PRESSURE_HIGH),
+              ("cpu", "some", limits.CPU_PRESSURE_HIGH))  # fmt: skip
+    for resource, kind, limit in wanted:
+        shares: dict[str, tuple[float, bool]] = {}
+        for node in case.nodes:
+            of_job = pressure_shares(node, of_job=True) if case.job is not None else {}
+            share = of_job.get((resource, kind), pressure_shares(node, of_job=False).get((resource, kind)))
+            if share is not None and share >= limit.value:
+                shares[node.name] = share, (resource, kind) in of_job
+        if not shares:
+            continue
+        names = sorted(shares, key=lambda name: -shares[name][0])
+        is_jobs = all(of_job for _, of_job in shares.values())
+        who = ("some thread" if kind == "some" else "all work") + (" of the job" if is_jobs else "")
+        found.append(
+            Finding(
+                name=f"pressure-{resource}",
+                severity=Severity.WARNING,
+                title=f"Waiting for {_RESOURCES[resource]}",
+                text=f"For want of {_RESOURCES[resource]} {who} stood still:"
+                f" {listed([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
+                how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
+                + (" the job's cgroup" if is_jobs else " the whole machine"),
+                advice={
+                    "memory": "Memory is short: ask for more, or run less at once.",
+                    "io": "Storage is the bottleneck: larger pieces, fewer files, or a faster file system.",
+                    "cpu": "More threads want to run than there are CPUs: start fewer, or ask for more CPUs.",
+                }[resource],
+                figures={"ratio": shares[names[0]][0]},
+                nodes=tuple(names),
+            )
+        )
+    return found
+
+
+def steal(case: Case) -> list[Finding]:
+    """Say when the host of a virtual machine gave its CPU time to others."""
+    shares = {node.name: share for node in case.nodes if (share := mode_share(node, "steal")) is not None}
+    stolen = sorted((name for name in shares if shares[name] >= limits.STOLEN.value), key=lambda name: -shares[name])
+    if not stolen:
+        return []
+    return [
+        Finding(
+            name="steal",
+            severity=Severity.WARNING,
+            title="CPU time given to others",
+            text="The host of virtual machines gave their CPU time to others:"
+            f" {listed([f'{name} {percent(shares[name])} of the time' for name in stolen])}.",
+            how="time in the mode steal by the time in all modes",
+            advice="Timings of this run cannot be compared; ask the operator for machines that are not shared.",
+            figures={"ratio": shares[stolen[0]]},
+            nodes=tuple(stolen),
+        )
+    ]
