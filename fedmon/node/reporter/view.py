@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
+from fedmon.common.metrics.nebula_tags import (
+    CONNECTIONS,
+    CPU_GLOBAL,
+    CPU_PROCESS,
+    CPU_TEMPERATURE,
+    DISK,
+    MIB,
+    PACKETS_RECEIVED,
+    PACKETS_SENT,
+    PROCESSORS,
+    RAM_GLOBAL_MB,
+    RAM_GLOBAL_PERCENT,
+    RAM_PROCESS_MB,
+    RAM_PROCESS_PERCENT,
+    VOLUMES,
+    WHOLE,
+    gpu_tag,
+    unit_of,
+)
 from fedmon.common.metrics.rate import rate
 from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.node.reporter.settings import Generation
 from fedmon.node.reporter.traffic import Traffic
 
-MIB = 1024**2
-CPU_GLOBAL = "W-CPU/CPU global (%)"
-CPU_PROCESS = "W-CPU/CPU process (%)"
-CPU_TEMPERATURE = "W-CPU/CPU temperature (°)"
-RAM_GLOBAL_PERCENT, RAM_GLOBAL_MB = "Z-RAM/RAM global (%)", "Z-RAM/RAM global (MB)"
-RAM_PROCESS_PERCENT, RAM_PROCESS_MB = "Z-RAM/RAM process (%)", "Z-RAM/RAM process (MB)"
-DISK = "Y-Disk/Disk (%)"
-PACKETS_SENT, PACKETS_RECEIVED = "X-Network/Network (packets sent)", "X-Network/Network (packets received)"
-CONNECTIONS = "X-Network/Connections"
-_VOLUMES: Mapping[str, tuple[str, str, int]] = {
-    "old": ("X-Network/Network (bytes sent)", "X-Network/Network (bytes received)", 1),
-    "1.0.0": ("X-Network/Network (MB sent)", "X-Network/Network (MB received)", MIB),
-}
-"""Tags of the volume sent and received, and what they are counted in: the old ones say bytes and hold bytes."""
-
 CPU_SECONDS = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
 RSS = "job_memory_rss_bytes"
 _TEMPERATURE = "host_temperature_celsius"
-_PROCESSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal", "x86_pkg_temp", "acpitz")
-"""Chips that sit on a processor, the surest first: Intel, AMD, ARM boards, then what firmware tells."""
-_WHOLE = ("Package id 0", "Tdie", "Tctl")
-"""Sensors that stand for the whole processor. Source: Linux Documentation/hwmon/coretemp.rst and k10temp.rst."""
 _GPU = re.compile(r'gpu_[a-z_]+\{gpu="(\d+)"\}')
 
 
@@ -49,7 +49,7 @@ class Reported(dict[str, float]):
     @property
     def units(self) -> dict[str, str]:
         """Map each tag to its unit; empty text where it has none."""
-        return {tag: _unit(tag) for tag in self}
+        return {tag: unit_of(tag) for tag in self}
 
 
 class Processes:
@@ -82,7 +82,7 @@ def resources(
     total, available = values.get("host_memory_total_bytes"), values.get("host_memory_available_bytes")
     used = total - available if total is not None and available is not None else None
     rss = values.get(RSS)
-    sent, received, divisor = _VOLUMES[generation]
+    sent, received, divisor = VOLUMES[generation]
     found: dict[str, float | None] = {
         CPU_GLOBAL: _times(values.get("host_cpu_busy_ratio"), 100, 1),
         CPU_PROCESS: cpu_process,
@@ -108,7 +108,7 @@ def gpus(values: Mapping[str, float | None]) -> Iterator[dict[str, float]]:
         def of(name: str, number: int = number, **labels: str) -> float | None:
             return values.get(series(name, gpu=str(number), **labels))
 
-        tag = f"W-GPU/GPU{number}"
+        tag = gpu_tag(number)
         found = _known(
             {
                 f"{tag} (%)": _times(of("gpu_utilization_ratio"), 100, 1),
@@ -131,10 +131,10 @@ def cpu_temperature(values: Mapping[str, float | None]) -> float | None:
         if value is not None and metric_name(key) == _TEMPERATURE:
             labels = split_series(key)[1]
             by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = value
-    for known in _PROCESSORS:
+    for known in PROCESSORS:
         for chip, sensors in by_chip.items():
             if chip.startswith(known):
-                whole = [value for name, value in sensors.items() if name.startswith(_WHOLE)]
+                whole = [value for name, value in sensors.items() if name.startswith(WHOLE)]
                 return max(whole or sensors.values())
     return None
 
@@ -164,12 +164,3 @@ def _share(part: float | None, whole: float | None, digits: int) -> float | None
 
 def _known(found: Mapping[str, float | None]) -> dict[str, float]:
     return {tag: value for tag, value in found.items() if value is not None}
-
-
-def _unit(tag: str) -> str:
-    units: Iterable[tuple[str, str]] = (
-        ("(%)", "%"), ("(°)", "°C"), ("(MB)", "MiB"), ("(MB sent)", "MiB"), ("(MB received)", "MiB"),
-        ("(bytes sent)", "B"), ("(bytes received)", "B"), (" power", "W"), (" clocks", "MHz"), (" fan speed", "%"),
-        ("(packets sent)", "packets"), ("(packets received)", "packets"), ("X-Network/Connections", "connections"),
-    )  # fmt: skip
-    return next((unit for ending, unit in units if tag.endswith(ending) and "-" in tag), "")
