@@ -81,8 +81,6 @@ def _places(source: Source, host: Host, job: str | None, metrics: Callable[[str]
     chosen = [one for one in jobs if job in (None, one)] or ([None] if job is None else [])
     for one in chosen:
         of_job = _Seen(source, host.node_id, f"{JOB}{one}", metrics) if f"{JOB}{one}" in streams else None
-        if of_job is None and HOST_STREAM not in streams:
-            continue
         low_t, high_t = (of_job.low_t, of_job.high_t) if of_job else (None, None)
         of_host = _Seen(source, host.node_id, HOST_STREAM, metrics, since_t=low_t, until_t=high_t)
         timed = of_job or of_host

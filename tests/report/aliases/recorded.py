@@ -1,0 +1,67 @@
+"""Recordings for tests, made of what collectors read at given instants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.store.recording import Recording
+from fedmon.node.collectors.base import Collector
+
+T0 = 1_700_000_000.25
+Values = Mapping[str, float | None]
+
+
+def read_all(collectors: Iterable[Collector], mono: float, *, t: float | None = None) -> dict[str, float | None]:
+    """Read collectors at one instant."""
+    now = Instant(t=T0 + mono if t is None else t, mono=mono)
+    values: dict[str, float | None] = {}
+    for collector in collectors:
+        values.update(collector.collect(now).values)
+    return values
+
+
+class RecordedHost:
+    """Samples of one node, kept as a node keeps them; ``offset_s`` is how far its clock is ahead."""
+
+    def __init__(self, node_id: str, *, offset_s: float = 0.0, **description: Any) -> None:
+        self.node_id, self._offset_s = node_id, offset_s
+        self._description = {"hostname": node_id, **description}
+        self._samples: dict[str, list[tuple[float, float, Values]]] = {}
+
+    def add(self, mono: float, values: Values, *, stream: str = "host", t: float | None = None) -> None:
+        """Add one sample."""
+        moment = T0 + mono + self._offset_s if t is None else t
+        self._samples.setdefault(stream, []).append((moment, mono, values))
+
+    def tick(self, mono: float, host: Values, job: Values | None = None, *, key: str = "7") -> None:
+        """Add a sample of the machine, and one of a job at the same instant."""
+        self.add(mono, host)
+        if job is not None:
+            self.add(mono, job, stream=f"job-{key}")
+
+    def write(self, path: Path) -> Path:
+        """Append it all to a recording, in batches of two samples."""
+        with Recording(path) as store:
+            store.describe(self.node_id, 1, self._description)
+            for stream, samples in self._samples.items():
+                for first in range(0, len(samples), 2):
+                    part = samples[first : first + 2]
+                    names = dict.fromkeys(name for _, _, values in part for name in values)
+                    store.append(
+                        [
+                            Batch(
+                                node_id=self.node_id,
+                                boot=1,
+                                stream=stream,
+                                seq=first,
+                                t=[t for t, _, _ in part],
+                                mono=[mono for _, mono, _ in part],
+                                columns={name: [values.get(name) for _, _, values in part] for name in names},
+                            )
+                        ]
+                    )
+        return path
