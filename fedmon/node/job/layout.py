@@ -14,7 +14,7 @@ FILE_MODE = 0o600
 MAX_NAME = 64
 _DIGEST = 8
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@+,=\[\]-]")
-_RECORDING = ".fmr"
+RECORDING_SUFFIX = ".fmr"
 
 
 class JobFolder:
@@ -31,12 +31,12 @@ class JobFolder:
         self.path = self.save_dir / (f"job-metrics-{self.key}" if prefix is None else _checked_prefix(prefix))
         self.ipc = self.save_dir / f".ipc-{file_name(job_id if job_id is not None else key)}"
         self.hosts = self.path / "hosts" / self.key
-        self.recordings = self.path / "recordings"
-        self.logs = self.path / "logs"
+        self.recordings = self.path / "recordings" / self.key
+        self.logs = self.path / "logs" / self.key
         self.configs = self.path / "configs"
         self.metrics = self.path / "metrics"
         self.plots = self.path / "plots"
-        self.merged = self.path / f"{self.key}{_RECORDING}"
+        self.merged = self.path / f"{self.key}{RECORDING_SUFFIX}"
         self.report_pdf = self.path / f"job-report-{self.key}.pdf"
         self.report_html = self.path / f"job-report-{self.key}.html"
 
@@ -56,11 +56,11 @@ class JobFolder:
 
     def recording(self, host: str) -> Path:
         """Return where one host records; nobody else writes there."""
-        return self.recordings / f"{self.key}_{file_name(host)}{_RECORDING}"
+        return self.recordings / f"{file_name(host)}{RECORDING_SUFFIX}"
 
     def log(self, host: str) -> Path:
         """Return where one host logs; nobody else writes there."""
-        return self.logs / f"{self.key}_{file_name(host)}.log"
+        return self.logs / f"{file_name(host)}.log"
 
     def run_config(self, host: str) -> Path:
         """Return where one host writes down what it was asked for."""
@@ -72,8 +72,9 @@ class JobFolder:
             self.save_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the folder {self.save_dir}: {error.strerror}") from error
-        for each in (self.path, self.hosts.parent, self.hosts, self.recordings, self.logs):
-            self.make_folder(each)
+        for each in (self.hosts, self.recordings, self.logs):
+            for parent in (self.path, each.parent, each):
+                self.make_folder(parent)
 
     @staticmethod
     def make_folder(path: Path) -> None:
