@@ -1,0 +1,83 @@
+"""What a report consists of, whatever it is written as: sections of paragraphs, facts, findings, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from fedmon.report.findings.finding import Finding
+
+LONGEST = 400
+"""So many letters of one text are shown: a name or reason of megabytes must not become the report."""
+
+
+class Paragraph(msgspec.Struct, frozen=True, kw_only=True):
+    """A text; a quiet one is set smaller."""
+
+    text: str
+    quiet: bool = False
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Names and their values."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, in this order; with ``details`` each says how it was computed."""
+
+    findings: tuple[Finding, ...]
+    details: bool = False
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of texts under headers; the columns numbered in ``numeric`` are set to the right."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    title: str = ""
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """A drawing: PNG, made when it is asked for, with what it shows in words for those who cannot see it."""
+
+    title: str
+    png: Callable[[], bytes]
+
+
+Part: TypeAlias = Paragraph | Facts | Findings | Table | Picture
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts under a heading; ``breaks`` begins a new page where there are pages."""
+
+    title: str
+    parts: tuple[Part, ...]
+    breaks: bool = False
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole report. ``header`` stands on top of every page."""
+
+    title: str
+    subtitle: str
+    header: str
+    sections: tuple[Section, ...]
+
+    @property
+    def pictures(self) -> int:
+        """How many drawings there are."""
+        return sum(isinstance(part, Picture) for section in self.sections for part in section.parts)
+
+
+def shown(value: object, longest: int = LONGEST) -> str:
+    """Return a value as one visible line of bounded length; a dash for nothing."""
+    from fedmon.common.log import escape_control
+
+    text = escape_control(str(value)) if value not in (None, "") else "-"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

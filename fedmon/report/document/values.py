@@ -1,0 +1,93 @@
+"""The table of everything that was measured, and that of what the program reported."""
+
+from __future__ import annotations
+
+from fedmon.common.metrics.display import MISSING, format_rate, format_value
+from fedmon.common.metrics.table import METRICS, Kind, metric_of
+from fedmon.report.document.model import Table, shown
+from fedmon.report.findings.case import Case
+from fedmon.report.source import JOB
+from fedmon.report.totals import SeriesTotal
+from fedmon.report.wording import duration, moment, number
+
+MOST_SERIES = 400
+_OTHER_TABLE = ("user_value", "user_step")
+
+
+def value_table(case: Case) -> tuple[Table, int]:
+    """Return one row for each series, all nodes together, in the order of the metrics; and how many are left out.
+
+    Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named.
+    """
+    found: dict[str, list[tuple[str, SeriesTotal]]] = {}
+    for node in case.nodes:
+        for name, stream in node.streams.items():
+            if name.startswith(JOB) and name != f"{JOB}{case.job}":
+                continue
+            for total in stream.series.values():
+                metric = metric_of(total.series)
+                if (metric is None or metric.kind is not Kind.INFO) and not total.series.startswith(_OTHER_TABLE):
+                    found.setdefault(total.series, []).append((node.name, total))
+    order = {name: at for at, name in enumerate(METRICS)}
+    names = sorted(found, key=lambda name: (order.get(name.partition("{")[0], len(order)), _natural(name)))
+    many = len(case.nodes) > 1
+    headers = ("Series", "Mean", "Lowest", "Highest", "Sum or last", *(("Most on",) if many else ()))
+    rows = [_row(name, found[name], many=many) for name in names[:MOST_SERIES]]
+    return Table(headers=headers, rows=tuple(rows), numeric=frozenset({1, 2, 3, 4})), max(0, len(names) - MOST_SERIES)
+
+
+def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tuple[str, ...]:
+    means = [(_mean(total), node) for node, total in totals]
+    known = [(mean, node) for mean, node in means if mean is not None]
+    is_counter = totals[0][1].increase is not None
+    if is_counter:
+        texts = [format_rate(name, sum(mean for mean, _ in known) / len(known)) if known else MISSING, MISSING, MISSING]
+        last = format_value(name, sum(total.increase or 0.0 for _, total in totals))
+    else:
+        texts = [format_value(name, sum(mean for mean, _ in known) / len(known))] if known else [MISSING]
+        texts += [format_value(name, min(total.low for _, total in totals)),
+                  format_value(name, max(total.high for _, total in totals))]  # fmt: skip
+        last = format_value(name, totals[0][1].last) if len(totals) == 1 else MISSING
+    return shown(name, 120), *texts, last, *([shown(max(known)[1], 40) if known else MISSING] if many else [])
+
+
+def _mean(total: SeriesTotal) -> float | None:
+    return total.per_second if total.increase is not None else total.mean
+
+
+def user_table(case: Case) -> Table:
+    """Return one row for each value that a program reported, and node."""
+    rows: list[tuple[str, ...]] = []
+    for node in case.nodes:
+        for labels, total in node.all("user_value"):
+            step = node.one("user_step", name=labels.get("name", ""))
+            rows.append(
+                (
+                    shown(labels.get("name"), 60),
+                    shown(node.name, 60),
+                    str(total.values),
+                    number(total.first, 4),
+                    number(total.last, 4),
+                    number(total.low, 4),
+                    number(total.high, 4),
+                    number(step.last) if step is not None else MISSING,
+                    f"{moment(total.first_t)}, {duration(total.last_t - total.first_t)}",
+                )
+            )
+    headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
+    return Table(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))
+
+
+def _natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    parts: list[tuple[int, int | str]] = []
+    text = ""
+    for letter in name:
+        if text and letter.isdecimal() != text[-1].isdecimal():
+            parts.append(_part(text))
+            text = ""
+        text += letter
+    return (*parts, _part(text)) if text else tuple(parts)
+
+
+def _part(text: str) -> tuple[int, int | str]:
+    return (0, int(text[:18])) if text[:1].isdecimal() else (1, text)

@@ -1,0 +1,90 @@
+"""Reads a source once and writes the report of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.report.document.model import Document
+from fedmon.report.document.steps import Steps
+from fedmon.report.extra import report_extra
+from fedmon.report.findings import Case, Finding, find
+from fedmon.report.subject import Subject, choose
+from fedmon.report.source import Source
+
+_READING = 0.5
+"""The share of the work that reading is, for the progress; drawing is the rest."""
+
+
+def write(
+    source: Source,
+    *,
+    html: Path | None = None,
+    pdf: Path | None = None,
+    job: str | None = None,
+    nodes: Sequence[str] = (),
+    since_t: float | None = None,
+    until_t: float | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> list[Path]:
+    """Write the report as a page of HTML, as a PDF, or both; returns what was written.
+
+    What it is about is chosen as `subject.choose` says. A file that is there is replaced once the new one is whole.
+    ``progress`` is told the share of the work that is done. Raises NotFoundError, InvalidInputError, StorageError, and
+    an error that says what to install where a library is missing.
+    """
+    if html is None and pdf is None:
+        raise InvalidInputError("say where the report goes: a file of HTML, a PDF, or both")
+    subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
+    return write_subject(subject, html=html, pdf=pdf, progress=progress)[2]
+
+
+def write_subject(
+    subject: Subject,
+    *,
+    html: Path | None = None,
+    pdf: Path | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> tuple[Case, list[Finding], list[Path]]:
+    """Write the report of what was chosen; returns also what it says. Raises as `write`."""
+    with report_extra("a report"):
+        from fedmon.report.bins import Bins
+        from fedmon.report.document.build import build
+        from fedmon.report.document.pictures import pictures
+
+    steps = Steps(progress or (lambda _share: None))
+    bins = Bins(subject.span)
+    case = subject.read([bins], steps.part(_READING))
+    findings = find(case)
+    drawn = pictures(bins, subject.source)
+    document = build(case, findings, drawn, made_t=time.time())
+    written: list[Path] = []
+    files = [path for path in (html, pdf) if path is not None]
+    on_picture = steps.counted(1 - _READING, document.pictures * len(files))
+    if html is not None:
+        written.append(_write_html(document, html, on_picture))
+    if pdf is not None:
+        written.append(_write_pdf(document, pdf, on_picture))
+    steps.done()
+    return case, findings, written
+
+
+def _write_html(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
+    from fedmon.report.document.html import html
+    from fedmon.report.export.atomic import replacing
+
+    with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(html(document, on_picture=on_picture))
+    return path
+
+
+def _write_pdf(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
+    with report_extra("a PDF"):
+        from fedmon.report.document.pdf import write_pdf
+    from fedmon.report.export.atomic import replacing
+
+    with replacing(path) as new:
+        write_pdf(document, new, on_picture=on_picture)
+    return path

@@ -1,0 +1,163 @@
+"""What a report is about: chooses the job and its nodes, and adds up everything in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fedmon.common.errors import NotFoundError
+from fedmon.common.store.recording import RecordedStream
+from fedmon.report.block import Block
+from fedmon.report.findings.case import Case, Node
+from fedmon.report.natural_order import natural
+from fedmon.report.source import JOB, Host, Source
+from fedmon.report.totals import Totals
+
+_OWN = ("host", "user")
+_MARKS_AROUND_S = 60.0
+
+
+class Consumer(Protocol):
+    """Anything that takes the blocks of a pass, in their order."""
+
+    def add(self, block: Block) -> None:
+        """Take the next block."""
+
+
+class Subject:
+    """What of a source a report is about: a job or None, its hosts, and the time; made by `choose`."""
+
+    def __init__(
+        self, source: Source, job: str | None, hosts: Sequence[Host], since_t: float | None, until_t: float | None
+    ) -> None:
+        self.source, self.job, self.since_t, self.until_t = source, job, since_t, until_t
+        self.hosts = tuple(sorted(hosts, key=lambda host: (natural(host.name), host.node_id)))
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """When the first and the last of its samples was taken; None where there is none."""
+        streams = self._streams()
+        if not streams:
+            return None
+        first, last = min(one.oldest_t for one in streams), max(one.last_t for one in streams)
+        since_t, until_t = (self.since_t, self.until_t)
+        return first if since_t is None else max(first, since_t), last if until_t is None else min(last, until_t)
+
+    def read(self, consumers: Sequence[Consumer] = (), progress: Callable[[float], object] | None = None) -> Case:
+        """Hand every sample to the consumers, and return what there is; ``progress`` is told the share that is done.
+
+        Raises StorageError.
+        """
+        totals = Totals()
+        streams = self._streams()
+        whole, done = sum(one.samples for one in streams) or 1, 0
+        for node_id, stream in sorted({(one.node_id, one.stream) for one in streams}):
+            for block in self.source.blocks(node_id=node_id, stream=stream, since_t=self.since_t, until_t=self.until_t):
+                for consumer in (totals, *consumers):
+                    consumer.add(block)
+                done += len(block.t)
+                if progress is not None:
+                    progress(min(1.0, done / whole))
+        return self._case(totals)
+
+    def _case(self, totals: Totals) -> Case:
+        found = totals.streams()
+        nodes: list[Node] = []
+        for host in self.hosts:
+            streams = {one.stream: one for one in found if one.node_id == host.node_id}
+            own = [one for one in self._streams() if one.node_id == host.node_id and one.stream != "user"]
+            nodes.append(
+                Node(
+                    host=host,
+                    streams=streams,
+                    job=streams.get(f"{JOB}{self.job}") if self.job is not None else None,
+                    document=host.jobs.get(self.job, {}) if self.job is not None else {},
+                    lost=tuple(lost for one in own for lost in self.source.lost(one)),
+                )
+            )
+        names, span = {host.node_id for host in self.hosts}, self.span
+        marks = tuple(
+            mark
+            for mark in self.source.marks()
+            if mark.node_id in names
+            and (span is None or span[0] - _MARKS_AROUND_S <= mark.t <= span[1] + _MARKS_AROUND_S)
+        )
+        jobs = tuple(known_jobs(self.source))
+        return Case(
+            job=self.job, nodes=tuple(nodes), marks=marks, jobs=jobs, since_t=self.since_t, until_t=self.until_t
+        )
+
+    def _streams(self) -> list[RecordedStream]:
+        names = {host.node_id for host in self.hosts}
+        wanted = (*_OWN, f"{JOB}{self.job}")
+        return [
+            one
+            for one in self.source.streams
+            if one.node_id in names
+            and (self.job is None or one.stream in wanted)
+            and (self.since_t is None or one.last_t >= self.since_t)
+            and (self.until_t is None or one.oldest_t <= self.until_t)
+        ]
+
+
+def choose(
+    source: Source,
+    *,
+    job: str | None = None,
+    nodes: Sequence[str] = (),
+    since_t: float | None = None,
+    until_t: float | None = None,
+) -> Subject:
+    """Choose what a report is about.
+
+    ``job`` is a job's id, as the scheduler or as the recording writes it. Without it, it is the job of which every
+    node tells; where there is none, or several, it is the nodes. ``nodes`` are ids or names; all without it. A job is
+    looked at while there were samples of it, unless ``since_t`` and ``until_t`` say otherwise. Raises NotFoundError.
+    """
+    hosts = [_host(source, name) for name in dict.fromkeys(nodes)] if nodes else list(source.hosts)
+    chosen = _key(source, job) if job is not None else _only_job(source, hosts)
+    if chosen is None:
+        return Subject(source, None, hosts, since_t, until_t)
+    of_job = [one for one in source.streams if one.stream == f"{JOB}{chosen}"]
+    taking_part = {one.node_id for one in of_job}
+    hosts = [host for host in hosts if host.node_id in taking_part or chosen in host.jobs]
+    if not hosts:
+        raise NotFoundError(f"job {chosen!r} did not run on {', '.join(nodes)}")
+    if of_job:
+        since_t = min(one.oldest_t for one in of_job) if since_t is None else since_t
+        until_t = max(one.last_t for one in of_job) if until_t is None else until_t
+    return Subject(source, chosen, hosts, since_t, until_t)
+
+
+def known_jobs(source: Source) -> list[str]:
+    """Name every job of which there are samples, or at least a description."""
+    return sorted({*source.job_ids, *(key for host in source.hosts for key in host.jobs)}, key=natural)
+
+
+def _host(source: Source, name: str) -> Host:
+    for host in source.hosts:
+        if name in (host.node_id, host.name):
+            return host
+    raise NotFoundError(f"no node {name!r} in the recording; it has {_some([host.name for host in source.hosts])}")
+
+
+def _key(source: Source, job: str) -> str:
+    known = known_jobs(source)
+    if job in known:
+        return job
+    called = {key for host in source.hosts for key, told in host.jobs.items() if str(told.get("job_id")) == job}
+    if len(called) == 1:
+        return called.pop()
+    raise NotFoundError(f"no job {job!r} in the recording; it has {_some(known)}")
+
+
+def _only_job(source: Source, hosts: Sequence[Host]) -> str | None:
+    known = known_jobs(source)
+    if len(known) != 1:
+        return None
+    taking_part = {one.node_id for one in source.streams if one.stream == f"{JOB}{known[0]}"}
+    return known[0] if all(host.node_id in taking_part or known[0] in host.jobs for host in hosts) else None
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") if names else "none"
