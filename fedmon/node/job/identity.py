@@ -1,0 +1,255 @@
+"""Which job this is: what the environment of a scheduler's job tells about it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.log import escape_control
+from fedmon.node.job.host_names import expand, from_file, own_name
+from fedmon.node.job.job_key import job_key
+
+SchedulerName = Literal["slurm", "pbs", "oar", "none"]
+SCHEDULERS: tuple[SchedulerName, ...] = ("slurm", "pbs", "oar")
+
+_MAX_TEXT = 256
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_CLOCK = re.compile(r"(?:([0-9]{1,5})[:-])?([0-9]{1,6}):([0-9]{1,2}):([0-9]{1,2})")
+_SLURM_ID = re.compile(r"[0-9]{1,18}")
+_PBS_ID = re.compile(r"([0-9]{1,18})(?:\[([0-9]{0,10})\])?(\.[A-Za-z0-9._-]{1,255})?")
+_STEPS = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "extern"}
+"""Steps without a number. Source: SLURM slurm.h, SLURM_BATCH_SCRIPT and its neighbours."""
+
+
+class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a job is; what nobody told is None.
+
+    ``job_id`` is as its scheduler writes it, and ``key`` is made from it for streams and files. ``raw_id`` is what the
+    scheduler's commands take; None when the id cannot be one of that scheduler's. ``host`` is the name that the
+    scheduler has for this host. ``nodes`` are those of the job, ``step_nodes`` those of the SLURM step that this
+    process runs in. ``memory_limit_bytes`` and ``cpus`` are of this host. ``inside`` tells whether this process runs in
+    the job, or asks about it from outside.
+    """
+
+    scheduler: SchedulerName
+    job_id: str
+    key: str
+    host: str
+    raw_id: str | None = None
+    cluster: str | None = None
+    step: str | None = None
+    array_job_id: str | None = None
+    array_index: int | None = None
+    name: str | None = None
+    user: str | None = None
+    nodes: tuple[str, ...] | None = None
+    step_nodes: tuple[str, ...] | None = None
+    time_limit_s: float | None = None
+    cpus: int | None = None
+    memory_limit_bytes: int | None = None
+    inside: bool = True
+
+
+def identify(environ: Mapping[str, str], *, hostname: str, pid: int, scheduler: str = "auto") -> JobIdentity:
+    """Return which job's environment this is; without a scheduler the job is named after host and process.
+
+    ``scheduler`` holds fast to one where variables of several are set. Whatever the variables hold, the result is
+    usable: numbers that are none are None, and text is cut at 256 characters, without any that hide.
+    """
+    match scheduler_of(environ) if scheduler == "auto" else scheduler:
+        case "slurm" if _slurm_id(environ):
+            return _slurm(environ, hostname)
+        case "pbs" if environ.get("PBS_JOBID"):
+            return _pbs(environ, hostname)
+        case "oar" if _oar_id(environ):
+            return _oar(environ, hostname)
+    given = environ.get("FEDMON_JOB_ID", "")
+    job_id = given or f"{hostname.partition('.')[0] or 'host'}-{pid}"
+    return JobIdentity(
+        scheduler="none", job_id=_text(job_id) or "", key=job_key(job_id), host=hostname, user=_user(environ)
+    )
+
+
+def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentity:
+    """Return the identity of a job that is asked about from outside, by its id.
+
+    Raises InvalidInputError when that scheduler gives no such ids.
+    """
+    allowed = {
+        "slurm": (r"[0-9]{1,18}([_+][0-9]{1,10})?", "4711, or 4711_3 of an array"),
+        "pbs": (_PBS_ID.pattern, "4711.server, or 4711[3].server of an array"),
+        "oar": (r"[0-9]{1,18}", "4711"),
+    }
+    if scheduler not in allowed:
+        raise InvalidInputError(f"there is no scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
+    pattern, example = allowed[scheduler]
+    if not re.fullmatch(pattern, job_id):
+        raise InvalidInputError(f"{_text(job_id)!r} is no job of {scheduler}: its ids are like {example}")
+    array, index = None, None
+    if scheduler == "slurm" and "_" in job_id:
+        array, _, number = job_id.partition("_")
+        index = int(number)
+    elif scheduler == "pbs":
+        array, index = _pbs_array(job_id)
+    return JobIdentity(
+        scheduler=scheduler,
+        job_id=job_id,
+        key=job_key(job_id),
+        host=hostname,
+        raw_id=None if scheduler == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
+        array_job_id=array,
+        array_index=index,
+        inside=False,
+    )
+
+
+def scheduler_of(environ: Mapping[str, str]) -> SchedulerName:
+    """Return whose job this environment belongs to.
+
+    A job that was submitted from inside another one may carry the variables of both. The list of hosts that PBS and OAR
+    keep on disk while a job runs tells which of them is alive; SLURM's own wrappers of PBS give both the same id.
+    """
+    slurm, pbs = _slurm_id(environ), environ.get("PBS_JOBID", "")
+    if slurm and pbs and slurm != pbs and _is_file(environ.get("PBS_NODEFILE", "")):
+        return "pbs"
+    if (slurm or pbs) and _oar_id(environ) and _is_file(environ.get("OAR_NODEFILE", "")):
+        return "oar"
+    return "slurm" if slurm else "pbs" if pbs else "oar" if _oar_id(environ) else "none"
+
+
+def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
+    job_id = _slurm_id(environ)
+    nodes = expand(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""))
+    node_name = environ.get("SLURMD_NODENAME", "")
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
+    if not step and environ.get("ENVIRONMENT") == "BATCH":
+        step = "batch"
+    begin, end = _number(environ, "SLURM_JOB_START_TIME"), _number(environ, "SLURM_JOB_END_TIME")
+    cpus = _number(environ, "SLURM_CPUS_ON_NODE")
+    megabytes, per_cpu = _number(environ, "SLURM_MEM_PER_NODE"), _number(environ, "SLURM_MEM_PER_CPU")
+    if megabytes is None and cpus and per_cpu:
+        megabytes = cpus * per_cpu
+    return JobIdentity(
+        scheduler="slurm",
+        job_id=_text(job_id) or "",
+        key=job_key(job_id),
+        raw_id=job_id if _SLURM_ID.fullmatch(job_id) else None,
+        cluster=_text(environ.get("SLURM_CLUSTER_NAME")),
+        step=_text(_STEPS.get(step, step)),
+        array_job_id=_text(environ.get("SLURM_ARRAY_JOB_ID")),
+        array_index=_number(environ, "SLURM_ARRAY_TASK_ID"),
+        name=_text(environ.get("SLURM_JOB_NAME")),
+        user=_user(environ, "SLURM_JOB_USER"),
+        # Several slurmd may run on one machine, each a node of its own.
+        host=node_name if nodes and node_name in nodes else own_name(hostname, nodes),
+        nodes=nodes,
+        step_nodes=expand(environ.get("SLURM_STEP_NODELIST", "")),
+        time_limit_s=float(end - begin) if begin and end and end > begin else None,
+        cpus=cpus or None,
+        memory_limit_bytes=megabytes * 1_048_576 if megabytes else None,
+    )
+
+
+def _pbs(environ: Mapping[str, str], hostname: str) -> JobIdentity:
+    job_id = environ["PBS_JOBID"]
+    nodes = from_file(environ.get("PBS_NODEFILE_LOCAL", "")) or from_file(environ.get("PBS_NODEFILE", ""))
+    array, index = _pbs_array(job_id)
+    given = _number(environ, "PBS_ARRAY_INDEX")
+    server = job_id.partition(".")[2] if _PBS_ID.fullmatch(job_id) else ""
+    return JobIdentity(
+        scheduler="pbs",
+        job_id=_text(job_id) or "",
+        key=job_key(job_id),
+        raw_id=job_id if _PBS_ID.fullmatch(job_id) else None,
+        cluster=_text(server or environ.get("PBS_SERVER") or environ.get("PBS_DEFAULT")),
+        array_job_id=array or _text(environ.get("PBS_ARRAY_ID")),
+        array_index=index if index is not None else given if given is not None else _number(environ, "PBS_ARRAYID"),
+        name=_text(environ.get("PBS_JOBNAME")),
+        user=_user(environ, "PBS_O_LOGNAME"),
+        host=own_name(hostname, nodes),
+        nodes=nodes,
+        time_limit_s=_seconds(environ.get("PBS_WALLTIME")),
+        cpus=_number(environ, "PBS_NUM_PPN") or _number(environ, "NCPUS") or None,
+    )
+
+
+def _oar(environ: Mapping[str, str], hostname: str) -> JobIdentity:
+    job_id = _oar_id(environ)
+    files = (environ.get(name, "") for name in ("OAR_NODEFILE", "OAR_NODE_FILE", "OAR_FILE_NODES"))
+    nodes = next(filter(None, map(from_file, files)), None)
+    limit_s = _seconds(environ.get("OAR_JOB_WALLTIME_SECONDS"))
+    return JobIdentity(
+        scheduler="oar",
+        job_id=_text(job_id) or "",
+        key=job_key(job_id),
+        raw_id=job_id if _SLURM_ID.fullmatch(job_id) else None,
+        array_job_id=_text(environ.get("OAR_ARRAY_ID") or environ.get("OAR_ARRAYID")),
+        array_index=_number(environ, "OAR_ARRAY_INDEX"),
+        name=_text(environ.get("OAR_JOB_NAME")),
+        user=_user(environ, "OAR_USER"),
+        host=own_name(hostname, nodes),
+        nodes=nodes,
+        time_limit_s=limit_s if limit_s is not None else _seconds(environ.get("OAR_JOB_WALLTIME")),
+    )
+
+
+def _slurm_id(environ: Mapping[str, str]) -> str:
+    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", "")
+
+
+def _oar_id(environ: Mapping[str, str]) -> str:
+    return environ.get("OAR_JOB_ID") or environ.get("OAR_JOBID", "")
+
+
+def _pbs_array(job_id: str) -> tuple[str | None, int | None]:
+    found = _PBS_ID.fullmatch(job_id)
+    if found is None or not found[2]:
+        return None, None
+    return f"{found[1]}[]{found[3] or ''}", int(found[2])
+
+
+def _user(environ: Mapping[str, str], *names: str) -> str | None:
+    return next((text for name in (*names, "USER", "LOGNAME") if (text := _text(environ.get(name)))), None)
+
+
+def _text(text: str | None) -> str | None:
+    if not text:
+        return None
+    cut = text[: 4 * _MAX_TEXT]
+    # What is no UTF-8 in an environment comes as lone surrogates, which no file of ours can hold.
+    try:
+        raw = cut.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = cut.encode("utf-8", "surrogatepass")
+    readable = raw.decode("utf-8", "replace")
+    return escape_control(readable)[:_MAX_TEXT]
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _seconds(text: str | None) -> float | None:
+    """Read a duration: seconds, ``H:M:S`` or ``D-H:M:S``."""
+    if not text:
+        return None
+    if _NUMBER.fullmatch(text):
+        return float(text) or None
+    clock = _CLOCK.fullmatch(text)
+    if clock is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds) or None
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return bool(path) and os.path.isfile(path)  # noqa: PTH113 - a path with a NUL raises ValueError in both
+    except ValueError:
+        return False
