@@ -30,6 +30,10 @@ class Rates:
     def __init__(self) -> None:
         self._last: dict[tuple[str, int, str, str], tuple[float, float]] = {}
 
+    def begin(self, block: Block, name: str, mono: float, value: float) -> None:
+        """Say what a series of the block's stream was read as before, where that block was not seen."""
+        self._last[block.node_id, block.boot, block.stream, name] = (mono, value)
+
     def of(self, block: Block, name: str) -> Growth:
         """Return the growth of one series of a block up to each of its samples; ask once for each block and series."""
         values = block.columns[name]

@@ -49,13 +49,13 @@ class Source:
         if not self.paths:
             raise InvalidInputError("name at least one recording")
         self._recordings: list[Recording] = []
-        self._rows: list[RecordingRows] = []
+        self.rows: list[RecordingRows] = []
         self._holders: dict[Key, set[int]] = {}
         self._damage = Damage()
         try:
             for path in self.paths:
                 self._recordings.append(Recording(path, read_only=True))
-                self._rows.append(RecordingRows(self._recordings[-1].path))
+                self.rows.append(RecordingRows(self._recordings[-1].path))
             self.streams: list[RecordedStream] = []
             for number, recording in enumerate(self._recordings):
                 for stream in recording.extents():
@@ -76,7 +76,7 @@ class Source:
         """Close the files; safe to call twice."""
         for recording in self._recordings:
             recording.close()
-        for rows in self._rows:
+        for rows in self.rows:
             rows.close()
 
     @property
@@ -131,12 +131,16 @@ class Source:
 
     def rows_with(self, key: Key) -> list[RecordingRows]:
         """Return the recordings that hold something of a stream, row by row."""
-        return [self._rows[number] for number in sorted(self._holders.get(key, ()))]
+        return [self.rows[number] for number in sorted(self._holders.get(key, ()))]
 
     @property
     def damaged(self) -> int:
         """How many samples were left out so far because they are damaged."""
         return self._damage.samples
+
+    def count_damaged(self, samples: int) -> None:
+        """Add samples that a reader of its rows left out."""
+        self._damage.samples += samples
 
     def _hosts(self) -> list[Host]:
         boots: dict[str, set[int]] = {}

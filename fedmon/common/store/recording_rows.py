@@ -50,6 +50,10 @@ class RecordingRows:
         """Close the file; safe to call twice."""
         self._file.close()
 
+    def holds(self, key: Key) -> bool:
+        """Tell whether the recording knows a stream."""
+        return self._source(key) is not None
+
     def rows(
         self,
         key: Key,

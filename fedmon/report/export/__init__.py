@@ -1,0 +1,1 @@
+"""Tables into files of many formats."""

@@ -1,0 +1,26 @@
+"""The libraries that only reports need, and what to say when they are not there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fedmon.common.errors import SettingsError
+
+_LIBRARIES = frozenset({"fpdf", "h5py", "matplotlib", "numpy", "pandas", "pyarrow"})
+
+
+class MissingExtraError(SettingsError):
+    """A library of the extra `report` is not installed; the message says how to get it."""
+
+
+@contextlib.contextmanager
+def report_extra(what: str) -> Iterator[None]:
+    """Turn a missing library into MissingExtraError; ``what`` begins the sentence, such as "an export"."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _LIBRARIES:
+            raise
+        raise MissingExtraError(f"{what} needs {missing}: pip install 'fedmon[report]'") from error

@@ -1,0 +1,114 @@
+"""Recordings as tables: a wide one with a column for each series, and a tidy one with a row for each value.
+
+A row of the wide table is one host at one time. Hosts come in natural order of their names, the rows of each by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from fedmon.report.extra import report_extra
+from fedmon.report.selection import Plan, Selection, plan
+from fedmon.report.source import Source
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+class WideTable:
+    """One row for each host and time, one column for each series, and beside each counter its growth a second.
+
+    The first columns are ``host``, ``time`` (UTC) and the labels of the run that have a value; then come the series in
+    the order of the table of metrics, then those that it does not know. ``metrics`` are names or globs; ``job`` is a
+    job's id: of its hosts, what was measured while it ran. Times are Unix seconds and both included. A value that is
+    not there is null. Nothing but names is read before ``batches``, and that can be called again.
+
+    Raises NotFoundError for a job that is not there, and StorageError.
+    """
+
+    is_tidy = False
+    name = "wide"
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        metrics: Sequence[str] | None = None,
+        job: str | None = None,
+        rates: bool = True,
+        since_t: float | None = None,
+        until_t: float | None = None,
+    ) -> None:
+        self.source = source
+        selection = Selection(
+            metrics=None if metrics is None else tuple(metrics), job=job, rates=rates, since_t=since_t, until_t=until_t
+        )
+        self.plan: Plan = plan(source, selection)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, in order."""
+        with report_extra("a table"):
+            from fedmon.report.record_batches import schema
+        return schema(self.plan.layout, is_tidy=self.is_tidy)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there will be at most."""
+        columns = sum(not column.is_rate for column in self.plan.layout.columns)
+        return self.plan.rows * (columns if self.is_tidy else 1)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the rows, in order; a long table is read by several processes. Raises StorageError."""
+        with report_extra("a table"):
+            from fedmon.report.pieces import Form
+            from fedmon.report.reading import read_pieces
+        for _, piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.BATCHES):
+            yield from piece
+
+    def csv(self) -> Iterator[tuple[int, memoryview]]:
+        """Return the rows as lines of CSV, in order, with how many rows they are at most. Raises StorageError."""
+        with report_extra("a table"):
+            from fedmon.report.pieces import Form
+            from fedmon.report.reading import read_pieces
+        for span, piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.CSV):
+            if isinstance(piece, memoryview):
+                yield span.rows * self.rows // max(1, self.plan.rows), piece
+
+
+class TidyTable(WideTable):
+    """One row for each value: ``stream``, ``metric``, ``labels`` (as text), ``unit``, ``kind``, ``value``, ``rate``.
+
+    In front stand the same columns as in the wide table. ``rate`` is a counter's growth a second; it is left away
+    without ``rates``. Values that are not there have no row. Rows come by host, time, and the order of the columns of
+    the wide table.
+    """
+
+    is_tidy = True
+    name = "tidy"
+
+
+def frame(
+    source: Source,
+    *,
+    metrics: Sequence[str] | None = None,
+    job: str | None = None,
+    rates: bool = True,
+    since_t: float | None = None,
+    until_t: float | None = None,
+    tidy: bool = False,
+) -> pd.DataFrame:
+    """Return a table as a data frame of pandas, all of it in memory; see WideTable and TidyTable.
+
+    Missing numbers are NaN. Raises NotFoundError for a job that is not there, StorageError, and MissingExtraError.
+    """
+    with report_extra("a data frame"):
+        import pyarrow as pa
+    kind = TidyTable if tidy else WideTable
+    table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
+    with report_extra("a data frame"):
+        whole = pa.Table.from_batches(table.batches(), schema=table.schema)
+        made: pd.DataFrame = whole.to_pandas(split_blocks=True, self_destruct=True)
+    return made

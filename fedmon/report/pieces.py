@@ -1,0 +1,79 @@
+"""A planned table piece by piece: read here when it is short, by several processes when it is long."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from fedmon.common.store.recording_rows import RecordingRows
+from fedmon.report.export import csv_text
+from fedmon.report.layout import Layout
+from fedmon.report.record_batches import batches
+from fedmon.report.selection import Plan
+from fedmon.report.span_reader import SpanReader
+from fedmon.report.spans import Span
+
+logger = logging.getLogger(__name__)
+
+LONG_VALUES = 4_000_000
+"""From so many on it pays to start processes: each takes a third of a second to begin."""
+MOST_READERS = 3
+"""Each takes about 100 MB."""
+
+
+class Form(Enum):
+    """What a piece is: record batches, or lines of CSV."""
+
+    BATCHES = "batches"
+    CSV = "csv"
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reading process is told first."""
+
+    paths: list[str]
+    layout: Layout
+    is_tidy: bool
+    form: Form
+
+
+class Reader:
+    """Makes the pieces of a table; for one thread. Raises StorageError."""
+
+    def __init__(self, task: Task, recordings: Sequence[RecordingRows]) -> None:
+        self._task = task
+        self._reader = SpanReader(recordings, task.layout)
+
+    @property
+    def damaged(self) -> int:
+        """How many samples were left out so far."""
+        return self._reader.damaged
+
+    def batches(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a span."""
+        return batches(self._task.layout, span, self._reader.read(span), is_tidy=self._task.is_tidy)
+
+    def csv(self, span: Span) -> memoryview:
+        """Return the rows of a span as lines."""
+        return csv_text.text(self.batches(span))
+
+
+def is_long(plan: Plan) -> bool:
+    """Tell whether reading is worth several processes."""
+    return plan.rows * len(plan.layout.columns) >= LONG_VALUES and len(plan.spans) > 1 and readers() > 1
+
+
+def readers() -> int:
+    """Return how many processes may read: as many as there are CPUs for this one, within reason."""
+    return min(MOST_READERS, len(os.sched_getaffinity(0)))
+
+
+def opened(paths: Sequence[str]) -> list[RecordingRows]:
+    """Open recordings. Raises StorageError."""
+    return [RecordingRows(Path(path)) for path in paths]

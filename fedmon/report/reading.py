@@ -1,0 +1,135 @@
+"""Reads a planned table, in its order, by several processes where that is faster."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import IO, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from fedmon.common.errors import StorageError
+from fedmon.report.pieces import Form, Reader, Task, is_long, readers
+from fedmon.report.reading_worker import LENGTH, Answer
+from fedmon.report.selection import Plan
+from fedmon.report.source import Source
+from fedmon.report.spans import Span
+
+logger = logging.getLogger(__name__)
+
+Piece: TypeAlias = list[pa.RecordBatch] | memoryview
+_AHEAD = 2
+_START = "import sys; sys.path[:] = {path!r}; from fedmon.report.reading_worker import main; main()"
+
+
+def read_pieces(source: Source, plan: Plan, *, is_tidy: bool, form: Form) -> Iterator[tuple[Span, Piece]]:
+    """Return the pieces of a table with the span of each. Raises StorageError."""
+    task = Task(paths=[str(path) for path in source.paths], layout=plan.layout, is_tidy=is_tidy, form=form)
+    if is_long(plan) and sys.executable:
+        yield from _by_processes(source, plan, task)
+        return
+    reader = Reader(task, source.rows)
+    for span in plan.spans:
+        yield span, _piece(reader, span, form)
+    source.count_damaged(reader.damaged)
+
+
+def _piece(reader: Reader, span: Span, form: Form) -> Piece:
+    return reader.csv(span) if form is Form.CSV else list(reader.batches(span))
+
+
+def _by_processes(source: Source, plan: Plan, task: Task) -> Iterator[tuple[Span, Piece]]:
+    workers: list[_Worker] = []
+    here: Reader | None = None
+    try:
+        workers = [_Worker(task) for _ in range(min(readers(), len(plan.spans)))]
+        for number, span in enumerate(plan.spans[: _AHEAD * len(workers)]):
+            workers[number % len(workers)].ask(span)
+        for number, span in enumerate(plan.spans):
+            worker = workers[number % len(workers)]
+            piece = worker.answer(task.form)
+            if piece is None:
+                if here is None:
+                    logger.warning("a process that read for this one ended early: reading goes on in one process")
+                    here = Reader(task, source.rows)
+                piece = _piece(here, span, task.form)
+            if number + _AHEAD * len(workers) < len(plan.spans):
+                worker.ask(plan.spans[number + _AHEAD * len(workers)])
+            yield span, piece
+        source.count_damaged(sum(worker.damaged for worker in workers) + (here.damaged if here is not None else 0))
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker:
+    """One reading process; answers come in the order of asking."""
+
+    def __init__(self, task: Task) -> None:
+        self.damaged = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(path=sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._send(msgspec.json.encode(task))
+
+    def ask(self, span: Span) -> None:
+        """Ask for a span; short enough never to wait for the process."""
+        self._send(msgspec.json.encode(span))
+
+    def answer(self, form: Form) -> Piece | None:
+        """Return the next piece; None when the process is gone. Raises StorageError."""
+        head, piece = self._receive(), self._receive()
+        if head is None or piece is None:
+            return None
+        answer = msgspec.json.decode(head, type=Answer)
+        for line in answer.logged:
+            logger.warning("%s", line)
+        self.damaged = answer.damaged
+        if answer.error is not None:
+            raise StorageError(answer.error)
+        if form is Form.CSV:
+            return piece
+        return list(pa.ipc.open_stream(pa.py_buffer(piece))) if len(piece) else []
+
+    def stop(self) -> None:
+        """End the process; safe to call twice."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _send(self, message: bytes) -> None:
+        try:
+            stream = self._process.stdin
+            if stream is not None:
+                view = memoryview(len(message).to_bytes(LENGTH, "big") + message)
+                while view:
+                    view = view[stream.write(view) :]
+        except OSError as error:
+            logger.debug("a reading process does not listen: %s", error)
+
+    def _receive(self) -> memoryview | None:
+        stream = self._process.stdout
+        head = _exactly(stream, LENGTH) if stream is not None else None
+        if stream is None or head is None:
+            return None
+        return _exactly(stream, int.from_bytes(head, "big"))
+
+
+def _exactly(stream: IO[bytes], length: int) -> memoryview | None:
+    """Return so many bytes; None when the stream ends before."""
+    content = memoryview(bytearray(length))
+    filled = 0
+    while filled < length:
+        read = stream.readinto(content[filled:])  # type: ignore[attr-defined]  # of an unbuffered pipe
+        if not read:
+            return None
+        filled += read
+    return content
