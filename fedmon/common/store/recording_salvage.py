@@ -95,5 +95,9 @@ def _rows(damaged: sqlite3.Connection, table: str, names: tuple[str, ...]) -> It
             continue
         if row is None:
             return
+        if row[0] <= position or None in row:  # what a damaged page holds may come in any order, and without end
+            errors += 1
+            position += 1
+            continue
         position = row[0]
         yield row

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
 import shutil
+import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -23,7 +25,11 @@ _LEFT_BEHIND_S = 3600.0
 """A merge that has not touched its folder for so long was killed."""
 _COPIES = 4
 """A file that is written meanwhile is copied so often until a copy is of one moment."""
+_MOST_MISSING = 1000
+"""A head that speaks of a file so many times as long is damaged itself."""
 _LOG = "-wal"
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
 
 
 class MergedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +113,7 @@ def _add(join: RecordingJoin, path: Path, stage: Path) -> tuple[Joined, str]:
     """Add one recording; returns what became of it, and what is wrong with it, if anything."""
     copy = stage / "copy.fmr"
     is_whole = _copied(path, copy)
+    _lengthen(copy)
     problem = "" if is_whole else "it was written to all the time: more may be there when it is merged again"
     try:
         # Opened as who writes does, so that a damaged one is recognised, and what can be read of it is taken over.
@@ -139,6 +146,20 @@ def _copied(path: Path, copy: Path) -> bool:
     return False
 
 
+def _lengthen(copy: Path) -> None:
+    """Give a file that was cut off the length that it says it had: SQLite reads nothing at all of a shorter one.
+
+    Source: the SQLite file format, section 1.3: page size at offset 16 (1 stands for 65536), pages at offset 28.
+    """
+    with copy.open("r+b") as file:
+        head = file.read(32)
+        if head.startswith(b"SQLite format 3\0") and len(head) == 32:
+            page = int.from_bytes(head[16:18], "big")
+            said = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+            if copy.stat().st_size < said <= _MOST_MISSING * copy.stat().st_size:
+                file.truncate(said)
+
+
 def _stamp(path: Path) -> tuple[tuple[int, int, int] | None, ...]:
     """Return what changes with a recording: its file and its log, each opened anew to ask the file server."""
     found: list[tuple[int, int, int] | None] = []
@@ -165,10 +186,10 @@ def _put_in_place(new: Path, place: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_full_disk(error: Exception) -> None:
+def _refuse_full_disk(error: StorageError | OSError) -> None:
     """Raise what tells that nothing can be written, which is no fault of one host's file."""
-    text = str(error)
-    if "disk is full" in text or "No space left" in text or "quota" in text.lower():
+    cause = error.__cause__ if isinstance(error, StorageError) else error
+    if (isinstance(cause, OSError) and cause.errno in _DISK) or getattr(cause, "sqlite_errorcode", 0) & 0xFF in _SQLITE:
         raise error
 
 

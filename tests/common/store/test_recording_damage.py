@@ -110,6 +110,18 @@ def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path:
         assert [(one.first_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)] == [(300, "damaged")]
 
 
+def test_taking_over_what_can_be_read_comes_to_an_end_whatever_a_damaged_page_holds(path: Path) -> None:
+    with Recording(path) as recording:
+        for seq in range(0, 3000, 10):
+            recording.append([batch(seq)])
+    content = path.read_bytes()
+    path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:])
+    with Recording(path) as recording:
+        assert recording.aside is not None
+        found = seqs(recording.read())
+    assert 0 < len(found) == len(set(found)) < 3000
+
+
 def test_a_truncated_file_is_set_aside(path: Path) -> None:
     filled(path)
     path.write_bytes(path.read_bytes()[: 16_384 * 5 + 100])

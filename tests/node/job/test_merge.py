@@ -1,0 +1,237 @@
+"""Merging the recordings of a job's hosts: whole, once, again and again, and whatever state a host's file is in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import StorageError
+from fedmon.common.store.recording import Recording
+from fedmon.node.job.layout import JobFolder
+from fedmon.node.job.merge import host_recordings, merge, merge_hosts
+from fedmon.report.source import Source
+from tests.common.store.recordings import batch, flat, seqs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    folder = JobFolder(tmp_path, None, "4711")
+    folder.make()
+    return folder
+
+
+def record(folder: JobFolder, host: str, samples: int = 100, *, first: int = 0, boot: int = 1) -> Path:
+    """Record as the tool on one host does: ten samples at a time."""
+    path = folder.recording(host)
+    with Recording(path) as recording:
+        for seq in range(first, first + samples, 10):
+            recording.append([batch(seq, node=host, boot=boot)])
+    return path
+
+
+def merged(folder: JobFolder) -> dict[str, list[int]]:
+    """Return the numbers of all samples of the merged recording, by node."""
+    with Recording(folder.merged, read_only=True) as recording:
+        return {node: seqs(recording.read(node)) for node in sorted({one.node_id for one in recording.extents()})}
+
+
+def test_everything_of_all_hosts_is_in_the_merged_recording(folder: JobFolder) -> None:
+    paths = [record(folder, host) for host in ("a", "b", "c")]
+    for path, host in zip(paths, "abc", strict=True):
+        with Recording(path) as recording:
+            recording.describe(host, 1, {"hostname": host, "labels": {"system": "big"}})
+            recording.mark(host, 1, "host", 1_760_000_050.0, f"mark of {host}")
+            recording.set_lost(host, 1, "host", 100, 109, "the disk was full")
+    assert merge(folder) == folder.merged
+    assert not list(folder.path.glob("*.fmr-*"))
+    assert folder.merged.stat().st_mode & 0o777 == 0o600
+    with Source([folder.merged]) as together, Source(paths) as apart:
+        assert together.hosts == apart.hosts
+        assert together.marks() == apart.marks()
+        assert [together.lost(stream) for stream in together.streams] == [apart.lost(each) for each in apart.streams]
+    with Recording(folder.merged, read_only=True) as recording:
+        found = flat(recording.read())
+    expected = []
+    for path in paths:
+        with Recording(path, read_only=True) as recording:
+            expected += flat(recording.read())
+    assert found == expected
+
+
+def test_merging_again_changes_nothing_and_leaves_the_hosts_files_as_they_are(folder: JobFolder) -> None:
+    paths = [record(folder, host) for host in ("a", "b")]
+    before = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
+    first = merge_hosts(folder)
+    again = merge_hosts(folder)
+    assert (first, first.samples, first.kept) == (again, 200, 0)
+    assert merged(folder) == {"a": list(range(100)), "b": list(range(100))}
+    assert [hashlib.sha256(path.read_bytes()).digest() for path in paths] == before
+    assert sorted(each.name for each in folder.path.iterdir()) == ["4711.fmr", "hosts", "logs", "recordings"]
+
+
+def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> None:
+    record(folder, "a").rename(folder.path / "away")
+    (folder.path / "away").rename(folder.recording("a"))
+    merge(folder)
+    folder.recording("a").unlink()
+    record(folder, "b")
+    assert merge_hosts(folder).kept == 100
+    assert merged(folder) == {"a": list(range(100)), "b": list(range(100))}
+
+
+def _of_another(path: Path, _content: bytes) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (a)")
+
+
+def _of_a_newer(path: Path, _content: bytes) -> None:
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 999")
+
+
+def _of_a_folder(path: Path, _content: bytes) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _of_a_link(path: Path, _content: bytes) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+_DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
+    "torn": lambda path, content: path.write_bytes(content[: len(content) * 3 // 4]),
+    "middle": lambda path, content: path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:]),
+    "garbage": lambda path, _content: path.write_bytes(os.urandom(60_000)),
+    "other database": _of_another,
+    "newer": _of_a_newer,
+    "empty": lambda path, _content: path.write_bytes(b""),
+    "a folder": _of_a_folder,
+    "a link": _of_a_link,
+    "unreadable name": lambda path, _content: path.rename(path.with_name("\udcff.fmr")),
+}
+
+
+@pytest.mark.parametrize("damage", list(_DAMAGES))
+def test_a_file_that_is_damaged_costs_no_other_and_is_reported(
+    folder: JobFolder, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(folder, "a")
+    path = record(folder, "b", 3000)
+    _DAMAGES[damage](path, path.read_bytes())
+    result = merge_hosts(folder)
+    found = merged(folder)
+    assert found["a"] == list(range(100))
+    rescued = found.get("b", [])
+    assert len(rescued) == len(set(rescued)) == result.samples - 100
+    told = [file.problem for file in result.files if file.problem]
+    if damage in ("torn", "middle", "garbage", "other database", "newer"):
+        assert len(told) == 1
+        assert str(path) in caplog.text
+        assert bool(rescued) == (damage in ("torn", "middle"))
+    else:
+        assert not told
+
+
+def test_a_host_that_still_writes_is_merged_as_far_as_it_is_and_later_whole(folder: JobFolder) -> None:
+    record(folder, "a")
+    stop = threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        with Recording(folder.recording("b")) as recording:
+            for seq in range(0, 1_000_000, 10):
+                recording.append([batch(seq, node="b")])
+                written.append(seq)
+                if stop.is_set():
+                    return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    counts = []
+    for _ in range(5):
+        merge(folder)
+        found = merged(folder)
+        assert found["a"] == list(range(100))
+        assert len(set(found.get("b", []))) == len(found.get("b", []))
+        counts.append(len(found.get("b", [])))
+    stop.set()
+    writer.join()
+    assert counts == sorted(counts), "what was merged once is not lost again"
+    merge(folder)
+    assert merged(folder)["b"] == list(range(written[-1] + 10))
+
+
+def test_of_no_recordings_at_all_comes_one_without_samples(folder: JobFolder) -> None:
+    with Source([merge(folder)]) as source:
+        assert (source.streams, source.hosts) == ([], [])
+
+
+def test_a_full_disk_leaves_the_merged_recording_of_before(folder: JobFolder, tmp_path: Path) -> None:
+    record(folder, "a")
+    merge(folder)
+    record(folder, "b", 3000)
+    # The limit is that of a whole process, so it is set in a child.
+    child = os.fork()
+    if child == 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        try:
+            merge(folder)
+        except StorageError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert merged(folder) == {"a": list(range(100))}
+    assert not list(folder.path.glob(".merge-*"))
+    merge(folder)
+    assert len(merged(folder)["b"]) == 3000
+
+
+def test_a_merge_that_was_killed_leaves_nothing_that_a_later_one_does_not_remove(folder: JobFolder) -> None:
+    record(folder, "a")
+    left = folder.path / ".merge-0123456789abcdef"
+    left.mkdir()
+    (left / "copy.fmr").write_text("half")
+    os.utime(left, (0, 0))
+    merge(folder)
+    assert not left.exists()
+
+
+def test_jobs_whose_keys_begin_alike_are_not_mixed_up(tmp_path: Path) -> None:
+    twelve, task = JobFolder(tmp_path, "all", "12"), JobFolder(tmp_path, "all", "12_3")
+    for folder, host in ((twelve, "a"), (task, "b")):
+        folder.make()
+        record(folder, host)
+        merge(folder)
+    assert (list(merged(twelve)), list(merged(task))) == (["a"], ["b"])
+    assert host_recordings(twelve) == [twelve.recording("a")]
+
+
+def test_bytes_written_by_recording_and_merging_grow_no_faster_than_the_samples(tmp_path: Path) -> None:
+    """perfmon rewrites everything at each checkpoint: 48 of them wrote 24 times what there was to keep."""
+
+    def written(samples: int) -> int:
+        folder = JobFolder(tmp_path, None, str(samples))
+        folder.make()
+        before = _written_bytes()
+        record(folder, "a", samples)
+        merge(folder)
+        return _written_bytes() - before
+
+    small, large = written(1_000), written(4_000)
+    assert large < 4.5 * small
+
+
+def _written_bytes() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("wchar:")))
