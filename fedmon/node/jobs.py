@@ -21,7 +21,7 @@ from fedmon.node.collectors.job.making import TREE, JobMaker, Watching
 logger = logging.getLogger(__name__)
 
 MAX_JOBS = 64
-MAX_ROOTS = 1024
+MAX_ROOTS = 16_384
 MAX_NAME = 200
 ENDED_KEPT = 64
 """So many jobs that are watched no longer are still listed."""
@@ -33,11 +33,20 @@ ALL_ENDED = "all of its processes have ended"
 FORGOTTEN = "its owner had it forgotten"
 
 
+class JobOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """How a batch job was found: its scheduler, its id as that writes it, by which method, and how sure that is."""
+
+    scheduler: str
+    job_id: str
+    method: str
+    confidence: str
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job; times are RFC 3339 in UTC, ``cpu_seconds`` as of the last reading.
 
     ``ended`` and ``reason`` tell of one that is watched no longer. ``methods`` says where CPU time, members, peak and
-    swap come from, and how orphans are known.
+    swap come from, and how orphans are known. ``origin`` is None where processes or cgroup were named.
     """
 
     job_id: str
@@ -50,6 +59,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     ended: str | None = None
     reason: str = ""
+    origin: JobOrigin | None = None
 
 
 class JobWatches:
@@ -87,12 +97,14 @@ class JobWatches:
         marker: str | None = None,
         starts: Mapping[int, int] | None = None,
         exclude: Collection[int] = (),
+        overhead: Mapping[int, int] | None = None,
+        origin: JobOrigin | None = None,
     ) -> JobRecord:
         """Watch a job from the next tick on: processes and all that descend from them, or a cgroup.
 
         ``marker`` is a ``NAME=value`` in the environment of its processes, by default FEDMON_JOB_ID with the job's id.
-        ``starts`` guards against numbers that were given again, and ``exclude`` names processes that are not the job's
-        wherever they are, see JobMaker; a JobCgroup may be empty already. Raises InvalidIdError,
+        ``starts`` guards against numbers that were given again, and ``exclude`` and ``overhead`` name processes that
+        are not the job's wherever they are, see JobMaker; a JobCgroup may be empty already. Raises InvalidIdError,
         InvalidInputError, NotFoundError and ConflictError.
         """
         checked_id(job_id, what="job id")
@@ -115,6 +127,7 @@ class JobWatches:
                 mono=self._monotonic(),
                 starts=starts,
                 exclude=exclude,
+                overhead=overhead,
             )
             try:
                 self._refuse_shared(job_id, watching, may_have_ended=isinstance(cgroup, JobCgroup))
@@ -122,7 +135,7 @@ class JobWatches:
                 watching.watched.close()
                 self._rest()
                 raise
-            job = _Job(job_id, name, list(pids), watching)
+            job = _Job(job_id, name, list(pids), watching, origin)
             self._jobs = {**self._jobs, job_id: job}
             self._add_stream(job.stream, watching.collectors)
             self._rest()
@@ -203,10 +216,10 @@ class JobWatches:
 class _Job:
     """One job that is watched."""
 
-    def __init__(self, job_id: str, name: str, pids: list[int], watching: Watching) -> None:
+    def __init__(self, job_id: str, name: str, pids: list[int], watching: Watching, origin: JobOrigin | None) -> None:
         self.job_id, self.watching, self.watched = job_id, watching, watching.watched
         self.stream = f"job-{job_id}"
-        self._name, self._pids = name, pids
+        self._name, self._pids, self._origin = name, pids, origin
         self._since = _now()
 
     def record(self) -> JobRecord:
@@ -220,6 +233,7 @@ class _Job:
             since=self._since,
             processes=len(self.watched.tree.pids),
             cpu_seconds=round(sum(self.watched.cpu_s), 6),
+            origin=self._origin,
         )
 
     def cpu_seconds(self) -> float:

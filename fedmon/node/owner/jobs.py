@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import ConflictError
-from fedmon.node.jobs import JobRecord, JobWatches
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.node.jobs import JobOrigin, JobRecord, JobWatches
 from fedmon.node.owner.desk import Desk
+
+logger = logging.getLogger(__name__)
 
 
 class ListJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command that takes no values."""
 
 
+class FoundJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the owner's shell found of a batch job; of processes their numbers, each with its start in ticks."""
+
+    origin: JobOrigin
+    processes: list[tuple[int, int]]
+    overhead: list[tuple[int, int]] = []
+    marker: str | None = None
+
+
 class WatchJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job to watch: its root processes, or its cgroup."""
+    """A job to watch: its root processes, or its cgroup, or what was found of it."""
 
     job_id: str
     pids: list[int] = []
     cgroup: str | None = None
     name: str = ""
+    found: FoundJob | None = None
     by: str = ""
 
 
@@ -40,9 +53,41 @@ def list_jobs(desk: Desk, _args: ListJobs) -> dict[str, Any]:
 
 def watch_job(desk: Desk, args: WatchJob) -> dict[str, Any]:
     """Watch a job from the next sample on."""
-    record = _jobs(desk).add(args.job_id, pids=args.pids, cgroup=args.cgroup, name=args.name)
-    desk.audit.record("job-watch", job_id=record.job_id, pids=record.pids, cgroup=record.cgroup, by=args.by)
+    if args.found is None:
+        record = _jobs(desk).add(args.job_id, pids=args.pids, cgroup=args.cgroup, name=args.name)
+        desk.audit.record("job-watch", job_id=record.job_id, pids=record.pids, cgroup=record.cgroup, by=args.by)
+        return {"job": _shown(record)}
+    record = _watch_found(_jobs(desk), args, args.found)
+    desk.audit.record(
+        "job-watch",
+        job_id=record.job_id,
+        pids=[pid for pid, _ in args.found.processes],
+        cgroup=record.cgroup,
+        scheduler=args.found.origin.scheduler,
+        method=args.found.origin.method,
+        by=args.by,
+    )
     return {"job": _shown(record)}
+
+
+def _watch_found(jobs: JobWatches, args: WatchJob, found: FoundJob) -> JobRecord:
+    overhead = dict(found.overhead)
+    if args.cgroup is not None:
+        try:
+            return jobs.add(args.job_id, cgroup=args.cgroup, name=args.name, overhead=overhead, origin=found.origin)
+        except (NotFoundError, InvalidInputError) as error:
+            # A scheduler may keep lists of processes in hierarchies that count nothing for us.
+            logger.info("job %s: its processes are watched, and not its cgroup: %s", args.job_id, error)
+    starts = dict(found.processes)
+    return jobs.add(
+        args.job_id,
+        pids=list(starts),
+        starts=starts,
+        marker=found.marker,
+        name=args.name,
+        overhead=overhead,
+        origin=found.origin,
+    )
 
 
 def forget_job(desk: Desk, args: OneJob) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots
 from fedmon.node.collectors.job.births import Births, is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, named, own
@@ -60,19 +60,21 @@ class JobMaker:
         mono: float,
         starts: Mapping[int, int] | None = None,
         exclude: Collection[int] = (),
+        overhead: Mapping[int, int] | None = None,
     ) -> Watching:
         """Find the job's processes and its cgroup, and read them once.
 
         ``starts`` tells of some of the processes when they started, in clock ticks since the boot: a number that was
-        given to another process since then is refused. Processes in ``exclude``, and what they start, are not the
-        job's. A JobCgroup was made for this job: it is taken as it is, empty or not. Raises
+        given to another process since then is refused; of several that were found so, some may have ended meanwhile.
+        Processes in ``exclude``, and what they start, are not the job's; those in ``overhead``, with their starts, are
+        not, but what they start is. A JobCgroup was made for this job: it is taken as it is, empty or not. Raises
         InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: there is no {self._roots.proc} here")
-        births = [self._root(pid, (starts or {}).get(pid)) for pid in dict.fromkeys(pids)]
+        births = self._roots_of(pids, starts or {})
         found = Cgroups.found(self._roots.cgroup)
-        excluded = Excluded(exclude)
+        excluded = Excluded(exclude, alone=overhead)
         try:
             if isinstance(cgroup, JobCgroup):
                 return self._of_cgroup(cgroup, excluded, mono)
@@ -84,7 +86,7 @@ class JobMaker:
             tree = self._tree(
                 Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded), mono
             )
-            own_cgroup = own(found, self._roots.proc, list(pids), tree.pids)
+            own_cgroup = own(found, self._roots.proc, [birth.pid for birth in births], tree.pids)
             if own_cgroup is not None:
                 tree.close()
                 return self._of_cgroup(own_cgroup, excluded, mono)
@@ -127,6 +129,20 @@ class JobMaker:
         tree = ProcessTree(members, proc=self._roots.proc, descriptors=self._descriptors)
         tree.refresh(mono)
         return tree
+
+    def _roots_of(self, pids: Collection[int], starts: Mapping[int, int]) -> list[Birth]:
+        births: list[Birth] = []
+        gone: FedmonError | None = None
+        for pid in dict.fromkeys(pids):
+            try:
+                births.append(self._root(pid, starts.get(pid)))
+            except (NotFoundError, ConflictError) as error:
+                if pid not in starts:
+                    raise
+                gone = error
+        if gone is not None and not births:
+            raise gone
+        return births
 
     def _root(self, pid: int, start: int | None) -> Birth:
         if not 0 < pid <= _MAX_PID:

@@ -25,16 +25,24 @@ class Members(Protocol):
 
 
 class Excluded:
-    """Processes that are of no job though they lie in its cgroup or below its roots, with all that they start."""
+    """Processes that are of no job though they lie in its cgroup or below its roots, with all that they start.
 
-    def __init__(self, pids: Collection[int] = ()) -> None:
+    ``alone`` maps those to their start of whom only they themselves are not counted, as launchers of its programs.
+    """
+
+    def __init__(self, pids: Collection[int] = (), *, alone: Mapping[int, int] | None = None) -> None:
         self._starts: dict[int, int | None] = dict.fromkeys(pids)
+        self.alone = dict(alone or {})
 
     def without(self, births: Sequence[Birth], members: Container[int]) -> Sequence[Birth]:
         """Leave out who is excluded, of births with parents before their children."""
-        return [birth for birth in births if not self._holds(birth, members)] if self._starts else births
+        if not (self._starts or self.alone):
+            return births
+        return [birth for birth in births if not self._holds(birth, members)]
 
     def _holds(self, birth: Birth, members: Container[int]) -> bool:
+        if self.alone.get(birth.pid) == birth.start:
+            return True
         is_known = birth.pid in self._starts and self._starts[birth.pid] in (None, birth.start)
         is_child = birth.parent in self._starts and birth.parent not in members
         if is_known or is_child:
@@ -95,7 +103,7 @@ class Descendants:
         return list(found.values())
 
     def _kin(self, births: Iterable[Birth], members: Mapping[int, Process], kinship: Kinship) -> list[Birth]:
-        known: dict[int, int] = {pid: process.start for pid, process in members.items()}
+        known: dict[int, int] = self._excluded.alone | {pid: process.start for pid, process in members.items()}
         found: list[Birth] = []
         left = list(births)
         while left:

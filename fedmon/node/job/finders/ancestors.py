@@ -17,18 +17,18 @@ _SERVICES = DAEMONS | {
 def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
     """Return the process that the job of this tool began with. Raises MethodFailedError when none can be told.
 
-    Inside a batch job that is the highest ancestor below the scheduler's daemon; elsewhere it is whoever started the
-    tool, past launchers.
+    Below the daemon of a scheduler that is the highest ancestor; elsewhere it is whoever started the tool, past
+    launchers.
     """
-    found = None
+    chain = []
+    is_below_scheduler = False
     for pid in processes.ancestors(own_pid):
-        if processes.name(pid) in _SERVICES:
+        name = processes.name(pid)
+        is_below_scheduler = name in DAEMONS or (identity.scheduler == "oar" and is_overhead(processes, pid))
+        if name in _SERVICES or is_below_scheduler:
             break
-        if is_overhead(processes, pid):
-            continue
-        found = pid
-        if identity.scheduler == "none":
-            break
-    if found is None:
+        if not is_overhead(processes, pid):
+            chain.append(pid)
+    if not chain:
         raise MethodFailedError("no program of the job started this tool, or it has ended")
-    return found
+    return chain[-1] if is_below_scheduler and identity.scheduler != "none" else chain[0]
