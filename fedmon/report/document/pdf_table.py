@@ -67,10 +67,12 @@ def _limit(wanted: Sequence[float], whole: float) -> float:
 def _lines(page: Page, cells: Sequence[str], widths: Sequence[float], *, style: str = "") -> list[list[str]]:
     page.set_font("report", style=style, size=_SIZE)
     found: list[list[str]] = []
+    margin, page.c_margin = page.c_margin, 0.0
     for text, width in zip(cells, widths, strict=True):
         lines = page.multi_cell(width - 2 * _PAD_MM, _LINE_MM, page.safe(text), align=Align.L, padding=0, dry_run=True,
                                 output=MethodReturnValue.LINES)  # fmt: skip
         found.append([str(line) for line in lines])  # type: ignore[union-attr] # lines are asked for
+    page.c_margin = margin
     return found
 
 
@@ -88,14 +90,14 @@ def _row(
     if is_header:
         page.set_fill_color(240, 243, 246)
         page.rect(left, top, sum(widths), height, style="F")
+    margin, page.c_margin = page.c_margin, 0.0
     for at, (cell, width) in enumerate(zip(lines, widths, strict=True)):
         for number, text in enumerate(cell):
             page.set_xy(left + _PAD_MM, top + 0.7 + number * _LINE_MM)
             # The lines fit, so each is one cell; breaking them again would cost as much as the first time.
-            page.c_margin, margin = 0.0, page.c_margin
             page.cell(width - 2 * _PAD_MM, _LINE_MM, text, align=Align.R if at in table.numeric else Align.L)
-            page.c_margin = margin
         left += width
+    page.c_margin = margin
     page.set_draw_color(205)
     page.line(page.l_margin, top + height, page.l_margin + sum(widths), top + height)
     page.set_xy(page.l_margin, top + height)

@@ -14,10 +14,10 @@ _TITLES = {"job": "The job over time", "user": "What the program reported, over 
            "agent": "The tool itself over time"}  # fmt: skip
 
 
-def pictures(bins: Bins, source: Source) -> list[tuple[str, list[Picture]]]:
+def pictures(bins: Bins, source: Source, job: str | None) -> list[tuple[str, list[Picture]]]:
     """Return the drawings of everything that was measured, each group under its heading; drawn when asked for."""
     groups: dict[str, list[Picture]] = {}
-    for plot in plots.figures(bins, source):
+    for plot in plots.figures(bins, source, job=job):
         groups.setdefault(plot.group.value, []).append(
             Picture(title=plot.title, png=functools.cache(functools.partial(plots.as_png, plot)))
         )

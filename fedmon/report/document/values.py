@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedmon.common.metrics.display import MISSING, format_rate, format_value
-from fedmon.common.metrics.table import METRICS, Kind, metric_of
+from fedmon.common.metrics.table import METRICS, Kind, Unit, metric_of
 from fedmon.report.document.model import Table, shown
 from fedmon.report.findings.case import Case
+from fedmon.report.natural_order import natural
 from fedmon.report.source import JOB
 from fedmon.report.totals import SeriesTotal
 from fedmon.report.wording import duration, moment, number
@@ -29,7 +30,7 @@ def value_table(case: Case) -> tuple[Table, int]:
                 if (metric is None or metric.kind is not Kind.INFO) and not total.series.startswith(_OTHER_TABLE):
                     found.setdefault(total.series, []).append((node.name, total))
     order = {name: at for at, name in enumerate(METRICS)}
-    names = sorted(found, key=lambda name: (order.get(name.partition("{")[0], len(order)), _natural(name)))
+    names = sorted(found, key=lambda name: (order.get(name.partition("{")[0], len(order)), natural(name)))
     many = len(case.nodes) > 1
     headers = ("Series", "Mean", "Lowest", "Highest", "Sum or last", *(("Most on",) if many else ()))
     rows = [_row(name, found[name], many=many) for name in names[:MOST_SERIES]]
@@ -41,7 +42,13 @@ def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tup
     known = [(mean, node) for mean, node in means if mean is not None]
     is_counter = totals[0][1].increase is not None
     if is_counter:
-        texts = [format_rate(name, sum(mean for mean, _ in known) / len(known)) if known else MISSING, MISSING, MISSING]
+        metric = metric_of(name)
+        # A second is too short for these: their growth is told as power.
+        has_rate = known and (metric is None or metric.unit not in (Unit.KILOWATT_HOURS, Unit.GRAMS))
+        texts = [
+            format_rate(name, sum(mean for mean, _ in known) / len(known)) if has_rate else MISSING,
+            *[MISSING] * 2,
+        ]
         last = format_value(name, sum(total.increase or 0.0 for _, total in totals))
     else:
         texts = [format_value(name, sum(mean for mean, _ in known) / len(known))] if known else [MISSING]
@@ -76,18 +83,3 @@ def user_table(case: Case) -> Table:
             )
     headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
     return Table(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))
-
-
-def _natural(name: str) -> tuple[tuple[int, int | str], ...]:
-    parts: list[tuple[int, int | str]] = []
-    text = ""
-    for letter in name:
-        if text and letter.isdecimal() != text[-1].isdecimal():
-            parts.append(_part(text))
-            text = ""
-        text += letter
-    return (*parts, _part(text)) if text else tuple(parts)
-
-
-def _part(text: str) -> tuple[int, int | str]:
-    return (0, int(text[:18])) if text[:1].isdecimal() else (1, text)

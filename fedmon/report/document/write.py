@@ -11,8 +11,8 @@ from fedmon.report.document.model import Document
 from fedmon.report.document.steps import Steps
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import Case, Finding, find
-from fedmon.report.subject import Subject, choose
 from fedmon.report.source import Source
+from fedmon.report.subject import Subject, choose
 
 _READING = 0.5
 """The share of the work that reading is, for the progress; drawing is the rest."""
@@ -53,12 +53,13 @@ def write_subject(
         from fedmon.report.bins import Bins
         from fedmon.report.document.build import build
         from fedmon.report.document.pictures import pictures
+        from fedmon.report.plots import is_shown
 
     steps = Steps(progress or (lambda _share: None))
-    bins = Bins(subject.span)
+    bins = Bins(subject.span, wanted=is_shown)
     case = subject.read([bins], steps.part(_READING))
     findings = find(case)
-    drawn = pictures(bins, subject.source)
+    drawn = pictures(bins, subject.source, subject.job)
     document = build(case, findings, drawn, made_t=time.time())
     written: list[Path] = []
     files = [path for path in (html, pdf) if path is not None]

@@ -66,7 +66,7 @@ def memory(case: Case) -> list[Finding]:
     use = uses[most]
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else "; its limit is not known"
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
-    text = f"Peak memory {size(use.peak)}{of}{where}."
+    text = f"At the most {size(use.peak)}{of}{where}."
     if use.last is not None:
         text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
