@@ -19,12 +19,13 @@ _BUFFERED_BYTES = 32 * 1024**2
 class ColumnSpool(Generic[K]):
     """Keeps arrays of 8-byte numbers under keys, in the order in which they are added.
 
-    A context manager for one thread; the file lies in ``folder``, has no name, and goes with the block. Raises OSError
-    when the disk is full.
+    What is added between two calls of `settle` stays together: columns that get equally many numbers in between are
+    read back in pieces of equal length. A context manager for one thread; the file lies in ``folder``, has no name, and
+    goes with the block. Raises OSError when the disk is full.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder, prefix=".fedmon-")  # noqa: SIM115 - closed by `close`
+        self._file = tempfile.TemporaryFile(dir=folder, prefix=".fedmon-")  # noqa: SIM115 - closed with the block
         self._size = 0
         self._waiting: dict[K, list[NDArray[Any]]] = {}
         self._waiting_bytes = 0
@@ -36,24 +37,21 @@ class ColumnSpool(Generic[K]):
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    @property
-    def keys(self) -> list[K]:
-        """Return the keys in the order in which they came first."""
-        return list(self._places)
-
     def add(self, key: K, values: NDArray[Any]) -> None:
         """Add numbers to a column."""
-        if key not in self._places:
-            self._places[key] = []
+        self._places.setdefault(key, [])
         self._waiting.setdefault(key, []).append(values)
         self._waiting_bytes += values.nbytes
+
+    def settle(self) -> None:
+        """Write what was added when it is much."""
         if self._waiting_bytes > _BUFFERED_BYTES:
             self._write()
 
     def read(self, key: K, dtype: type[T]) -> Iterator[NDArray[T]]:
-        """Return the numbers of one column, piece by piece."""
+        """Return the numbers of one column, piece by piece; none for a key that there is not."""
         self._write()
-        for offset, size in self._places[key]:
+        for offset, size in self._places.get(key, ()):
             self._file.seek(offset)
             yield np.frombuffer(self._file.read(size), dtype=dtype)
 

@@ -91,13 +91,11 @@ def _period_s(places: Sequence[Place]) -> float | None:
 
 
 def _write_host(file: BinaryIO, source: Source, section: Section, spool: ColumnSpool[int]) -> None:
-    spool.add(-1, np.zeros(0))
-    for number in range(len(section.columns)):
-        spool.add(number, np.zeros(0))
     for at, values in read(source, section):
         spool.add(-1, at.t)
         for number, one in enumerate(values):
             spool.add(number, one)
+        spool.settle()
     tree: dict[str, Any] = {}
     for number, column in enumerate(section.columns):
         branch = tree
