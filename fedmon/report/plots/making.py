@@ -1,0 +1,199 @@
+"""Which plots a recording has, from what was measured in it."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from fedmon.report.bins import Bins
+from fedmon.report.plots.catalogue import FIGURES, NOT_SHOWN, SCENARIO_FINISHED, unlisted
+from fedmon.report.plots.curve import Curve
+from fedmon.report.plots.drawing import Drawing, draw, most_points
+from fedmon.report.plots.figure import Figure, Group, Join, Quantity
+from fedmon.report.plots.gather import Part, Series, over_nodes, per_node
+from fedmon.report.plots.layout import MOST_LINES, MOST_PANELS, Panel, spread
+from fedmon.report.plots.literal import file_name, literal
+from fedmon.report.plots.plot import Plot
+from fedmon.report.plots.scale import scale_of
+from fedmon.report.plots.steps import over_steps
+from fedmon.report.plots.time_axis import time_axis
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawn
+
+MOST_EACH = 24
+"""Figures that one row of the catalogue makes at most, such as one for each value that a program reports."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which plots are wanted; without a word about a respect, all of them."""
+
+    groups: frozenset[Group] | None = None
+    metric: Callable[[str], bool] | None = None
+    per_node: bool = True
+    combined: bool = True
+    zeros: bool = False
+    zone: datetime.tzinfo = datetime.UTC
+
+
+class Maker:
+    """Makes the plots of what ``bins`` hold; ``nodes`` maps node ids to names, ``marks`` are Unix time and text."""
+
+    def __init__(
+        self, bins: Bins, nodes: Mapping[str, str], marks: Sequence[tuple[float, str]], streams: Callable[[str], bool],
+        choice: Choice,
+    ) -> None:  # fmt: skip
+        keys = [key for key in bins.keys() if streams(key.stream)]  # noqa: SIM118 - a method of ours
+        self._series = Series(bins, nodes, keys)
+        self._bins, self._choice = bins, choice
+        self._has_nodes = len({key.node_id for key in keys}) > 1
+        self._marks = tuple(sorted([*marks, *self._finished()]))
+        self._axis = time_axis(bins.start, bins.end, zone=choice.zone)
+        self.left_out: list[str] = []
+        """Figures that were not made because all their values are 0."""
+
+    def plots(self) -> list[Plot]:
+        """Return every plot, in the order of reading."""
+        found: list[Plot] = []
+        metrics = [name for name in self._series.metrics if name not in NOT_SHOWN]
+        for figure in (*FIGURES, *unlisted(metrics)):
+            if self._choice.groups is not None and figure.group not in self._choice.groups:
+                continue
+            if self._choice.metric is not None and not any(map(self._choice.metric, figure.metrics)):
+                continue
+            found += self._of(figure)
+        return found
+
+    def _of(self, figure: Figure) -> list[Plot]:
+        found: list[Plot] = []
+        for each, parts in list(self._series.parts(figure).items())[:MOST_EACH]:
+            name = f"{figure.name}_{file_name(each)}" if figure.each else figure.name
+            title = f"{figure.title}: {literal(each, 48)}" if figure.each else figure.title
+            own = msgspec.structs.replace(figure, name=name, title=title)
+            if figure.quiet and not self._choice.zeros and not self._has_values(parts):
+                self.left_out.append(name)
+                continue
+            if figure.over_step:
+                found += self._by_step(own, parts)
+                continue
+            if self._choice.per_node:
+                found.append(self._plot(own, parts, "_per_node", None))
+            if self._choice.combined and self._has_nodes and own.over is not None:
+                found.append(self._plot(own, parts, "_all_nodes", own.over))
+        if figure.detail and self._choice.per_node:
+            found += self._detail(figure)
+        return found
+
+    def _detail(self, figure: Figure) -> list[Plot]:
+        """Return the figure of single devices, where a node has several."""
+        found = []
+        for parts in self._series.parts(figure, by_instance=True).values():
+            if len({part.instance for part in parts}) > 1:
+                name, title = f"{figure.name}_by_{figure.detail}", f"{figure.title} by {figure.detail}"
+                one = msgspec.structs.replace(figure, name=name, title=title, split=True)
+                found.append(self._plot(one, parts, "_per_node", None))
+        return found
+
+    def _plot(self, figure: Figure, parts: Sequence[Part], suffix: str, over: Join | None) -> Plot:
+        return Plot(
+            name=f"{figure.name}{suffix}",
+            title=self._title(figure, parts, over),
+            group=figure.group,
+            is_combined=over is not None,
+            draw=functools.partial(self._draw, figure, tuple(parts), over),
+        )
+
+    def _title(self, figure: Figure, parts: Sequence[Part], over: Join | None) -> str:
+        nodes = {part.key.node_id for part in parts}
+        if over is not None:
+            return f"{figure.title}, {over.value} over {len(nodes)} node{'s' * (len(nodes) > 1)}"
+        if not self._has_nodes:
+            return figure.title
+        return f"{figure.title}, per node"
+
+    def _draw(self, figure: Figure, parts: Sequence[Part], over: Join | None) -> Drawn:
+        curves = [self._series.curve(figure, part) for part in parts]
+        width_s = self._bins.width_s
+        notes = []
+        if over is not None:
+            lines = over_nodes(curves, figure, over, width_s)
+        else:
+            by_instance = figure.split and (
+                len({curve.node for curve in curves}) <= MOST_PANELS or len(curves) <= MOST_LINES
+            )
+            lines = per_node(curves, figure, width_s, by_instance=by_instance)
+            if figure.split and not by_instance and len(lines) < len(curves):
+                notes.append(f"{figure.within.value} of the devices of each node")
+        layout = spread(lines, over or figure.within, width_s)
+        if layout.left_out:
+            notes.append(f"no room for: {', '.join(literal(name) for name in layout.left_out)}")
+        notes.insert(0, self._band(layout.panels, over))
+        return draw(
+            Drawing(
+                title=self._title(figure, parts, over),
+                notes="; ".join(filter(None, notes)),
+                panels=layout.panels,
+                shares_scale=layout.shares_scale,
+                quantity=figure.shown,
+                noun=figure.noun,
+                axis=self._axis,
+                marks=self._marks,
+            )
+        )
+
+    def _band(self, panels: Sequence[Panel], over: Join | None) -> str:
+        """Say what the bands are, and over what the highest mean is meant."""
+        shown = [(line.curve, most_points(panel)) for panel in panels for line in panel.lines if not line.is_rest]
+        said = []
+        if any(curve.low is not None or len(curve.t) > most for curve, most in shown):
+            is_of_nodes = over is Join.AVERAGE and all(curve.low is not None for curve, _ in shown)
+            said.append(f"band: lowest to highest {'node' if is_of_nodes else 'value'}")
+        if any(curve.is_peak_of_means for curve, _ in shown):
+            width = scale_of(Quantity.SECONDS, self._bins.width_s).text(self._bins.width_s)
+            said.append(f"max is that of means over {width}")
+        return "; ".join(said)
+
+    def _by_step(self, figure: Figure, parts: Sequence[Part]) -> list[Plot]:
+        curves = over_steps(self._bins, self._series, figure, parts)
+        if not curves or not self._choice.per_node:
+            return []
+        return [
+            Plot(
+                name=f"{figure.name}_per_node",
+                title=f"{figure.title}, by step",
+                group=figure.group,
+                is_combined=False,
+                draw=functools.partial(self._draw_steps, figure, tuple(curves)),
+            )
+        ]
+
+    def _draw_steps(self, figure: Figure, curves: Sequence[Curve]) -> Drawn:
+        layout = spread(curves, Join.AVERAGE, 1e-9)
+        return draw(
+            Drawing(
+                title=f"{figure.title}, by step",
+                notes="",
+                panels=layout.panels,
+                shares_scale=layout.shares_scale,
+                quantity=Quantity.NUMBER,
+                noun=figure.noun,
+                axis=None,
+                x_label="step, as the program counts",
+            )
+        )
+
+    def _has_values(self, parts: Sequence[Part]) -> bool:
+        return any(bool(np.any(self._bins.of(part.key).high)) for part in parts if not part.is_limit)
+
+    def _finished(self) -> list[tuple[float, str]]:
+        found = []
+        for key, labels in self._series.labelled(SCENARIO_FINISHED):
+            node = self._series.nodes.get(key.node_id, key.node_id)
+            text = f"{labels.get('scenario', '')} finished".strip()
+            found += [(float(t), f"{node}: {text}") for t in self._bins.of(key).t]
+        return found

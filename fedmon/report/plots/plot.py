@@ -1,0 +1,103 @@
+"""One plot, and the forms in which it comes: PNG, SVG, PDF."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.report.plots.figure import Group
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 150
+KINDS = ("png", "svg", "pdf")
+_SVG = threading.Lock()
+_PATH = re.compile(rb'(<path[^>]*? d=")([^"]*)(")')
+_DIGITS = re.compile(rb"(\.\d)\d+")
+
+
+class MissingExtraError(FedmonError):
+    """Raised when matplotlib is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("plots need matplotlib; install it with: pip install 'fedmon[report]'")
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure that can be drawn: ``name`` is the begin of a file name, ``draw`` makes a new matplotlib figure.
+
+    ``is_combined`` where it shows all nodes together. Safe from any thread.
+    """
+
+    name: str
+    title: str
+    group: Group
+    is_combined: bool
+    draw: Callable[[], Figure]
+
+
+def as_png(plot: Plot, *, dpi: int = DPI) -> bytes:
+    """Return a plot as PNG of 128 colours, a quarter of the size of one with all. Raises MissingExtraError."""
+    need_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    figure = plot.draw()
+    figure.dpi = dpi
+    canvas: Any = FigureCanvasAgg(figure)  # its methods have no types
+    canvas.draw()
+    drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
+    colours = drawn.convert("RGB").quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    into = io.BytesIO()
+    colours.save(into, "png", compress_level=6, dpi=(dpi, dpi))
+    return into.getvalue()
+
+
+def as_svg(plot: Plot) -> bytes:
+    """Return a plot as SVG with text that is text, and coordinates of a tenth of a point. Raises MissingExtraError."""
+    need_matplotlib()
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    # How text is written, and ids that do not change, are global settings of matplotlib; they are put back at once.
+    with _SVG, mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": plot.name, "path.simplify_threshold": 0.25}):
+        drawn = _saved(plot, FigureCanvasSVG, "svg", metadata={"Date": None, "Creator": None})
+    return _PATH.sub(lambda match: match[1] + _DIGITS.sub(rb"\1", match[2]).replace(b"\n", b"") + match[3], drawn)
+
+
+def as_pdf(plot: Plot) -> bytes:
+    """Return a plot as PDF. Raises MissingExtraError."""
+    need_matplotlib()
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    return _saved(plot, FigureCanvasPdf, "pdf", metadata={"CreationDate": None, "Title": plot.title})
+
+
+def as_bytes(plot: Plot, kind: str) -> bytes:
+    """Return a plot as one of KINDS. Raises InvalidInputError for another, MissingExtraError."""
+    if kind not in KINDS:
+        raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
+    return {"png": as_png, "svg": as_svg, "pdf": as_pdf}[kind](plot)
+
+
+def need_matplotlib() -> None:
+    """Raise MissingExtraError where matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise MissingExtraError from None
+
+
+def _saved(plot: Plot, canvas: Any, kind: str, **fields: Any) -> bytes:
+    figure = plot.draw()
+    canvas(figure)
+    into = io.BytesIO()
+    figure.savefig(into, format=kind, **fields)
+    return into.getvalue()
