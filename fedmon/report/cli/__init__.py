@@ -1,0 +1,1 @@
+"""The verbs that read recordings: export, plot, report."""

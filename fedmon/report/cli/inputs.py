@@ -1,0 +1,51 @@
+"""What the verbs that read recordings are given: files and folders, and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedmon.common.errors import InvalidInputError, NotFoundError
+
+SUFFIX = ".fmr"
+_PLACES = (f"*{SUFFIX}", f"recordings/*{SUFFIX}", f"**/*{SUFFIX}")
+
+
+def recordings(paths: Iterable[Path]) -> list[Path]:
+    """Return the files that are meant: those named, and of a folder what lies in it, merged ones first.
+
+    Raises NotFoundError for a path that is not there, and for a folder without a recording.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = next((files for place in _PLACES if (files := sorted(path.glob(place)))), [])
+            if not inside:
+                raise NotFoundError(f"no recording in the folder {path}: nothing in it ends in {SUFFIX}")
+            found |= dict.fromkeys(inside)
+        elif path.exists():
+            found[path] = None
+        else:
+            raise NotFoundError(f"there is no recording {path}")
+    return list(found)
+
+
+def unix_time(text: str | None) -> float | None:
+    """Return a time as Unix seconds: such, or as "2026-11-21 10:00", in UTC unless it names its zone.
+
+    Raises InvalidInputError.
+    """
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInputError(
+            f"{text!r} is no time: write 2026-11-21T10:00:00, with +01:00 behind it if it is not UTC, or Unix seconds"
+        ) from None
+    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()

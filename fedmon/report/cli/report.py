@@ -1,0 +1,102 @@
+"""`fedmon report`: what happened, in words on the terminal, and as a page or a PDF with every figure and plot."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.report.cli.inputs import recordings, unix_time
+from fedmon.report.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from fedmon.report.findings import Case, Finding
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+_WIDEST = 100
+
+
+@app.command()
+def report(
+    recording: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page to write, such as job.html.")] = None,
+    pdf: Annotated[Path | None, typer.Option("--pdf", help="The PDF to write, such as job.pdf.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Report on this job, if there are several.")] = None,
+    node: Annotated[list[str] | None, typer.Option("--node", help="Only this node; may be repeated.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Write no file; the summary is all.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Say what happened in a job, or on nodes.
+
+    Without --output and --pdf the page is written to the current folder, named after the job.
+    """
+    if text and (output is not None or pdf is not None):
+        raise InvalidInputError("--text writes no file: leave it out, or leave out --output and --pdf")
+    from fedmon.report.extra import report_extra
+
+    with report_extra("a report"):
+        from fedmon.report.source import Source
+        from fedmon.report.subject import choose
+
+    paths = recordings(recording)
+    with Source(paths) as source:
+        subject = choose(source, job=job, nodes=tuple(node or ()), since_t=unix_time(since), until_t=unix_time(until))
+        if output is None and pdf is None and not text and not json:
+            output = Path(f"job-report-{subject.job}.html" if subject.job is not None else "fedmon-report.html")
+        for path in (output, pdf):
+            _refuse(path, paths)
+        with progress_bar("Reading and drawing" if output or pdf else "Reading") as progress:
+            if output is not None or pdf is not None:
+                from fedmon.report.document.write import write_subject
+
+                case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
+            else:
+                from fedmon.report.findings import find
+
+                case, written = subject.read(progress=progress), []
+                findings = find(case)
+    _show(case, findings, written, as_json=json)
+
+
+def _show(case: Case, findings: list[Finding], written: list[Path], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(_document(case, findings, written)).decode() + "\n")
+        return
+    from fedmon.common.log import escape_control
+    from fedmon.report.summary import summary
+
+    width = min(_WIDEST, shutil.get_terminal_size((80, 24)).columns)
+    shown = escape_control(summary(case, findings, width=width), keep="\n")
+    files = "".join(f"\nwritten: {path}" for path in written)
+    sys.stdout.write(f"{shown}\n{files}\n" if files else f"{shown}\n")
+
+
+def _document(case: Case, findings: list[Finding], written: list[Path]) -> dict[str, Any]:
+    span = case.span
+    return {
+        "job": case.job,
+        "nodes": [node.name for node in case.nodes],
+        "since_t": span[0] if span is not None else None,
+        "until_t": span[1] if span is not None else None,
+        "findings": findings,
+        "written": [str(path) for path in written],
+    }
+
+
+def _refuse(path: Path | None, paths: list[Path]) -> None:
+    """Raise InvalidInputError for a file that would replace what is read, or that is a folder."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidInputError(f"{path} is a folder: name the file in it that shall be written")
+    if any(path.exists() and path.samefile(one) for one in paths):
+        raise InvalidInputError(f"{path} is the recording itself: name another file for the report")
