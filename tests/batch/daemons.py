@@ -63,9 +63,13 @@ def kill_all(find: Callable[[], list[int]], what: str) -> None:
 
 
 def remove_cgroups(tops: list[Path]) -> None:
-    """Remove the empty cgroup folders ``tops`` with all below them."""
-    for top in tops:
-        if top.is_dir():
+    """Remove the cgroup folders ``tops`` with all below them; what ran in them may still be ending."""
+
+    def removed() -> bool:
+        for top in tops:
             for folder, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
                     Path(folder).rmdir()
+        return not any(top.exists() for top in tops)
+
+    wait_until(removed, timeout_s=10, what=f"the end of {[str(top) for top in tops]}")

@@ -1,4 +1,4 @@
-"""Record what real batch systems print, as `python -m tests.batch.record slurm|torque FOLDER`; needs root.
+"""Record what real batch systems print, as `python -m tests.batch.record slurm|torque|oar FOLDER`; needs root.
 
 Each command becomes a JSON document of its arguments, exit code and outputs; environments, process lists and cgroup
 lists become text. Names of this machine and folders are replaced, so that the records say nothing about where they
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.batch.oar import Oar
 from tests.batch.slurm import CGROUPS, CONTROLLERS, Slurm
 from tests.support.waiting import wait_until
 
@@ -28,14 +29,14 @@ SPANK_PBS = "/usr/lib/x86_64-linux-gnu/slurm-wlm/spank_pbs.so"
 class Record:
     """A folder of recorded outputs."""
 
-    def __init__(self, folder: Path, slurm: Slurm) -> None:
+    def __init__(self, folder: Path, system: Slurm | Oar) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.slurm = slurm
+        self.system = system
 
     def clean(self, text: str) -> str:
         """Replace what names this machine."""
-        text = text.replace(str(self.slurm.folder), "/home/alice")
+        text = text.replace(str(self.system.folder), "/home/alice")
         text = text.replace(os.uname().release, "6.1.0").replace(_own_memory_cgroup(), "/")
         host = socket.gethostname()
         text = re.sub(rf"\b{re.escape(host)}\b", "localhost", text)
@@ -51,28 +52,24 @@ class Record:
 
     def command(self, name: str, *argv: str) -> None:
         """Run a command and keep what it said."""
-        ran = self.slurm.run(*argv, timeout_s=60)
+        ran = self.system.run(*argv, timeout_s=60)
         document = {"argv": argv, "rc": ran.returncode, "stdout": ran.stdout, "stderr": ran.stderr}
         (self.folder / f"{name}.json").write_text(self.clean(json.dumps(document, indent=1)) + "\n")
 
-    def job(self, name: str, job_id: str) -> None:
-        """Keep the environments, the ancestry and the cgroups of the processes of a job."""
-        pids = self.slurm.pids(job_id)
+    def job(self, name: str, pids: Sequence[int]) -> None:
+        """Keep the ancestry and the cgroups of the processes of a job."""
         shown = subprocess.run(["ps", "-eo", "pid,ppid,pgid,sid,stat,comm,args"], capture_output=True, text=True)
-        wanted = re.compile(r"PID|slurmd|slurmstepd|slurm_script|srun|sleep 30\d")
+        wanted = re.compile(r"PID|slurmd|slurmstepd|slurm_script|srun|sleep 30\d|OAREXEC|perl -e|Almighty")
         self.text(f"{name}.ps", "".join(f"{line}\n" for line in shown.stdout.splitlines() if wanted.search(line)))
-        lines = []
-        for pid in pids:
-            lines.append(f"== {pid}\n")
-            lines.append(Path(f"/proc/{pid}/cgroup").read_text())
-        self.text(f"{name}.cgroup", "".join(lines))
+        cgroups = [f"== {pid}\n" + Path(f"/proc/{pid}/cgroup").read_text() for pid in pids]
+        self.text(f"{name}.cgroup", "".join(cgroups))
 
 
-def cgroup_tree() -> str:
-    """Return every cgroup folder of SLURM with its processes."""
+def cgroup_tree(pattern: str) -> str:
+    """Return every cgroup folder below ``pattern`` with its processes."""
     lines = []
     for controller in CONTROLLERS:
-        listed = sorted((CGROUPS / controller).glob("slurm_*/**/cgroup.procs"))
+        listed = sorted((CGROUPS / controller).glob(f"{pattern}/**/cgroup.procs"))
         lines += [f"{procs.parent}: {' '.join(procs.read_text().split())}\n" for procs in listed]
     return "".join(lines)
 
@@ -105,13 +102,12 @@ def record_slurm(folder: Path) -> None:
         slurm = Slurm(variant)
         try:
             slurm.start()
-            _record_jobs(Record(folder / variant, slurm))
+            _record_jobs(Record(folder / variant, slurm), slurm)
         finally:
             slurm.stop()
 
 
-def _record_jobs(record: Record) -> None:
-    slurm = record.slurm
+def _record_jobs(record: Record, slurm: Slurm) -> None:
     job = slurm.submit("#!/bin/sh\n" + WAITING, "--job-name=fit of alice", "--time=10", "--mem=500")
     slurm.wait_running(job)
     step = named(slurm, job, "/sleep 302")
@@ -131,8 +127,8 @@ def _record_jobs(record: Record) -> None:
     record.command("sstat", "sstat", "--allsteps", f"--jobs={job}", "--parsable2", "--format=JobID,Pids,AveCPU,MaxRSS")
     record.text("batch.environ", environ_of(named(slurm, job, "slurm_script")))
     record.text("step.environ", environ_of(step))
-    record.job("running", job)
-    record.text("cgroup-tree", cgroup_tree())
+    record.job("running", slurm.pids(job))
+    record.text("cgroup-tree", cgroup_tree("slurm_*"))
 
     array = slurm.submit("#!/bin/sh\nsleep 304\n", "--array=3-7:2", "--time=5", "--cpus-per-task=1")
     wait_until(lambda: _listed(slurm).count("RUNNING") >= 4, what="the tasks of the array")
@@ -211,7 +207,7 @@ def record_torque(folder: Path) -> None:
         record.command("qstat-json", "qstat", "-f", "-F", "json", job)
         record.command("pbsnodes", "pbsnodes")
         record.text("job.environ", environ_of(named(slurm, job, "sleep 300")))
-        record.job("job", job)
+        record.job("job", slurm.pids(job))
         slurm.run("qdel", job)
         slurm.wait_ended(job)
         record.command("qstat-finished", "qstat", "-f", job)
@@ -219,10 +215,43 @@ def record_torque(folder: Path) -> None:
         slurm.stop()
 
 
+def record_oar(folder: Path) -> None:
+    """Record the commands of OAR."""
+    oar = Oar()
+    try:
+        oar.start()
+        record = Record(folder, oar)
+        resources = ("-l", "/resource_id=1,walltime=0:10:0")
+        job = oar.submit(f"sleep 300 & {ORPHAN.strip()}; sleep 302; wait", "--name", "fit of alice", *resources)
+        oar.wait_state(job, "Running")
+        procs = CGROUPS / "freezer" / "oar" / f"alice_{job}" / "cgroup.procs"
+        pids = wait_until(lambda: found if len(found := procs.read_text().split()) == 6 else [], what="all processes")
+        waiting = oar.submit("sleep 303", "-l", "/resource_id=2,walltime=0:10:0")
+        oar.wait_state(waiting, "Waiting")
+        array = oar.submit("sleep 304", "--array", "2", *resources)
+        record.command("oarstat", "oarstat")
+        for name, chosen in (("running", job), ("waiting", waiting), ("array", array), ("unknown", "4711")):
+            record.command(f"oarstat-{name}", "oarstat", "-fj", chosen)
+            record.command(f"oarstat-{name}-json", "oarstat", "-J", "-fj", chosen)
+        record.command("oarstat-state", "oarstat", "-s", "-j", job)
+        record.command("oarstat-resources", "oarstat", "-p", "-j", job)
+        record.command("oarnodes", "oarnodes", "-J")
+        record.job("running", [int(pid) for pid in pids])
+        record.text("cgroup-tree", cgroup_tree("oar"))
+        record.text("job.environ", environ_of(int(pids[-1])))
+        record.text("launcher.environ", environ_of(int(pids[1])))
+        oar.run("oardel", job, array)
+        oar.wait_state(job, "Error", "Terminated")
+        record.command("oarstat-finished", "oarstat", "-fj", job)
+        record.command("oarstat-finished-json", "oarstat", "-J", "-fj", job)
+    finally:
+        oar.stop()
+
+
 def main(arguments: Sequence[str]) -> None:
     """Record one system into a folder."""
     system, folder = arguments
-    {"slurm": record_slurm, "torque": record_torque}[system](Path(folder))
+    {"slurm": record_slurm, "torque": record_torque, "oar": record_oar}[system](Path(folder))
 
 
 if __name__ == "__main__":
