@@ -13,24 +13,42 @@ from fedmon.report.bins import Bins
 from fedmon.report.plots.catalogue import is_shown
 from fedmon.report.plots.figure import Group
 from fedmon.report.plots.making import Choice, Maker
-from fedmon.report.plots.plot import Plot, as_bytes, as_pdf, as_png, as_svg, need_matplotlib
+from fedmon.report.plots.plot import Plot, as_bytes, as_pdf, as_png, as_svg
 from fedmon.report.source import JOB, Source
+from fedmon.report.subject import Subject, choose
 
-__all__ = ["Choice", "Group", "Plot", "as_pdf", "as_png", "as_svg", "figures", "is_shown", "read_bins", "write"]
+__all__ = [
+    "Choice",
+    "Group",
+    "Plot",
+    "as_pdf",
+    "as_png",
+    "as_svg",
+    "figures",
+    "is_shown",
+    "read_bins",
+    "write",
+    "write_plots",
+]
 
 
-def read_bins(
-    source: Source, *, node_id: str | None = None, since_t: float | None = None, until_t: float | None = None
-) -> Bins:
-    """Read what plots need of a recording, in one pass."""
-    span = source.span
-    if span is not None:
-        first, last = span
-        span = (first if since_t is None else max(first, since_t), last if until_t is None else min(last, until_t))
-    bins = Bins(span, wanted=is_shown)
-    for block in source.blocks(node_id=node_id, series=is_shown, since_t=since_t, until_t=until_t):
-        bins.add(block)
+def read_bins(subject: Subject, *, progress: Callable[[float], object] | None = None) -> Bins:
+    """Read what plots need of a subject, in one pass; ``progress`` is told the share that is done."""
+    bins = Bins(subject.span, wanted=is_shown)
+    for number, host in enumerate(subject.hosts):
+        for block in subject.source.blocks(
+            node_id=host.node_id, series=is_shown, since_t=subject.since_t, until_t=subject.until_t
+        ):
+            if is_of(block.stream, subject.job):
+                bins.add(block)
+        if progress is not None:
+            progress((number + 1) / len(subject.hosts))
     return bins
+
+
+def is_of(stream: str, job: str | None) -> bool:
+    """Tell whether a stream has to do with a job: its own, and what is measured beside it; all have with None."""
+    return job is None or not stream.startswith(JOB) or stream == f"{JOB}{job}"
 
 
 def figures(
@@ -68,10 +86,7 @@ def figures(
         if bins.start <= mark.t <= bins.end
     ]
 
-    def is_chosen(stream: str) -> bool:
-        return job is None or not stream.startswith(JOB) or stream == f"{JOB}{job}"
-
-    return Maker(bins, names, list(dict.fromkeys(marks)), is_chosen, choice).plots()
+    return Maker(bins, names, list(dict.fromkeys(marks)), lambda stream: is_of(stream, job), choice).plots()
 
 
 def write(
@@ -82,19 +97,19 @@ def write(
     per_node: bool = True,
     combined: bool = True,
     kind: str = "png",
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], object] | None = None,
 ) -> list[Path]:
     """Write the plots of a recording as files of one kind (png, svg, pdf); returns them in the order of reading.
 
-    Raises MissingExtraError without matplotlib, StorageError when a file cannot be written.
+    Raises NotFoundError for a job that is not there, StorageError when a file cannot be written.
     """
-    need_matplotlib()
-    plots = figures(read_bins(source), source, job=job, per_node=per_node, combined=combined)
+    subject = choose(source, job=job)
+    plots = figures(read_bins(subject), source, job=subject.job, per_node=per_node, combined=combined)
     return write_plots(plots, folder, kind=kind, progress=progress)
 
 
 def write_plots(
-    plots: Sequence[Plot], folder: Path, *, kind: str = "png", progress: Callable[[float], None] | None = None
+    plots: Sequence[Plot], folder: Path, *, kind: str = "png", progress: Callable[[float], object] | None = None
 ) -> list[Path]:
     """Write plots into a folder, which is made; see `write`."""
     found = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.errors import InvalidInputError
 from fedmon.report.plots.figure import Group
 
 if TYPE_CHECKING:
@@ -21,13 +21,6 @@ KINDS = ("png", "svg", "pdf")
 _SVG = threading.Lock()
 _PATH = re.compile(rb'(<path[^>]*? d=")([^"]*)(")')
 _DIGITS = re.compile(rb"(\.\d)\d+")
-
-
-class MissingExtraError(FedmonError):
-    """Raised when matplotlib is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("plots need matplotlib; install it with: pip install 'fedmon[report]'")
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +37,7 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_png(plot: Plot, *, dpi: int = DPI) -> bytes:
-    """Return a plot as PNG of 128 colours, a quarter of the size of one with all. Raises MissingExtraError."""
-    need_matplotlib()
+    """Return a plot as PNG of 128 colours, a quarter of the size of one with all."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
@@ -61,8 +53,7 @@ def as_png(plot: Plot, *, dpi: int = DPI) -> bytes:
 
 
 def as_svg(plot: Plot) -> bytes:
-    """Return a plot as SVG with text that is text, and coordinates of a tenth of a point. Raises MissingExtraError."""
-    need_matplotlib()
+    """Return a plot as SVG with text that is text, and coordinates of a tenth of a point."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -73,26 +64,17 @@ def as_svg(plot: Plot) -> bytes:
 
 
 def as_pdf(plot: Plot) -> bytes:
-    """Return a plot as PDF. Raises MissingExtraError."""
-    need_matplotlib()
+    """Return a plot as PDF."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
     return _saved(plot, FigureCanvasPdf, "pdf", metadata={"CreationDate": None, "Title": plot.title})
 
 
 def as_bytes(plot: Plot, kind: str) -> bytes:
-    """Return a plot as one of KINDS. Raises InvalidInputError for another, MissingExtraError."""
+    """Return a plot as one of KINDS. Raises InvalidInputError for another."""
     if kind not in KINDS:
         raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
     return {"png": as_png, "svg": as_svg, "pdf": as_pdf}[kind](plot)
-
-
-def need_matplotlib() -> None:
-    """Raise MissingExtraError where matplotlib is not installed."""
-    try:
-        import matplotlib  # noqa: F401 - only whether it is there
-    except ImportError:
-        raise MissingExtraError from None
 
 
 def _saved(plot: Plot, canvas: Any, kind: str, **fields: Any) -> bytes:

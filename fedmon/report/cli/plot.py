@@ -1,0 +1,113 @@
+"""`fedmon plot`: pictures of what was measured, a file each."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from fedmon.common.errors import NotFoundError
+from fedmon.common.log import escape_control
+from fedmon.report.cli.inputs import recordings, unix_time
+from fedmon.report.cli.progress import progress_bar
+from fedmon.report.extra import report_extra
+
+if TYPE_CHECKING:
+    from fedmon.report.plots import Group
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+_READING = 0.2
+
+
+class Kind(enum.Enum):
+    """What files can be."""
+
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
+
+@app.command(epilog="Exit codes: 0 done, 1 failed, 2 wrong use, 3 nothing to plot.")
+def plot(
+    recording: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the files; made where it is not.")],
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="Only of this group, such as cpu; may be repeated.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", help="Only of these metrics, with * and ?; may be repeated.")
+    ] = None,
+    node: Annotated[list[str] | None, typer.Option("--node", help="Only this node; may be repeated.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Of this job, if there are several.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
+    per_node: Annotated[bool, typer.Option("--per-node", help="Only plots with a line for each node.")] = False,
+    combined: Annotated[bool, typer.Option("--combined", help="Only plots of all nodes together.")] = False,
+    zeros: Annotated[bool, typer.Option("--zeros", help="Errors and the like also where there were none.")] = False,
+    kind: Annotated[Kind, typer.Option("--format", "-f", help="The kind of the files.")] = Kind.PNG,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Draw what was measured: a file for each figure, per node and for all nodes together."""
+    with report_extra("a plot"):
+        from fedmon.report import plots
+        from fedmon.report.source import Source
+        from fedmon.report.subject import choose
+
+        groups = _groups(group)
+        with Source(recordings(recording)) as source, progress_bar("Drawing", wanted=not json) as progress:
+            subject = choose(
+                source, job=job, nodes=tuple(node or ()), since_t=unix_time(since), until_t=unix_time(until)
+            )
+            bins = plots.read_bins(subject, progress=lambda share: progress(share * _READING))
+            chosen = plots.figures(
+                bins,
+                source,
+                job=subject.job,
+                groups=groups,
+                metrics=metric,
+                per_node=per_node or not combined,
+                combined=combined or not per_node,
+                zeros=zeros,
+            )
+            if not chosen:
+                raise NotFoundError(_why_nothing(has_values=bool(bins.keys()), combined=combined))
+            written = plots.write_plots(
+                chosen, output, kind=kind.value, progress=lambda share: progress(_READING + share * (1 - _READING))
+            )
+    if json:
+        rows = [
+            {"path": str(path), "title": one.title, "group": one.group.value, "combined": one.is_combined}
+            for path, one in zip(written, chosen, strict=True)
+        ]
+        sys.stdout.write(msgspec.json.encode({"plots": rows}).decode() + "\n")
+        return
+    for path, one in zip(written, chosen, strict=True):
+        sys.stdout.write(escape_control(f"{path}  {one.title}") + "\n")
+
+
+def _groups(names: list[str] | None) -> list[Group] | None:
+    """Return the groups that are meant. Raises NotFoundError."""
+    from fedmon.report.plots import Group
+
+    if names is None:
+        return None
+    known = {one.value: one for one in Group}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise NotFoundError(f"there is no group {unknown[0]!r} of plots; there are: {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _why_nothing(*, has_values: bool, combined: bool) -> str:
+    if not has_values:
+        return "nothing to plot: the recording has no value in what was chosen"
+    if combined:
+        return "nothing to plot: plots of all nodes together need several nodes, and metrics that were measured"
+    return "nothing to plot: nothing that was measured belongs to what was chosen"
