@@ -61,8 +61,9 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """A counter of the machine, all of its instances together or one series, that never falls.
 
-    An instance that restarted goes on from where it was, and one that is gone keeps what it counted. The sum is unknown
-    while an instance that is still there was not read. With ``from_zero`` it counts from the first reading on.
+    It begins with the sum of what the instances show, or with 0 where ``from_zero``, and grows by what each of them
+    grew from one reading to the next: one that restarts or comes later adds nothing at that moment, one that is gone
+    keeps what it added. The sum is unknown while an instance that is still there was not read.
     """
 
     metric: str
@@ -77,16 +78,13 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     def reader(self, place: Place) -> Reader:
         """Return the sum over the instances."""
         uses = self.uses(place)
-        parts = [_Instance(name, place.of_host[name]) for name in sorted(uses.host if uses else ())]
-        first: list[float] = []
+        names = sorted(uses.host if uses else ())
+        parts = [_Instance(name, place.of_host[name], from_zero=self.from_zero) for name in names]
 
         def read(at: Instants) -> Floats:
             values = np.stack([part.read(at) for part in parts])
-            total = np.where(np.stack([part.is_there for part in parts]).any(axis=0), values.sum(axis=0), np.nan)
-            known = total[~np.isnan(total)]
-            if self.from_zero and not first and len(known):
-                first.append(float(known[0]))
-            return (total - first[0] if first else total) * self.times
+            is_there = np.stack([part.is_there for part in parts]).any(axis=0)
+            return np.where(is_there, values.sum(axis=0), np.nan) * self.times
 
         return read
 
@@ -158,35 +156,34 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 class _Instance:
     """One instance of a counter, followed over restarts."""
 
-    def __init__(self, series: str, end: Moment) -> None:
-        self._series, self._end = series, end
+    def __init__(self, series: str, end: Moment, *, from_zero: bool) -> None:
+        self._series, self._end, self._from_zero = series, end, from_zero
         self._last: float | None = None
-        self._before = 0.0
+        self._total = 0.0
+        self._is_first = True
         self.is_there = np.zeros(0, dtype=bool)
 
     def read(self, at: Instants) -> Floats:
+        """Return what it counted; NaN where it was missed, 0 before it came, and its last where it is gone."""
         raw = at.of_host(self._series)
-        known = np.flatnonzero(~np.isnan(raw))
         self.is_there = ~np.isnan(raw)
+        known = np.flatnonzero(self.is_there)
         total = np.full(len(raw), np.nan)
-        begun = self._last is not None
+        if self._last is None:
+            total[: known[0] if len(known) else len(raw)] = 0.0
         if len(known):
             readings = raw[known]
-            earlier = np.concatenate([[readings[0] if self._last is None else self._last], readings[:-1]])
-            before = self._before + np.cumsum(np.where(readings < earlier, earlier, 0.0))
-            total[known] = readings + before
-            self._last, self._before = float(readings[-1]), float(before[-1])
-        if not begun:
-            total[: known[0] if len(known) else len(raw)] = 0.0
-        if at.boot > self._end[0]:
-            total[np.isnan(total)] = self._kept
-        elif at.boot == self._end[0]:
-            total[np.isnan(total) & (at.mono > self._end[1])] = self._kept
+            if self._last is None:
+                # What is there from the begin counts as it is, what comes later from then on.
+                begins = self._is_first and known[0] == 0 and not self._from_zero
+                self._last, self._total = float(readings[0]), float(readings[0]) if begins else 0.0
+            grown = np.diff(readings, prepend=self._last)
+            total[known] = self._total + np.cumsum(np.where(grown > 0, grown, 0.0))
+            self._last, self._total = float(readings[-1]), float(total[known[-1]])
+        self._is_first = self._is_first and not len(raw)
+        is_gone = (at.mono > self._end[1]) if at.boot == self._end[0] else np.full(len(raw), at.boot > self._end[0])
+        total[np.isnan(total) & is_gone] = self._total
         return total
-
-    @property
-    def _kept(self) -> float:
-        return self._before + (self._last or 0.0)
 
 
 def _all(names: Collection[str], place: Place, *, is_of_job: bool) -> Uses | None:

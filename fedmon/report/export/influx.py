@@ -62,7 +62,7 @@ def _write(file: BinaryIO, prefix: str, part: pa.RecordBatch, numbers: list[Numb
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Where every text of a row is null, pyarrow 26 loses the row when nulls are skipped: a field without a value is empty.
+    # When nulls are skipped, pyarrow 26 loses rows that have nothing else, so a field without a value is empty text.
     fields = [_field(number, part.column(number.index)) for number in numbers]
     joined = pc.binary_join_element_wise(*fields, pa.scalar(""), pa.scalar(""))
     known = pc.greater(pc.binary_length(joined), 0)
