@@ -46,12 +46,15 @@ class OarFinder:
 
     def ask(self, look: Look, raw_id: str) -> Asked:
         """Ask for the cpuset of the job, and look for it among the cgroups."""
-        name, command = self._cpuset(look, raw_id)
+        told, command = self._told(look, raw_id)
+        name, state = told.get("cpuset_name", ""), told.get("state", "unknown")
+        if not name:
+            raise MethodFailedError(f"{command} tells no cpuset_name; the job is {state}")
         if "/" in name or not self.level(raw_id).fullmatch(name):
             raise MethodFailedError(f"{command} tells a cpuset {name[:80]!r} that cannot be of job {raw_id}")
         paths = matching(look.cgroups, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), cpuset=name)
         if not paths:
-            raise MethodFailedError(f"{command} tells cpuset {name}, which is not on this host")
+            raise MethodFailedError(f"{command} tells cpuset {name}, which is not on this host; the job is {state}")
         return Asked(command, cgroup=paths[0])
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
@@ -66,7 +69,7 @@ class OarFinder:
         program, *words = title.split(" ")
         return program.endswith("perl") and words[-2:] == [os.fsdecode(self._id), "OAREXEC"]
 
-    def _cpuset(self, look: Look, raw_id: str) -> tuple[str, str]:
+    def _told(self, look: Look, raw_id: str) -> tuple[Mapping[str, str], str]:
         argv = ["oarstat", "-J", "-fj", raw_id]
         try:
             told = attributes_of_json(look.run(argv, look.timeout_s), raw_id)
@@ -75,10 +78,7 @@ class OarFinder:
                 raise
             argv = ["oarstat", "-fj", raw_id]
             told = attributes_of_text(look.run(argv, look.timeout_s), raw_id)
-        command = " ".join(argv)
-        if not told.get("cpuset_name"):
-            raise MethodFailedError(f"{command} tells no cpuset_name; the job is {told.get('state', 'not running')}")
-        return told["cpuset_name"], command
+        return told, " ".join(argv)
 
 
 def attributes_of_json(output: Output, raw_id: str) -> dict[str, str]:

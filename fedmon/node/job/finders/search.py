@@ -189,7 +189,7 @@ class _Search:
         try:
             asked = self._finder.ask(look, raw_id)
         except CommandError as error:
-            if error.failure is not Failure.ENDED_BADLY:  # who is absent, or hangs, is not asked again
+            if error.failure not in {Failure.ENDED_BADLY, Failure.NOT_UNDERSTOOD}:  # absent, or it hangs
                 self._given_up = error
             raise
         if asked.cgroup is not None:

@@ -1,0 +1,107 @@
+"""A machine as files: processes with their programs, environments and cgroups, and what schedulers print about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedmon.node.collectors.base import Roots
+from fedmon.node.job.commands import CommandError, Failure, Output
+from tests.node.jobs_trees import ProcTree
+
+RECORDED = Path(__file__).parents[2] / "data" / "batch"
+KERNEL_THREAD = 0x0020_0000
+V1 = ("cpuacct", "memory", "freezer")
+
+
+class Machine:
+    """A tree of /proc and one of cgroups below a folder."""
+
+    def __init__(self, root: Path, *, controllers: Sequence[str] = V1) -> None:
+        self.roots = Roots(proc=root / "proc", sys=root / "sys", cgroup=root / "cgroup")
+        self._tree = ProcTree(self.roots.proc)
+        self._controllers = controllers
+        for controller in controllers:
+            self._folder(controller, "")
+        if not controllers:
+            self._folder("", "")
+            (self.roots.cgroup / "cgroup.controllers").write_text("cpu memory\n")
+
+    def put(
+        self,
+        pid: int,
+        name: str = "python3",
+        *,
+        parent: int = 1,
+        command: str = "",
+        environ: Mapping[str, str] | None = None,
+        cgroup: str = "",
+        start: int = 100,
+        session: int | None = None,
+        state: str = "S",
+        flags: int = 0,
+    ) -> int:
+        """Write a process; ``cgroup`` is the path of its own in every hierarchy."""
+        text = b"".join(f"{key}={value}".encode() + b"\0" for key, value in (environ or {}).items())
+        self._tree.put(
+            pid, parent=parent, name=name, environ=text, start=start, session=session, state=state, flags=flags
+        )
+        folder = self.roots.proc / str(pid)
+        (folder / "comm").write_text(f"{name[:15]}\n")
+        (folder / "cmdline").write_bytes((command or name).replace(" ", "\0").encode() + b"\0")
+        lines = [f"{number}:{each}:{cgroup or '/'}" for number, each in enumerate(self._controllers, 1)]
+        (folder / "cgroup").write_text("\n".join([*lines, f"0::{'/' if lines else cgroup or '/'}"]) + "\n")
+        for controller in (self._controllers or ("",)) if cgroup else ():
+            with (self._folder(controller, cgroup) / "cgroup.procs").open("a") as file:
+                file.write(f"{pid}\n")
+        return pid
+
+    def cgroup(self, path: str) -> None:
+        """Make an empty cgroup."""
+        for controller in self._controllers or ("",):
+            self._folder(controller, path)
+
+    def take(self, pid: int) -> None:
+        """Remove a process."""
+        self._tree.take(pid)
+
+    def _folder(self, controller: str, path: str) -> Path:
+        folder = self.roots.cgroup / controller
+        for level in ["", *path.strip("/").split("/")]:
+            folder = folder / level
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "cgroup.procs").touch()
+        return folder
+
+
+class Commands:
+    """Answers commands with what was recorded of real ones, and keeps what it was asked; others are not installed."""
+
+    def __init__(self, *outputs: Output) -> None:
+        self._outputs = {output.argv: output for output in outputs}
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, argv: Sequence[str], timeout_s: float) -> Output:
+        assert timeout_s >= 0
+        self.asked.append(tuple(argv))
+        if tuple(argv) not in self._outputs:
+            raise CommandError(Failure.ABSENT, f"{argv[0]} is not installed, or not on the PATH")
+        return self._outputs[tuple(argv)]
+
+
+def recorded(name: str) -> Output:
+    """Return what a command printed, from a file such as ``slurm/cgroup/listpids-running``."""
+    document = json.loads((RECORDED / f"{name}.json").read_text())
+    return Output(argv=tuple(document["argv"]), rc=document["rc"], stdout=document["stdout"], stderr=document["stderr"])
+
+
+def said(argv: str, stdout: str, *, rc: int = 0, stderr: str = "") -> Output:
+    """Return an output that is made up."""
+    return Output(argv=tuple(argv.split()), rc=rc, stdout=stdout, stderr=stderr)
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return the environment of a real job, from a file such as ``slurm/cgroup/step``."""
+    lines = (RECORDED / f"{name}.environ").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)

@@ -1,0 +1,110 @@
+"""Commands of schedulers that behave, and such that do not."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.job.commands import CommandError, Failure, run, runner
+from tests.support.waiting import wait_until
+
+
+def program(folder: Path, name: str, text: str) -> dict[str, str]:
+    """Write a program of a shell; return an environment whose PATH finds it."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_CONF": "/site/slurm.conf"}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path) -> None:
+    environ = program(tmp_path, "scontrol", 'printf "%s|" "$@" "$LC_ALL" "$SLURM_CONF"; echo oh >&2; exit 3')
+    output = runner(environ)(["scontrol", "a b", "$(touch pwned)", "; ls", "*"], 5.0)
+
+    assert output.stdout == "a b|$(touch pwned)|; ls|*|C|/site/slurm.conf|"
+    assert (output.rc, output.stderr) == (3, "oh\n")
+    with pytest.raises(CommandError, match="ended with status 3: oh") as caught:
+        output.checked()
+    assert Failure.ENDED_BADLY is caught.value.failure
+
+
+def test_an_absent_command_is_said_to_be_absent() -> None:
+    with pytest.raises(CommandError, match="scontrol-of-nowhere is not installed") as caught:
+        run(["scontrol-of-nowhere"], 5.0)
+
+    assert Failure.ABSENT is caught.value.failure
+
+
+def test_a_file_that_is_no_program_cannot_be_started(tmp_path: Path) -> None:
+    (tmp_path / "qstat").write_bytes(b"\x7fELF no more")
+    (tmp_path / "qstat").chmod(0o755)
+
+    with pytest.raises(CommandError, match="qstat cannot be started: Exec format error") as caught:
+        run(["qstat"], 5.0, environ={"PATH": str(tmp_path)})
+    assert Failure.NOT_STARTED is caught.value.failure
+
+
+def test_a_command_that_hangs_is_killed_with_its_children_also_those_in_other_sessions(tmp_path: Path) -> None:
+    children = tmp_path / "children"
+    text = f"sleep 600 & echo $! >> {children}; setsid sleep 600 & echo $! >> {children}; echo $$ >> {children}; wait"
+    environ = program(tmp_path, "scontrol", text)
+    begin = time.monotonic()
+    with pytest.raises(CommandError, match=r"scontrol did not end within 0\.3 s") as caught:
+        run(["scontrol", "listpids", "7"], 0.3, environ=environ)
+
+    assert time.monotonic() - begin < 3.0
+    assert Failure.TIMED_OUT is caught.value.failure
+    pids = [int(line) for line in children.read_text().split()]
+    assert len(pids) == 3
+    wait_until(lambda: not any(map(is_alive, pids)), what="the end of all that it started")
+
+
+def test_who_ends_but_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
+    environ = program(tmp_path, "scontrol", "sleep 600 & echo $!; exit 0")
+    begin = time.monotonic()
+    output = run(["scontrol"], 5.0, environ=environ)
+
+    assert time.monotonic() - begin < 2.0
+    wait_until(lambda: not is_alive(int(output.stdout)), what="the end of the child")
+
+
+def test_who_closes_its_output_and_lingers_is_waited_for_and_killed(tmp_path: Path) -> None:
+    environ = program(tmp_path, "scontrol", "exec >&- 2>&-; sleep 600")
+
+    with pytest.raises(CommandError, match="did not end within"):
+        run(["scontrol"], 0.3, environ=environ)
+
+
+def test_who_never_stops_to_talk_is_stopped(tmp_path: Path) -> None:
+    environ = program(tmp_path, "scontrol", "exec yes")
+
+    with pytest.raises(CommandError, match="scontrol said more than 8 MiB") as caught:
+        run(["scontrol"], 20.0, environ=environ)
+    assert Failure.TOO_LONG is caught.value.failure
+
+
+def test_a_command_that_is_killed_says_by_which_signal(tmp_path: Path) -> None:
+    output = run(["scontrol"], 5.0, environ=program(tmp_path, "scontrol", "kill -9 $$"))
+
+    with pytest.raises(CommandError, match="was ended by signal 9"):
+        output.checked()
+
+
+def test_what_it_says_is_told_without_hidden_characters_and_in_bounds(tmp_path: Path) -> None:
+    environ = program(tmp_path, "scontrol", "printf '\\033[2Jgone\\377'; printf 'x%.0s' $(seq 900) >&2; exit 1")
+    output = run(["scontrol"], 5.0, environ=environ)
+
+    with pytest.raises(CommandError) as caught:
+        output.checked()
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()

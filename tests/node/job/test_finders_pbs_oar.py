@@ -1,0 +1,240 @@
+"""Jobs of PBS and OAR, on machines as files, with the words of their commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.job.commands import CommandError
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, oar, pbs
+from fedmon.node.job.identity import identify, named
+from tests.node.job.machine import V1, Commands, Machine, environment, recorded, said
+
+PBS = {"PBS_JOBID": "123.server"}
+TOOL = 900
+
+
+def found(
+    machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] = PBS, host: str = "n1",
+    scheduler: str = "auto", patterns: Sequence[str] = (),
+) -> Found:  # fmt: skip
+    return find(
+        identify(environ, hostname=host, pid=TOOL, scheduler=scheduler), environ=environ, run=commands or Commands(),
+        roots=machine.roots, exclude=(TOOL,), retries=0, cgroup_patterns=patterns,
+    )  # fmt: skip
+
+
+# --- PBS -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("controllers", "path"),
+    [
+        (V1, "/pbspro/123.server"),
+        (V1, "/pbs_jobs.service/jobid/123.server"),
+        (V1, "/pbspro.service/jobid/123.server"),
+        (V1, "/pbspro.slice/pbspro-123.server.slice"),
+        (("cpuset",), "/torque/123.server"),
+        ((), "/pbs_jobs.service/jobs/123.server"),
+    ],
+)
+def test_every_layout_of_pbs_cgroups_is_known(tmp_path: Path, controllers: Sequence[str], path: str) -> None:
+    machine = Machine(tmp_path, controllers=controllers)
+    machine.put(60, cgroup=path)
+    machine.put(61, cgroup=path.replace("123", "1234"))
+    machine.put(62, "pbs_demux", cgroup=path)
+    got = found(machine)
+
+    assert (got.pids, got.method, got.cgroup) == ((60,), "cgroup", path)
+    assert got.overhead == {62: 100}
+
+
+def test_a_site_can_say_where_its_cgroups_are(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, cgroup="/site/jobs/batch-123.server.x")
+
+    assert found(machine, patterns=["site/*/batch-{id}*"]).cgroup == "/site/jobs/batch-123.server.x"
+
+
+def test_a_job_of_an_array_has_its_brackets_in_the_name_of_its_cgroup(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, cgroup="/pbspro/12[3].server")
+    machine.put(61, cgroup="/pbspro/123.server")
+
+    assert found(machine, environ={"PBS_JOBID": "12[3].server"}).pids == (60,)
+
+
+def test_the_session_that_pbs_pro_tells_is_the_job(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(40, "pbs_mom", command="/opt/pbs/sbin/pbs_mom")
+    machine.put(5001, "bash", parent=40, session=5001, environ=PBS)
+    machine.put(5002, "mpiexec", parent=5001, session=5001, environ=PBS)
+    machine.put(5003, parent=5002, session=5001, environ={"CLEAN": "1"})
+    machine.put(5004, parent=1, session=5004, environ=PBS)
+    got = found(machine, Commands(recorded("pbs_pro/qstat-full")))
+
+    assert (got.pids, got.method, got.confidence) == ((5001, 5003), "scheduler", Confidence.HIGH)
+    assert (got.detail, got.marker) == ("qstat -f 123.server, session 5001", "PBS_JOBID=123.server")
+
+
+def test_where_the_text_tells_no_session_the_json_does(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(5001, session=5001, environ=PBS)
+    short = said("qstat -f 123.server", "Job Id: 123.server\n    job_state = R\n")
+    got = found(machine, Commands(short, recorded("pbs_pro/qstat-json")))
+
+    assert (got.pids, got.detail) == ((5001,), "qstat -f -F json 123.server, session 5001")
+
+
+def test_a_session_of_the_first_host_says_nothing_about_the_second(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(5001, session=5001, environ={"PBS_JOBID": "9.server"})
+    machine.put(6000, environ=PBS)
+    got = found(machine, Commands(recorded("pbs_pro/qstat-full")), host="n2")
+
+    assert (got.pids, got.method) == ((6000,), "environment")
+    assert "tells of n1 alone" in dict(got.tried)["scheduler"]
+
+
+def test_a_session_that_is_of_another_job_by_now_misleads_nobody(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(5001, session=5001, environ={"PBS_JOBID": "9.server"})
+    with pytest.raises(JobNotFoundError, match="1 without any sign of the job"):
+        found(machine, Commands(recorded("pbs_pro/qstat-full")))
+
+
+def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    inside = environment("torque/job")
+    machine.put(19806, "slurm_script", environ=inside)
+    machine.put(19809, "sleep", parent=19806, environ=inside)
+    commands = Commands(recorded("torque/qstat-full"), recorded("torque/qstat-json"))
+    got = found(machine, commands, environ=inside, scheduler="pbs", host="node1")
+
+    assert (got.pids, got.method, got.marker) == ((19806, 19809), "environment", "PBS_JOBID=1")
+    assert "no session_id" in dict(got.tried)["scheduler"]
+
+
+def test_folded_values_of_pbs_pro_are_put_together_and_what_stands_in_them_is_no_attribute() -> None:
+    told = pbs.attributes_of_text(recorded("pbs_pro/qstat-full"), "123.server")
+
+    assert told["session_id"] == "5001"
+    assert told["Variable_List"].startswith("PBS_O_HOME=/home/alice,PBS_O_LANG=C.UTF-8,PBS_O_LOGNAME=alice,")
+    assert "PBS_O_WORKDIR=/home/alice/work,NOTE=session_id = 1,PBS_O_SYSTEM=Linux,PBS_O_QUEUE" in told["Variable_List"]
+    assert told["comment"].endswith("(n2:ncpus=2)")
+
+
+def test_text_and_json_of_pbs_tell_the_same() -> None:
+    text = pbs.attributes_of_text(recorded("pbs_pro/qstat-full"), "123.server")
+    document = pbs.attributes_of_json(recorded("pbs_pro/qstat-json"), "123.server")
+    torque = pbs.attributes_of_text(recorded("torque/qstat-full"), "1")
+
+    assert {name: text[name] for name in document if name in text} == document
+    assert {"session_id", "exec_host", "job_state"} <= {*document}
+    assert (torque["exec_host"], torque["Resource_List.walltime"]) == ("node1/1", "00:10:00")
+
+
+@pytest.mark.parametrize("name", ["qstat-unknown", "qstat-finished", "qstat-json-broken"])
+def test_what_pbs_says_of_no_job_and_broken_json_are_errors_and_no_crash(name: str) -> None:
+    output = recorded(f"pbs_pro/{name}")
+    for read in (pbs.attributes_of_text, pbs.attributes_of_json):
+        with pytest.raises(CommandError):
+            read(output, "4711.server")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"Jobs": 7}', '{"Jobs": {"123.server": 7}}', "[" * 100_000, "\0"])
+def test_what_is_no_json_of_pbs_or_oar_is_not_understood(text: str) -> None:
+    with pytest.raises(CommandError, match="is not understood"):
+        pbs.attributes_of_json(said("qstat -f -F json 123.server", text), "123.server")
+    with pytest.raises(CommandError, match="is not understood"):
+        oar.attributes_of_json(said("oarstat -J -fj 123", text), "123")
+
+
+def test_a_server_may_be_written_with_and_without_its_domain() -> None:
+    assert pbs.is_same_job("123.server", "123.server.site")
+    assert pbs.is_same_job("123", "123.server")
+    assert not pbs.is_same_job("123.server", "123.server2")
+    assert not pbs.is_same_job("123[1].server", "123[2].server")
+
+
+# --- OAR -------------------------------------------------------------------------------------------------------------
+
+
+def oar_job(machine: Machine) -> None:
+    """The processes of a real OAR job."""
+    group, inside = "/oar/alice_1", environment("oar/job")
+    machine.put(28354, "perl", command="perl - 1 OAREXEC", cgroup=group)
+    machine.put(28355, "perl", parent=28354, command="perl -e $ENV{TERM}", environ=inside, cgroup=group)
+    machine.put(28356, "bash", parent=28355, environ=inside, cgroup=group)
+    machine.put(28357, "sleep", parent=28356, environ=inside, cgroup=group)
+    machine.put(28358, "perl", parent=28356, command="perl -e work", environ=inside, cgroup=group)
+    machine.put(TOOL, "fedmon", parent=28356, environ=inside, cgroup=group)
+    machine.put(70, cgroup="/oar/alice_11")
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path: Path, where: str) -> None:
+    machine = Machine(tmp_path, controllers=("cpuset", "cpuacct", "freezer"))
+    oar_job(machine)
+    environ = environment("oar/job")
+    identity = (
+        named("1", "oar", hostname="h") if where == "outside" else identify(environ, hostname="localhost", pid=TOOL)
+    )
+    got = find(identity, environ=environ, run=Commands(), roots=machine.roots, exclude=(TOOL,), retries=0)
+
+    assert (got.pids, got.method, got.cgroup) == ((28356, 28357, 28358), "cgroup", "/oar/alice_1")
+    assert {*got.overhead} == {28354, 28355}
+    assert got.marker == "OAR_JOB_ID=1"
+
+
+@pytest.mark.parametrize("name", ["oarstat-running-json", "oarstat-running"])
+def test_oarstat_tells_the_cpuset_of_a_job(tmp_path: Path, name: str) -> None:
+    machine = Machine(tmp_path, controllers=("cpuset", "cpuacct"))
+    machine.put(60, cgroup="/site/alice_1")
+    got = found(machine, Commands(recorded(f"oar/{name}")) if "json" in name else Commands(
+        recorded(f"oar/{name}"), said("oarstat -J -fj 1", "", rc=2)
+    ), environ={"OAR_JOB_ID": "1"})  # fmt: skip
+
+    assert (got.pids, got.method, got.cgroup) == ((60,), "scheduler", "/site/alice_1")
+
+
+@pytest.mark.parametrize(
+    ("job_id", "why"),
+    [
+        ("2", "cpuset alice_2, which is not on this host; the job is Waiting"),
+        ("1", "cpuset alice_1, which is not on this host; the job is"),
+        ("4711", "job 4711 is not in it"),
+    ],
+)
+def test_an_oar_job_that_waits_has_ended_or_never_was_is_said_to_be_nowhere(
+    tmp_path: Path, job_id: str, why: str
+) -> None:
+    machine = Machine(tmp_path)
+    machine.put(70)
+    names = {"2": "waiting", "1": "finished", "4711": "unknown"}
+    commands = Commands(recorded(f"oar/oarstat-{names[job_id]}-json"), recorded(f"oar/oarstat-{names[job_id]}"))
+    with pytest.raises(JobNotFoundError) as caught:
+        found(machine, commands, environ={"OAR_JOB_ID": job_id})
+
+    assert why in dict(caught.value.tried)["scheduler"]
+
+
+@pytest.mark.parametrize("cpuset", ["/", "/oar", "/oar/alice_2", "/../..", "/oar/../alice_1", "/oar/*_1", "oar/{id}_1"])
+def test_a_cpuset_of_an_environment_that_cannot_be_the_jobs_is_not_believed(tmp_path: Path, cpuset: str) -> None:
+    machine = Machine(tmp_path, controllers=("cpuset",))
+    machine.put(70, cgroup="/oar/alice_2")
+    with pytest.raises(JobNotFoundError, match="there is none of job 1"):
+        found(machine, environ={"OAR_JOB_ID": "1", "OAR_CPUSET": cpuset})
+
+
+@pytest.mark.parametrize("name", ["alice_2", "../alice_1", "alice_1/../alice_2", "*_1/x", ""])
+def test_a_cpuset_that_oarstat_cannot_mean_is_not_believed(tmp_path: Path, name: str) -> None:
+    machine = Machine(tmp_path, controllers=("cpuset",))
+    machine.put(70, cgroup="/oar/alice_2")
+    commands = Commands(
+        said("oarstat -J -fj 1", f'{{"1": {{"cpuset_name": "{name}", "state": "Running"}}}}'),
+    )
+    with pytest.raises(JobNotFoundError, match=r"cannot be of job 1|tells no cpuset_name"):
+        found(machine, commands, environ={"OAR_JOB_ID": "1"})

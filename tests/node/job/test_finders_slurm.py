@@ -1,0 +1,322 @@
+"""Jobs of SLURM, on machines as files, with the words of a real SLURM."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.job.commands import CommandError, Failure, Output
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
+from fedmon.node.job.finders.slurm import listed_pids
+from fedmon.node.job.identity import identify, named
+from tests.node.job.machine import KERNEL_THREAD, V1, Commands, Machine, environment, recorded, said
+
+HEADER = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
+JOB = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1"}
+TOOL = 900
+
+
+def running(machine: Machine, *, cgroups: bool) -> None:
+    """The processes of a real SLURM job with a step, an orphan and the tool, as recorded in both ways of following."""
+    base = "/slurm_node1/uid_0/job_1"
+    script, step = (f"{base}/step_batch", f"{base}/step_0") if cgroups else ("", "")
+    inside = {**environment("slurm/cgroup/batch")}
+    machine.put(500, "slurmd", command="slurmd -D -N node1")
+    machine.put(17798, "slurmstepd", command="slurmstepd: [1.batch]", cgroup=base if cgroups else "")
+    machine.put(17806, "slurm_script", parent=17798, command="/bin/sh slurm_script", environ=inside, cgroup=script)
+    machine.put(17807, "sleep", parent=17806, command="sleep 300", environ=inside, cgroup=script)
+    machine.put(17809, "sleep", parent=1, command="sleep 301", environ=inside, cgroup=script)
+    machine.put(17811, "srun", parent=17806, command="srun sleep 302", environ=inside, cgroup=script)
+    machine.put(17817, "srun", parent=17811, command="srun sleep 302", environ=inside, cgroup=script)
+    machine.put(17826, "slurmstepd", command="slurmstepd: [1.0]", cgroup=base if cgroups else "")
+    machine.put(17837, "sleep", parent=17826, environ=environment("slurm/cgroup/step"), cgroup=step)
+    machine.put(TOOL, "fedmon", parent=17806, environ=inside, cgroup=script)
+    machine.put(901, "perf", parent=TOOL, environ=inside, cgroup=script)
+    machine.put(800, "python3", environ={"SLURM_JOB_ID": "11"})
+
+
+def found(
+    machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] | None = None, job_id: str = ""
+) -> Found:
+    environ = environ if environ is not None else environment("slurm/cgroup/batch")
+    identity = (
+        named(job_id, "slurm", hostname="localhost") if job_id else identify(environ, hostname="localhost", pid=TOOL)
+    )
+    return find(identity, environ=environ, run=commands or Commands(), roots=machine.roots, exclude=(TOOL,), retries=0)
+
+
+@pytest.mark.parametrize("job_id", ["", "1"])
+def test_the_cgroup_of_a_job_holds_all_of_it_and_neither_daemons_launchers_nor_the_tool(
+    tmp_path: Path, job_id: str
+) -> None:
+    machine = Machine(tmp_path)
+    running(machine, cgroups=True)
+    got = found(machine, job_id=job_id)
+
+    assert got.pids == (17806, 17807, 17809, 17837)
+    assert (got.method, got.confidence, got.cgroup) == ("cgroup", Confidence.CERTAIN, "/slurm_node1/uid_0/job_1")
+    assert got.marker == "SLURM_JOB_ID=1"
+    assert {*got.overhead} == {17798, 17811, 17817, 17826}
+    assert dict.fromkeys(got.pids, 100) == got.starts
+
+
+def test_without_cgroups_scontrol_names_the_processes_and_each_bears_a_sign(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    running(machine, cgroups=False)
+    real = recorded("slurm/cgroup/listpids-running")
+    at_node = Output(argv=(*real.argv, "node1"), rc=0, stdout=real.stdout, stderr="")
+    got = found(machine, Commands(at_node))
+
+    assert got.pids == (17806, 17807, 17809, 17837)
+    assert (got.method, got.confidence, got.cgroup) == ("scheduler", Confidence.HIGH, None)
+    assert [method for method, _ in got.tried] == ["cgroup"]
+
+
+def test_what_scontrol_loses_the_environment_of_an_orphan_tells(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    running(machine, cgroups=False)
+    got = found(machine)
+
+    assert got.pids == (17806, 17807, 17809, 17837)
+    assert (got.method, got.confidence) == ("environment", Confidence.MEDIUM)
+    assert "is not installed" in dict(got.tried)["scheduler"]
+
+
+def test_where_nothing_tells_the_script_that_started_the_tool_is_the_job(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(50, "slurmstepd", command="slurmstepd: [8.batch]")
+    machine.put(51, "slurm_script", parent=50)
+    machine.put(52, "python3", parent=51)
+    machine.put(53, "mpirun", parent=51)
+    machine.put(TOOL, "fedmon", parent=53)
+    got = found(machine, environ={"SLURM_JOB_ID": "1"})
+
+    assert (got.pids, got.method, got.confidence) == ((51, 52), "ancestors", Confidence.LOW)
+    assert [method for method, _ in got.tried] == ["cgroup", "scheduler", "environment"]
+    assert got.overhead == {53: 100}
+
+
+@pytest.mark.parametrize(
+    ("controllers", "path"),
+    [
+        (V1, "/slurm/uid_1000/job_1/step_0/task_0"),
+        (V1, "/slurm_node1/uid_1000/job_1/step_batch"),
+        (("freezer",), "/slurm/uid_0/job_1/step_0"),
+        ((), "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0"),
+        ((), "/system.slice/node1_slurmstepd.scope/job_1/step_0/user/task_0"),
+    ],
+)
+def test_every_layout_of_slurms_cgroups_is_known(tmp_path: Path, controllers: Sequence[str], path: str) -> None:
+    machine = Machine(tmp_path, controllers=controllers)
+    machine.put(60, cgroup=path)
+    machine.put(61, cgroup=path.replace("job_1", "job_11"))
+    got = found(machine, job_id="1")
+
+    assert (got.pids, got.method, got.cgroup) == ((60,), "cgroup", path[: path.index("job_1") + 5])
+
+
+def test_of_two_nodes_on_one_machine_each_finds_its_own_half(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, cgroup="/slurm_node1/uid_0/job_5/step_0", environ=environment("slurm/cgroup/two-nodes-node1"))
+    machine.put(61, cgroup="/slurm_node2/uid_0/job_5/step_0", environ=environment("slurm/cgroup/two-nodes-node2"))
+    halves = [found(machine, environ=environment(f"slurm/cgroup/two-nodes-{node}")).pids for node in ("node1", "node2")]
+    whole = found(machine, job_id="5")
+
+    assert halves == [(60,), (61,)]
+    assert (whole.pids, whole.cgroup) == ((60, 61), None)
+
+
+def test_of_two_nodes_on_one_machine_each_asks_its_own_daemon(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(18838, environ=environment("slurm/linuxproc/two-nodes-node1"))
+    machine.put(18837, environ=environment("slurm/linuxproc/two-nodes-node2"))
+    commands = Commands(*(recorded(f"slurm/cgroup/listpids-two-nodes-{node}") for node in ("node1", "node2")))
+    pids = [
+        found(machine, commands, environ=environment(f"slurm/cgroup/two-nodes-{node}")).pids
+        for node in ("node1", "node2")
+    ]
+
+    assert pids == [(18838,), (18837,)]
+
+
+def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(18055, environ=environment("slurm/cgroup/array-3"))
+    machine.put(18099, environ=environment("slurm/cgroup/array-5"))
+    asked = Commands(
+        said("squeue --noheader --jobs=2_3 --format=%A", "3\n"),
+        said("scontrol listpids 3", HEADER + "18055 3 batch 0 0\n"),
+    )
+    by_scontrol, by_environment = found(machine, asked, job_id="2_3"), found(machine, job_id="2_3")
+
+    assert (by_scontrol.pids, by_scontrol.method) == ((18055,), "scheduler")
+    assert (
+        by_environment.pids, by_environment.method, by_environment.marker,
+    ) == ((18055,), "environment", "SLURM_JOB_ID=3")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("listed", "doubt"),
+    [
+        ("4711 1 batch 0 0", "1 not there"),
+        ("1 1 batch 0 0", "1 without any sign of the job"),
+        ("70 1 batch 0 0", "1 without any sign of the job"),  # of another job
+        ("71 1 batch 0 0", "1 without any sign of the job"),  # of nobody
+        ("72 1 batch 0 0", "1 not there"),  # a thread of the kernel
+        ("73 1 batch 0 0", "1 not there"),  # a zombie
+        (f"{TOOL} 1 batch 0 0", "names no process of the job"),
+        ("800 11 batch 0 0", "names no process of the job"),
+    ],
+)
+def test_a_scontrol_that_lies_misleads_nobody(tmp_path: Path, listed: str, doubt: str) -> None:
+    machine = Machine(tmp_path)
+    machine.put(1, "systemd")
+    machine.put(70, environ={"SLURM_JOB_ID": "8"}, cgroup="/slurm/uid_0/job_8/step_0")
+    machine.put(71, environ={"HOME": "/root"})
+    machine.put(72, "kworker", environ=JOB, flags=KERNEL_THREAD)
+    machine.put(73, environ=JOB, state="Z")
+    machine.put(TOOL, "fedmon")
+    with pytest.raises(JobNotFoundError) as caught:
+        found(machine, Commands(said("scontrol listpids 1", HEADER + listed + "\n")), environ=JOB)
+
+    assert doubt in dict(caught.value.tried)["scheduler"]
+
+
+def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(50, "slurmstepd", command="slurmstepd: [1.0]")
+    machine.put(60, environ=JOB)
+    machine.put(61, parent=50)  # whose environment this user may not read
+    machine.put(62, parent=60, environ={"CLEAN": "1"})
+    machine.put(70, environ={"SLURM_JOB_ID": "8"})
+    lines = "".join(f"{pid} 1 0 - -\n" for pid in (60, 61, 62, 70, 4711))
+    got = found(machine, Commands(said("scontrol listpids 1", HEADER + lines)), environ=JOB)
+
+    assert got.pids == (60, 61, 62)
+    assert got.detail == "scontrol listpids 1, but 1 not there, 1 without any sign of the job"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "garbage", "PID JOBID\n1 1\n", HEADER + "x 1 0 0 0\n", HEADER + "-5 1 0 0 0\n", HEADER + "7 1\n",
+     HEADER + "99999999999 1 0 0 0\n", HEADER + "\u0667 1 0 0 0\n", "<html>\n", "\0\0\0"],
+)  # fmt: skip
+def test_what_is_no_list_of_processes_is_not_understood(text: str) -> None:
+    with pytest.raises(CommandError, match="scontrol listpids 1 says is not understood") as caught:
+        listed_pids(said("scontrol listpids 1", text), "1")
+
+    assert caught.value.failure is Failure.NOT_UNDERSTOOD
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("unknown", "ended with status 1: There are no steps for job 4711 on node"),
+        ("finished", "ended with status 1: JobId=1 does not exist on node"),
+        ("array-index", '"2_3" does not look like a jobid'),
+        ("hostile", "does not look like a jobid"),
+        ("pending", "ended with status 1"),
+    ],
+)
+@pytest.mark.parametrize("way", ["cgroup", "linuxproc"])
+def test_what_a_real_scontrol_says_of_a_job_that_it_does_not_know_is_passed_on(way: str, name: str, why: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        listed_pids(recorded(f"slurm/{way}/listpids-{name}"), "1")
+
+    assert why in str(caught.value)
+
+
+def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(800, environ={"SLURM_JOB_ID": "11"})
+    real = recorded("slurm/cgroup/listpids-finished")
+    with pytest.raises(JobNotFoundError) as caught:
+        found(machine, Commands(real), job_id="1")
+
+    assert caught.value.exit_code == 3
+    assert [method for method, _ in caught.value.tried] == ["cgroup", "scheduler", "environment"]
+    assert "no process of slurm job 1 is on this host: it has ended, has not begun, or runs elsewhere" in str(
+        caught.value
+    )
+    assert "does not exist on node" in str(caught.value)
+
+
+def test_a_command_that_hangs_is_asked_once_and_the_search_goes_on(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, environ={})
+    asked: list[float] = []
+
+    def hanging(argv: Sequence[str], timeout_s: float) -> Output:
+        asked.append(timeout_s)
+        raise CommandError(Failure.TIMED_OUT, f"{argv[0]} did not end")
+
+    identity = identify(JOB, hostname="n", pid=TOOL)
+    with pytest.raises(JobNotFoundError, match="scontrol did not end"):
+        find(identity, environ=JOB, run=hanging, roots=machine.roots, timeout_s=0.05, retries=3)
+
+    assert len(asked) == 1
+    assert asked[0] < 0.03
+
+
+def test_a_job_that_is_not_visible_yet_is_looked_for_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(TOOL, "fedmon")
+    looks: list[str] = []
+
+    def late(argv: Sequence[str], timeout_s: float) -> Output:
+        looks.append(argv[0])
+        if len(looks) == 2:
+            machine.put(60, environ=JOB)
+        return said("scontrol listpids 1", HEADER, rc=1)
+
+    identity = identify(JOB, hostname="n", pid=TOOL)
+    got = find(identity, environ=JOB, run=late, roots=machine.roots, exclude=(TOOL,), timeout_s=0.5, retries=5)
+
+    assert (got.pids, len(looks)) == ((60,), 3)
+
+
+def test_a_search_ends_at_once_when_the_tool_is_stopped(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(TOOL, "fedmon")
+    stop = threading.Event()
+    stop.set()
+    commands = Commands(said("scontrol listpids 1", HEADER, rc=1))
+    with pytest.raises(JobNotFoundError):
+        find(
+            identify(JOB, hostname="n", pid=TOOL), environ=JOB, run=commands, roots=machine.roots, timeout_s=60.0,
+            stop=stop,
+        )  # fmt: skip
+
+    assert len(commands.asked) == 1
+
+
+def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the_jobs(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, environ=JOB, start=10)
+    machine.put(61, environ=JOB, start=20)
+    (machine.roots.proc / "61").chmod(0o755)
+    try:
+        os.chown(machine.roots.proc / "61", 12345, 12345)
+    except PermissionError:
+        pytest.skip("only root can give a file away")
+    got = found(machine, job_id="1")
+
+    assert (got.pids, got.detail) == ((60,), "variables of the job, 1 of another user left out")
+
+
+@pytest.mark.parametrize("job_id", ["../../etc", "7;x", "*", "a b", "$(x)", "{id}", "\u0667", "1\n2", "-1", "1.2"])
+def test_a_hostile_job_id_is_never_a_path_nor_a_word_of_a_command(tmp_path: Path, job_id: str) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, cgroup="/slurm/uid_0/job_7/step_0")
+    commands = Commands()
+    environ = {"SLURM_JOB_ID": job_id}
+    with pytest.raises(JobNotFoundError, match="is no job id of slurm"):
+        found(machine, commands, environ=environ)
+
+    assert commands.asked == []
+    machine.put(61, environ=environ)
+    assert found(machine, commands, environ=environ).pids == (61,)

@@ -1,0 +1,210 @@
+"""Which job an environment belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.node.job.identity import JobIdentity, identify, named
+from tests.node.job.machine import environment
+
+PBS = {"PBS_JOBID": "123.server", "PBS_JOBNAME": "fit", "PBS_O_LOGNAME": "alice", "NCPUS": "4", "USER": "root"}
+
+
+def told(identity: JobIdentity, *names: str) -> tuple[object, ...]:
+    return tuple(getattr(identity, name) for name in names)
+
+
+def test_a_real_slurm_step_tells_who_it_is() -> None:
+    found = identify(environment("slurm/cgroup/step"), hostname="localhost", pid=7)
+
+    assert (
+        JobIdentity(
+            scheduler="slurm",
+            job_id="1",
+            key="1",
+            raw_id="1",
+            host="node1",
+            cluster="fedmontest",
+            step="0",
+            name="fit of alice",
+            user="root",
+            nodes=("node1",),
+            step_nodes=("node1",),
+            cpus=1,
+            memory_limit_bytes=500 * 2**20,
+        )
+        == found
+    )
+
+
+def test_a_real_batch_script_is_the_step_batch() -> None:
+    found = identify(environment("slurm/linuxproc/batch"), hostname="localhost", pid=7)
+
+    assert told(found, "scheduler", "job_id", "step", "nodes", "step_nodes") == (
+        "slurm",
+        "1",
+        "batch",
+        ("node1",),
+        None,
+    )
+
+
+def test_two_nodes_of_slurm_on_one_machine_have_different_names() -> None:
+    hosts = [
+        identify(environment(f"slurm/cgroup/two-nodes-{node}"), hostname="localhost", pid=7).host
+        for node in ("node1", "node2")
+    ]
+
+    assert hosts == ["node1", "node2"]
+
+
+def test_a_task_of_a_slurm_array_keeps_its_raw_id_beside_array_and_index() -> None:
+    found = [
+        told(
+            identify(environment(f"slurm/cgroup/array-{index}"), hostname="n", pid=7),
+            "job_id", "raw_id", "array_job_id", "array_index",
+        )
+        for index in (3, 5, 7)
+    ]  # fmt: skip
+
+    assert found == [("3", "3", "2", 3), ("4", "4", "2", 5), ("2", "2", "2", 7)]
+
+
+def test_a_real_oar_job_tells_who_it_is() -> None:
+    found = identify(environment("oar/job"), hostname="localhost", pid=7)
+
+    assert told(found, "scheduler", "job_id", "key", "name", "user", "time_limit_s", "array_job_id", "array_index") == (
+        "oar",
+        "1",
+        "1",
+        "fit of alice",
+        "alice",
+        600.0,
+        "1",
+        1,
+    )
+
+
+def test_slurms_wrappers_of_pbs_make_a_job_of_slurm_which_can_be_read_as_one_of_pbs() -> None:
+    environ = environment("torque/job")
+    by_itself = identify(environ, hostname="node1", pid=7)
+    asked = identify(environ, hostname="node1", pid=7, scheduler="pbs")
+    alone = identify({k: v for k, v in environ.items() if not k.startswith("SLURM")}, hostname="node1", pid=7)
+
+    assert told(by_itself, "scheduler", "job_id") == ("slurm", "1")
+    assert told(asked, "scheduler", "job_id", "name") == ("pbs", "1", "fit")
+    assert alone.scheduler == "pbs"
+
+
+def test_a_pbs_job_names_its_hosts_by_the_copy_that_every_host_can_read(tmp_path: Path) -> None:
+    local, own = tmp_path / "copy", tmp_path / "aux"
+    local.write_text("n1.site\nn1.site\nn2.site\n")
+    own.write_text("n1.site\n")
+    both = identify({**PBS, "PBS_NODEFILE": str(own), "PBS_NODEFILE_LOCAL": str(local)}, hostname="n2", pid=7)
+    one = identify({**PBS, "PBS_NODEFILE": str(own), "PBS_NODEFILE_LOCAL": "/nowhere"}, hostname="n1", pid=7)
+
+    assert told(both, "nodes", "host") == (("n1.site", "n2.site"), "n2.site")
+    assert told(one, "nodes", "host") == (("n1.site",), "n1.site")
+    assert told(both, "job_id", "key", "cluster", "user", "cpus") == ("123.server", "123-server", "server", "alice", 4)
+
+
+@pytest.mark.parametrize(
+    ("environ", "array", "index"),
+    [
+        ({"PBS_JOBID": "12[3].server", "PBS_ARRAY_INDEX": "3", "PBS_ARRAY_ID": "12[].server"}, "12[].server", 3),
+        ({"PBS_JOBID": "12[3].server", "PBS_ARRAYID": "3"}, "12[].server", 3),
+        ({"PBS_JOBID": "12[].server"}, None, None),
+        ({"PBS_JOBID": "12-3.server", "PBS_ARRAYID": "3"}, None, 3),
+    ],
+)
+def test_a_job_of_a_pbs_array_knows_its_index(environ: dict[str, str], array: str | None, index: int | None) -> None:
+    assert (array, index) == told(identify(environ, hostname="n", pid=7), "array_job_id", "array_index")
+
+
+def test_of_a_job_inside_a_job_the_one_is_taken_whose_host_file_is_there(tmp_path: Path) -> None:
+    alive = tmp_path / "123.server"
+    alive.write_text("n1\n")
+    inherited = {**PBS, "PBS_NODEFILE": str(tmp_path / "gone"), "SLURM_JOB_ID": "9"}
+
+    assert identify(inherited, hostname="n1", pid=7).scheduler == "slurm"
+    assert identify({**inherited, "PBS_NODEFILE": str(alive)}, hostname="n1", pid=7).scheduler == "pbs"
+
+
+def test_without_a_scheduler_a_job_is_named_after_host_and_process() -> None:
+    plain = identify({}, hostname="n1.site", pid=4711)
+    marked = identify({"FEDMON_JOB_ID": "fit-7"}, hostname="n1.site", pid=4711)
+
+    assert told(plain, "scheduler", "job_id", "key", "user") == ("none", "n1-4711", "n1-4711", None)
+    assert told(marked, "scheduler", "job_id", "key") == ("none", "fit-7", "fit-7")
+
+
+def test_the_time_limit_is_read_where_it_is_told() -> None:
+    limits = [
+        identify(environ, hostname="n", pid=7).time_limit_s
+        for environ in (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "4600"},
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": "4600", "SLURM_JOB_END_TIME": "1000"},
+            {**PBS, "PBS_WALLTIME": "3600"},
+            {"OAR_JOB_ID": "7", "OAR_JOB_WALLTIME": "0:5:0"},
+            {"OAR_JOB_ID": "7", "OAR_JOB_WALLTIME": "soon"},
+        )
+    ]
+
+    assert limits == [3600.0, None, 3600.0, 300.0, None]
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs", "oar"])
+@pytest.mark.parametrize(
+    "lie", ["", "x", "-1", "\u0667", "1e9", "9" * 400, "\udcff", "a\x1b[2J\nb", "../..", "7" * 100_000, "(null)", "\0"]
+)
+def test_an_environment_that_lies_gives_usable_values(scheduler: str, lie: str) -> None:
+    names = {
+        "slurm": ["SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_USER", "SLURM_STEP_ID", "SLURM_ARRAY_JOB_ID",
+                  "SLURM_ARRAY_TASK_ID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_CPUS_ON_NODE",
+                  "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME",
+                  "SLURM_CLUSTER_NAME", "SLURMD_NODENAME"],
+        "pbs": ["PBS_JOBID", "PBS_JOBNAME", "PBS_O_LOGNAME", "PBS_NODEFILE", "PBS_NODEFILE_LOCAL", "PBS_ARRAY_INDEX",
+                "PBS_ARRAY_ID", "PBS_WALLTIME", "NCPUS", "PBS_NUM_PPN", "PBS_SERVER"],
+        "oar": ["OAR_JOB_ID", "OAR_JOB_NAME", "OAR_USER", "OAR_NODEFILE", "OAR_ARRAY_ID", "OAR_ARRAY_INDEX",
+                "OAR_JOB_WALLTIME", "OAR_JOB_WALLTIME_SECONDS", "OAR_CPUSET"],
+    }[scheduler]  # fmt: skip
+    found = identify(dict.fromkeys(names, lie), hostname="n1", pid=7)
+    document = msgspec.json.decode(msgspec.json.encode(found))
+
+    assert found.host in {"n1", lie}
+    assert found.nodes in {None, (lie,)}
+    assert (scheduler if lie else "none") == found.scheduler
+    assert told(found, "array_index", "time_limit_s", "memory_limit_bytes") == (None, None, None)
+    assert all(len(value) <= 256 and value.isprintable() for value in document.values() if isinstance(value, str))
+
+
+def test_a_missing_user_is_unknown_and_no_error() -> None:
+    assert identify({"SLURM_JOB_ID": "7"}, hostname="n", pid=7).user is None
+    assert identify({"SLURM_JOB_ID": "7", "LOGNAME": "bob"}, hostname="n", pid=7).user == "bob"
+
+
+def test_a_job_is_named_from_outside_as_its_scheduler_writes_it() -> None:
+    task = named("12_3", "slurm", hostname="n1")
+    pbs = named("12[3].server", "pbs", hostname="n1")
+
+    assert told(task, "job_id", "key", "raw_id", "array_job_id", "array_index", "inside") == (
+        "12_3",
+        "12_3",
+        None,
+        "12",
+        3,
+        False,
+    )
+    assert told(pbs, "key", "raw_id", "array_job_id", "array_index") == (
+        "12_3-server",
+        "12[3].server",
+        "12[].server",
+        3,
+    )
+    for job_id in ("7.batch", "../7", "7;x", "", "-1", "7\n", "7 8"):
+        with pytest.raises(InvalidInputError, match="is no job of slurm: its ids are like 4711"):
+            named(job_id, "slurm", hostname="n1")
