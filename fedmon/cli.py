@@ -46,6 +46,7 @@ VERBS: Mapping[str, Verb] = {
     "report": Verb(module="fedmon.report.cli.report", summary="Say what happened in a job, or on nodes."),
     "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner."),
     "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
+    "job": Verb(module="fedmon.node.job.cli", summary="Measure a batch job, or a command."),
     "plot": Verb(module="fedmon.report.cli.plot", summary="Draw what was measured, a file for each figure."),
     "doctor": Verb(module="fedmon.doctor.cli", summary="Find out why something does not work."),
 }

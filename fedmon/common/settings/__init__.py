@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fedmon.common.settings.broker import BrokerOptions, BrokerSettings, Host, broker_from_url
 from fedmon.common.settings.energy import EnergySettings
-from fedmon.common.settings.load import load_node, load_researcher
+from fedmon.common.settings.load import load_broker, load_node, load_researcher
+from fedmon.common.settings.perf import PerfSettings
+from fedmon.common.settings.recording import RecordingSettings
 from fedmon.common.settings.secret import read_secret
 from fedmon.common.settings.values import (
     MetricsSettings,
@@ -21,10 +23,13 @@ __all__ = [
     "Host",
     "MetricsSettings",
     "NodeSettings",
+    "PerfSettings",
     "PolicySettings",
+    "RecordingSettings",
     "RepositorySettings",
     "ResearcherSettings",
     "broker_from_url",
+    "load_broker",
     "load_node",
     "load_researcher",
     "read_secret",

@@ -74,6 +74,17 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
         return ResearcherSettings(id=researcher_id, folder=folder, broker=broker, repository=repository, **own)
 
 
+def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:
+    """Return how to reach the broker of a URL; user, password and certificates come from FEDMON_BROKER_* variables.
+
+    Raises SettingsError.
+    """
+    keys = {(key.section, key.name): key for key in keys_of("node") if key.section == "broker"}
+    found: Sections = {"broker": {}}
+    _override(found, keys, environ)
+    return _broker({**found["broker"], "url": url})
+
+
 class _Named:
     """Puts the file's name before what the values themselves object to."""
 

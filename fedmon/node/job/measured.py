@@ -1,0 +1,270 @@
+"""The measuring of one job and its host, from the first sample to the last."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmon.common.errors import FedmonError
+from fedmon.common.settings import (
+    BrokerSettings,
+    MetricsSettings,
+    NodeSettings,
+    PerfSettings,
+    RecordingSettings,
+    broker_from_url,
+)
+from fedmon.node.collectors.base import THIS_MACHINE
+from fedmon.node.collectors.job.cgroup import JobCgroup
+from fedmon.node.job.channel import Channel
+from fedmon.node.job.ending import End
+from fedmon.node.job.hosts import Membership
+from fedmon.node.job.identity import JobIdentity
+from fedmon.node.job.options import JobOptions
+from fedmon.node.job.telling import Teller
+from fedmon.node.jobs import JobRecord
+from fedmon.node.measuring import Measuring
+from fedmon.node.recorder import BUFFERED, DROPPED_FULL
+
+if TYPE_CHECKING:
+    from fedmon.node.job.finders import Found
+    from fedmon.node.job.streaming import Stream
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
+_STOP_WITHIN_S = 10.0
+_TELL_AGAIN_S = 30.0
+ALL_GONE = "all processes of the job have ended"
+
+
+class MeasuredJob:
+    """Samples one host and one job on it into the recording of ``members``; for the main thread of the tool.
+
+    ``ends_at`` is when the scheduler ends the job, in Unix seconds, where that is known.
+    """
+
+    def __init__(
+        self,
+        options: JobOptions,
+        identity: JobIdentity,
+        *,
+        members: Membership,
+        environ: Mapping[str, str],
+        channel: Channel | None,
+    ) -> None:
+        self._options, self._identity, self._environ, self._channel = options, identity, environ, channel
+        self._end_record: JobRecord | None = None
+        self._stream = _stream(options.broker, members) if options.broker is not None else None
+        self._settings = settings = _settings(options, members.node_id)
+        self._measuring = Measuring(
+            settings,
+            boot=members.boot,
+            recording_file=members.recording,
+            send=_send_nowhere if self._stream is None else self._stream.send,
+            leaves=_nothing_leaves if self._stream is None else _everything_leaves,
+            on_sent=lambda _names, _samples: None,
+            on_job_end=self._on_end,
+            hold_s=options.hold_s,
+        )
+        self._teller = Teller(
+            members.recording,
+            node_id=members.node_id,
+            boot=members.boot,
+            identity=identity,
+            options=options,
+            clock_offset_s=members.clock_offset_s,
+        )
+        self._told, self._tell_at = False, 0.0
+        self.ends_at = _ends_at(environ)
+        self.time_limit_s = identity.time_limit_s
+        self.early_end: End | None = None
+        """Why there is nothing to wait for."""
+        self.last_document: dict[str, Any] = {}
+        """What was written down last."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that the job had first."""
+        return tuple(self._teller.job.get("pids") or ())
+
+    @property
+    def counts_events(self) -> bool:
+        """Whether there is a perf that counts events."""
+        return self._settings.perf.enabled
+
+    def start(self) -> FedmonError | None:
+        """Take the first sample, of the job too; returns why there is no job to measure."""
+        if self._channel is not None:
+            # Its command runs already: the first tick is to have both.
+            problem: FedmonError | None = None
+            self._watch_command(self._channel)
+            self._measuring.start()
+        else:
+            self._measuring.start()
+            problem = self._find()
+            self._measuring.sampler.sample_now()
+        if self._stream is not None:
+            self._stream.start(self._measuring)
+        self._measuring.follow(self._options.sampling_freq, live=True)
+        self._tell()
+        return problem
+
+    def look_after(self) -> str | None:
+        """Do what is due about once a second; returns why to end, when no process of the job is left."""
+        self._measuring.follow(self._options.sampling_freq, live=True)
+        if not self._told and time.monotonic() >= self._tell_at:
+            self._tell()
+        if self._channel is not None:
+            return None
+        if self._end_record is not None:
+            return ALL_GONE
+        pids = self._measuring.jobs.pids().get(self._identity.key, ())
+        if pids and not any(map(_is_there, pids)):
+            # Whether there are new ones the next sample tells, and that may be far away.
+            self._measuring.sampler.sample_now()
+        return None
+
+    def finish(self, end: End) -> int:
+        """Take the last sample and write everything down; returns how many samples are lost."""
+        self._teller.ended(end)
+        document = self._teller.document(self._measuring)
+        self._measuring.stop(_STOP_WITHIN_S, last_sample=True)
+        if self._stream is not None:
+            self._stream.stop(end.reason)
+        counts = self._measuring.counts()
+        lost = int(counts.get(DROPPED_FULL, 0) + counts.get(BUFFERED, 0))
+        self._teller.lost = {"samples_lost": lost} if lost else {}
+        document["tool"] |= self._teller.lost
+        self._teller.tell(document, mark=f"the run ended: {end.reason}")
+        self.last_document = document
+        return lost
+
+    # --- the job -----------------------------------------------------------------------------------------------------
+
+    def _watch_command(self, channel: Channel) -> None:
+        told = channel.listen(None)
+        if told is None or told.kind != "started":
+            why, code = ("nobody did", None) if told is None else (told.text, told.code)
+            self.early_end = End(reason=f"the command could not be started: {why}", exit_code=code)
+            return
+        cgroup = JobCgroup(path=told.path, folders={n: Path(f) for n, f in told.folders.items()})
+        self._teller.job |= {
+            "method": "command",
+            "confidence": "certain",
+            "pids": [told.pid],
+            "cgroup": cgroup.path or None,
+        }
+        try:
+            if cgroup.folders:
+                self._measuring.jobs.add(self._identity.key, cgroup=cgroup)
+            else:
+                self._measuring.jobs.add(self._identity.key, pids=[told.pid], exclude=(os.getpid(), os.getppid()))
+        except FedmonError as error:  # it was over before anybody could look, which is no mistake
+            logger.warning("the command is not measured: %s", error)
+
+    def _find(self) -> FedmonError | None:
+        from fedmon.node.job.commands import runner
+        from fedmon.node.job.finders import find
+
+        try:
+            found = find(
+                self._identity,
+                environ=self._environ,
+                roots=THIS_MACHINE,
+                run=runner(self._environ),
+                pids=self._options.pids,
+                exclude=(os.getpid(),),
+            )
+            self._watch(found)
+        except FedmonError as error:
+            logger.warning("the job is not measured, only its host: %s", error)
+            self.early_end = End(reason=str(error))
+            return error
+        return None
+
+    def _watch(self, found: Found) -> None:
+        for method, why in found.tried:
+            logger.info("the job was not found by %s: %s", method, why)
+        logger.info(
+            "the job was found by %s (confidence %s): %d processes %s",
+            found.method, found.confidence.value, len(found.pids), found.detail,
+        )  # fmt: skip
+        self._teller.job |= {
+            "method": found.method,
+            "confidence": found.confidence.value,
+            "pids": list(found.pids),
+            "cgroup": found.cgroup,
+        }
+        jobs, key, mine = self._measuring.jobs, self._identity.key, (os.getpid(),)
+        if found.cgroup is not None:
+            try:
+                jobs.add(key, cgroup=found.cgroup, exclude=mine, overhead=found.overhead)
+                return
+            except FedmonError as error:
+                logger.warning("the job's cgroup cannot be watched, its processes are: %s", error)
+        jobs.add(
+            key,
+            pids=found.pids,
+            starts=found.starts,
+            marker=found.marker,
+            exclude=mine,
+            overhead=found.overhead,
+        )
+
+    def _on_end(self, job: JobRecord) -> None:
+        self._end_record = job
+
+    def _tell(self) -> None:
+        self.last_document = self._teller.document(self._measuring)
+        self._told = self._teller.tell(self.last_document)
+        self._tell_at = time.monotonic() + _TELL_AGAIN_S
+
+
+def _settings(options: JobOptions, node_id: str) -> NodeSettings:
+    perf = PerfSettings(enabled=shutil.which("perf") is not None, interval_s=min(60.0, max(0.2, options.sampling_freq)))
+    return NodeSettings(
+        id=node_id,
+        broker=options.broker or broker_from_url("mqtt://localhost"),
+        metrics=MetricsSettings(interval_s=options.sampling_freq),
+        recording=RecordingSettings(max_bytes=MAX_BYTES, max_age_s=MAX_AGE_S),
+        perf=perf,
+    )
+
+
+def _ends_at(environ: Mapping[str, str]) -> float | None:
+    text = environ.get("SLURM_JOB_END_TIME", "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def _stream(broker: BrokerSettings, members: Membership) -> Stream:
+    from fedmon.node.job.streaming import Stream
+
+    return Stream(broker, members.node_id)
+
+
+def _send_nowhere(_payload: bytes) -> bool:
+    return True
+
+
+def _nothing_leaves(_metric: str) -> bool:
+    return False
+
+
+def _everything_leaves(_metric: str) -> bool:
+    return True
+
+
+def _is_there(pid: int) -> bool:
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True

@@ -1,0 +1,200 @@
+"""One run of `fedmon job` on one host: measures the machine and the job until something ends it, then writes it up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.node.job.channel import Channel
+from fedmon.node.job.ending import End, Endings, margin_s
+from fedmon.node.job.hosts import Membership
+from fedmon.node.job.identity import JobIdentity
+from fedmon.node.job.ipc import StopFile
+from fedmon.node.job.layout import JobFolder
+from fedmon.node.job.log_file import LogFile
+from fedmon.node.job.options import JobOptions
+
+if TYPE_CHECKING:
+    from fedmon.node.job.measured import MeasuredJob
+
+logger = logging.getLogger(__name__)
+
+
+class JobRun:
+    """Measures one job on this host; for the main thread of a process.
+
+    ``channel`` leads to the process that runs the command; None where an existing job is measured. ``environ`` is that
+    of the job. Raises StorageError from `begin` when the shared folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        options: JobOptions,
+        identity: JobIdentity,
+        *,
+        environ: Mapping[str, str],
+        channel: Channel | None = None,
+    ) -> None:
+        self._options, self._identity, self._environ, self._channel = options, identity, environ, channel
+        self._began = time.time()
+        self._folder = JobFolder(options.save_dir, options.prefix, identity.key, job_id=identity.job_id)
+        nodes = identity.step_nodes or identity.nodes
+        self._members = Membership(self._folder, host=identity.host, expected=len(nodes) if nodes else None)
+        self._stop_file = StopFile(self._folder.ipc)
+        self._log: LogFile | None = None
+        self._stderr = -1
+
+    def begin(self) -> None:
+        """Take part under a name of its own, and log from now on. Raises StorageError and InvalidInputError."""
+        self._members.begin({"pid": os.getpid(), "command": list(self._options.command)})
+        try:
+            self._log = LogFile(self._folder.log(self._members.host), verbose=self._options.verbose)
+        except StorageError:
+            self._members.close()
+            raise
+        # What a library prints must not come between the lines of the job.
+        self._stderr = os.dup(2)
+        self._log.take_output()
+        offset_s = self._members.clock_offset_s or 0.0
+        others = [each for each in _recordings(self._folder) if each != self._members.recording]
+        self._stop_file.begin(
+            began=self._began - offset_s, is_late=bool(others) and not self._members.recording.exists()
+        )
+        logger.info(
+            "job %s is measured on host %s as process %d", self._identity.job_id, self._members.host, os.getpid()
+        )
+
+    def run(self) -> int:
+        """Measure to the end, then merge and write what was asked for where this host is the last one.
+
+        Returns the exit code of a run without a command.
+        """
+        from fedmon.node.job.measured import MeasuredJob
+
+        measured = MeasuredJob(
+            self._options, self._identity, members=self._members, environ=self._environ, channel=self._channel
+        )
+        with Endings([measured.look_after, self._stopped, self._limit(measured)], channel=self._channel) as endings:
+            problem = measured.start()
+            self._configure(measured)
+            end = measured.early_end or endings.wait()
+            logger.info("the run ends: %s", end.reason)
+            lost = measured.finish(end)
+        if self._channel is not None:
+            self._channel.tell(kind="sampled")
+        if lost:
+            self.complain(
+                f"{lost} samples could not be written and are lost; see {self._folder.log(self._members.host)}"
+            )
+        if problem is not None:
+            self.complain(str(problem))
+        try:
+            self._write_up(measured.last_document)
+        except KeyboardInterrupt:
+            logger.warning("given up; 'fedmon job merge %s' does the rest", self._folder.path)
+        return 0 if problem is None else problem.exit_code
+
+    def close(self) -> None:
+        """Let go of the folder and the log."""
+        self._members.close()
+        if self._log is not None:
+            self._log.close()
+
+    def complain(self, text: str) -> None:
+        """Say something that must not be missed where the job's own messages go, in one line."""
+        from fedmon.common.log import escape_control
+
+        logger.error("%s", text)
+        try:
+            os.write(self._stderr if self._stderr >= 0 else 2, f"fedmon: {escape_control(text)}\n".encode())
+        except OSError:
+            logger.debug("nobody reads the standard error any more")
+
+    def _stopped(self) -> str | None:
+        why = self._stop_file.says_stop()
+        return None if why is None else f"{self._folder.ipc.name}: {why}"
+
+    def _limit(self, measured: MeasuredJob) -> Callable[[], str | None]:
+        def reached() -> str | None:
+            ends_at = measured.ends_at
+            if ends_at is None or time.time() < ends_at - margin_s(measured.time_limit_s or 0.0):
+                return None
+            return "the time limit of the scheduler is near"
+
+        return reached
+
+    def _configure(self, measured: MeasuredJob) -> None:
+        if not self._options.verbose:
+            return
+        from fedmon.node.job.run_config import run_config, write_run_config
+
+        document = measured.last_document
+        try:
+            config = run_config(
+                self._options, self._identity, self._folder, host=self._members.host, recording=self._members.recording,
+                pids=measured.pids, gpus=len(document["hardware"].get("gpus") or ()), has_perf=measured.counts_events,
+            )  # fmt: skip
+            write_run_config(self._folder.run_config(self._members.host), config)
+        except FedmonError as error:
+            logger.warning("%s", error)
+
+    def _write_up(self, document: Mapping[str, Any]) -> None:
+        try:
+            is_last = self._members.end({"ended": document["jobs"][self._identity.key]["ended"]})
+            while is_last:
+                _merged(self._folder, self._options.export, report=self._options.gen_report)
+                is_last = self._members.done()
+        except FedmonError as error:
+            self.complain(f"{error} ('fedmon job merge {self._folder.path}' tries again)")
+
+
+def measure(
+    options: JobOptions, identity: JobIdentity, *, environ: Mapping[str, str], channel: Channel | None = None
+) -> int:
+    """Run the tool once and return its exit code. Raises FedmonError when it could not begin."""
+    run = JobRun(options, identity, environ=environ, channel=channel)
+    try:
+        run.begin()
+    except FedmonError as error:
+        if channel is None:
+            raise
+        channel.tell(kind="refused", text=str(error))
+        return error.exit_code
+    if channel is not None:
+        channel.tell(kind="ready")
+    try:
+        return run.run()
+    except FedmonError as error:
+        run.complain(str(error))
+        return error.exit_code
+    except Exception as error:
+        logger.exception("the measuring failed")
+        run.complain(f"the measuring failed: {type(error).__name__}: {error}")
+        return 1
+    finally:
+        run.close()
+
+
+def merge_again(path: Path, *, exports: Sequence[str], report: bool) -> list[Path]:
+    """Merge every job of a folder, and write what is asked for; returns the merged recordings. Raises FedmonError."""
+    return [_merged(folder, exports, report=report) for folder in JobFolder.found(path)]
+
+
+def _merged(folder: JobFolder, exports: Sequence[str], *, report: bool) -> Path:
+    from fedmon.node.job.merge import merge
+
+    merged = merge(folder)
+    if exports or report:
+        from fedmon.node.job.postprocess import postprocess
+
+        postprocess(folder, exports=exports, report=report, log=logger)
+    return merged
+
+
+def _recordings(folder: JobFolder) -> list[Path]:
+    return [*folder.recordings.glob(f"{folder.key}_*.fmr")]

@@ -1,0 +1,207 @@
+"""Runs a command as if nobody measured it: its streams, signals, terminal and exit code are its own.
+
+This process starts the command and one that measures it, forwards signals, and takes note of both ends. It does so
+little that it cannot be in the way, and the command goes on whatever becomes of the measuring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from fedmon.common.errors import FedmonError
+from fedmon.node.job.channel import Channel
+from fedmon.node.job.own_cgroup import OwnCgroup
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes of a shell for a command that is not there, or cannot be run."""
+MARKER = "FEDMON_JOB_ID"
+
+_FORWARDED = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+)
+_WATCHED = {*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}
+_FROM_KERNEL = 0x80
+_SIGNAL_ALL = {b"slurmstepd", b"pbs_mom"}
+"""Who signals every process of a job by itself, so that the command has the signal already."""
+_LAST_SAMPLE_S = 10.0
+_SUBREAPER = 36
+_ERRNO = struct.Struct("=i")
+
+
+class RefusedError(FedmonError):
+    """The run could not begin; nothing was started."""
+
+    exit_code = 2
+
+
+def supervise(command: Sequence[str], *, key: str, monitor: Callable[[Channel], int]) -> int:
+    """Run a command to its end and return its exit code, 128 and the number for a signal.
+
+    ``monitor(channel)`` runs in a process of its own, which ends with what it returns. Raises RefusedError, with
+    nothing started, when it cannot begin.
+    """
+    return _Supervisor(command, key).run(monitor)
+
+
+class _Supervisor:
+    def __init__(self, command: Sequence[str], key: str) -> None:
+        self._command, self._key = command, key
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        # Who started us may have this ignored, and then the kernel would tell nobody how a child ended.
+        self._on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._child = self._monitor = 0
+        self._code = 0
+        self._is_reaped = False
+
+    def run(self, monitor: Callable[[Channel], int]) -> int:
+        channel = self._start_monitor(monitor)
+        first = channel.listen(None)
+        if first is None or first.kind != "ready":
+            os.waitpid(self._monitor, 0)
+            raise RefusedError(first.text if first is not None else "the measuring did not begin; see --verbose")
+        cgroup = OwnCgroup(f"fedmon-{self._key}-{os.getpid()}")
+        if not cgroup.folders:
+            _become_subreaper()
+        problem = self._start(cgroup)
+        if problem:
+            cgroup.remove()
+            channel.tell(kind="not-started", text=os.strerror(problem), code=_exit_code_of(problem))
+            self._code = _exit_code_of(problem)
+            sys.stderr.write(f"fedmon: cannot run {self._command[0]}: {os.strerror(problem)}\n")
+        else:
+            folders = {name: str(folder) for name, folder in cgroup.folders.items()}
+            channel.tell(kind="started", pid=self._child, path=cgroup.path, folders=folders)
+            self._wait_for_command(channel)
+            cgroup.remove()
+        self._wait_for_monitor(channel)
+        return self._code
+
+    def _start_monitor(self, monitor: Callable[[Channel], int]) -> Channel:
+        ours, theirs = Channel.pair()
+        self._monitor = os.fork()
+        if self._monitor:
+            theirs.close()
+            return ours
+        code = 1
+        try:
+            ours.close()
+            # Not in the terminal's foreground: what is typed there is meant for the command.
+            os.setpgid(0, 0)
+            code = monitor(theirs)
+        finally:
+            os._exit(code)  # neither buffers nor exit handlers of the process that was forked are run twice
+
+    def _start(self, cgroup: OwnCgroup) -> int:
+        """Start the command; returns 0, or the number of the error that kept it from starting."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            self._become_command(cgroup, write)
+        os.close(write)
+        with open(read, "rb") as told:
+            answer = told.read()
+        if answer:
+            os.waitpid(child, 0)
+            return int(_ERRNO.unpack(answer)[0])
+        self._child = child
+        return 0
+
+    def _become_command(self, cgroup: OwnCgroup, write: int) -> NoReturn:
+        problem = errno.EINVAL
+        try:
+            cgroup.enter()
+            if not cgroup.folders:
+                os.environ.setdefault(MARKER, self._key)
+            # Python ignores these two; a command expects them as they were when it is started by a shell.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, self._on_child)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
+        except OSError as error:
+            problem = error.errno or errno.EINVAL
+        finally:
+            os.write(write, _ERRNO.pack(problem))
+            os._exit(NOT_FOUND)
+
+    def _wait_for_command(self, channel: Channel) -> None:
+        while not self._has_ended():
+            self._take(signal.sigwaitinfo(_WATCHED), channel)
+            self._reap_others()
+        channel.tell(kind="ended", code=self._code)
+        while not channel.is_closed and self._monitor:
+            answer = channel.listen(_LAST_SAMPLE_S)
+            if answer is None or answer.kind == "sampled":
+                break
+        os.waitpid(self._child, 0)
+        self._is_reaped = True
+
+    def _wait_for_monitor(self, channel: Channel) -> None:
+        """Wait until everything is written; Ctrl-C gives up what is done with the recording afterwards."""
+        while self._monitor:
+            self._reap_others()
+            if self._monitor and signal.sigwaitinfo(_WATCHED).si_signo == signal.SIGINT:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._monitor, signal.SIGINT)
+        channel.close()
+
+    def _take(self, told: signal.struct_siginfo, channel: Channel) -> None:
+        """Forward a signal, unless the command got it from who sent it to us."""
+        number = told.si_signo
+        if number == signal.SIGCHLD:
+            return
+        if told.si_code < _FROM_KERNEL and _comm(told.si_pid) not in _SIGNAL_ALL:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, number)
+        if number == signal.SIGTSTP:
+            # Whoever started us sees that we stand still as the command does.
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif number != signal.SIGCONT:
+            channel.tell(kind="signal", text=signal.Signals(number).name)
+
+    def _reap_others(self) -> None:
+        """Take note of the end of the measuring, and of orphans that became our children."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                self._monitor = 0
+                return
+            if found is None or (found.si_pid == self._child and not self._is_reaped):
+                return
+            os.waitpid(found.si_pid, 0)
+            if found.si_pid == self._monitor:
+                self._monitor = 0
+
+    def _has_ended(self) -> bool:
+        """Tell whether the command has ended, and with which code; it stays a zombie."""
+        ended = os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None:
+            self._code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
+        return ended is not None
+
+
+def _exit_code_of(problem: int) -> int:
+    return NOT_FOUND if problem in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+
+
+def _become_subreaper() -> None:
+    """Become the parent of what the command leaves without one. Source: prctl(2), PR_SET_CHILD_SUBREAPER."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def _comm(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes().strip()
+    except OSError:
+        return b""
