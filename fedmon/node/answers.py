@@ -1,8 +1,8 @@
-"""What a reporter answers: that it is there, what it measures, and that it keeps nothing to send again."""
+"""What a party answers that only tells what it measures: that it is there, and what it says of its samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fedmon import __version__
@@ -11,11 +11,8 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor, Ping, Pong, Request
-from fedmon.common.wire.samples import MonitorReply
 from fedmon.node.handlers.envelope import echo, error
 from fedmon.node.throttle import Throttle
-
-Capabilities = Callable[[], Mapping[str, str | None]]
 
 
 class Answer(NamedTuple):
@@ -26,16 +23,13 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """Answers `ping` and `monitor`; whoever asks it alone for something else is told that it cannot.
+    """Answers `ping`, and `monitor` by ``monitor(request)``; None there is no answer.
 
-    Its pace is its program's: a lease changes nothing. ``capabilities`` are as in Sampler. Belongs to one thread.
+    Whoever asks it alone for something else is told why it cannot: ``refusal``. Belongs to one thread.
     """
 
-    def __init__(
-        self, *, node_id: str, boot: int, streams: list[str], interval_s: float, capabilities: Capabilities
-    ) -> None:
-        self._node_id, self._boot, self._streams, self._interval_s = node_id, boot, streams, interval_s
-        self._capabilities = capabilities
+    def __init__(self, *, node_id: str, boot: int, monitor: Callable[[Monitor], Reply | None], refusal: str) -> None:
+        self._node_id, self._boot, self._monitor, self._refusal = node_id, boot, monitor, refusal
         self._throttle = Throttle(burst=50, per_s=10.0)
 
     def to(self, topic: str, payload: bytes) -> Answer | None:
@@ -54,20 +48,9 @@ class Answers:
         return Answer(topics.reply(request.researcher_id, request.instance, self._node_id), codec.encode(reply))
 
     def _reply(self, request: Request, *, is_asked_alone: bool) -> Reply | None:
-        match request:
-            case Ping():
-                return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
-            case Monitor(action="start" | "stop" | "status"):
-                capabilities = dict(self._capabilities())
-                return MonitorReply(
-                    action=request.action,
-                    interval_s=self._interval_s,
-                    streams=self._streams,
-                    capabilities=capabilities,
-                    metrics=sorted(name for name, reason in capabilities.items() if reason is None),
-                    **echo(request, self._node_id),
-                )
-            case _ if is_asked_alone:
-                reason = "this is a reporter: it tells what it measures, and keeps nothing to send again"
-                return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
-        return None
+        if isinstance(request, Ping):
+            return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
+        reply = self._monitor(request) if isinstance(request, Monitor) else None
+        if reply is None and is_asked_alone:
+            return error(request, self._node_id, ErrorCode.UNSUPPORTED, self._refusal)
+        return reply

@@ -1,10 +1,11 @@
-"""A reporter's own connection with the broker: presence, samples, and the end of its scenario as an event."""
+"""The connection with the broker of a party that only tells what it measures: presence, samples, and answers."""
 
 from __future__ import annotations
 
 import collections
 import threading
 import time
+from collections.abc import Callable
 
 from fedmon import __version__
 from fedmon.common.clock import Deadline, utc_now
@@ -13,9 +14,7 @@ from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, LogRecord, Presence
 from fedmon.common.wire.transport import Link, Transport, Will
-from fedmon.node.publisher import HOST_STREAM
-from fedmon.node.reporter.answers import Answers, Capabilities
-from fedmon.node.user_values import STREAM
+from fedmon.node.answers import Answer
 from fedmon.node.worker import Worker
 
 BACKLOG = 600
@@ -27,10 +26,11 @@ CORRECT_S = 2.0
 
 
 class BrokerLink:
-    """Keeps the retained presence of one reporter true, and sends its batches in their order.
+    """Keeps the retained presence of one party true, and sends its batches in their order.
 
     Batches wait while there is no connection, at most ``backlog``; the oldest goes first and is counted. ``boot``
-    numbers this run of the reporter, and with ``connections`` (how many there were) its presence. Safe from any thread.
+    numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names what is measured,
+    and ``answer(topic, payload)`` is asked, on a thread of its own, what to say to a request. Safe from any thread.
     """
 
     def __init__(
@@ -39,18 +39,14 @@ class BrokerLink:
         *,
         node_id: str,
         boot: int,
-        streams: list[str],
-        interval_s: float = 1.0,
-        capabilities: Capabilities = dict,
+        streams: Callable[[], list[str]],
+        answer: Callable[[str, bytes], Answer | None] = lambda _topic, _payload: None,
         connections: int = 0,
         backlog: int = BACKLOG,
     ) -> None:
         self._node_id, self._boot, self.connections = node_id, boot, connections
-        self._streams = [HOST_STREAM, *streams, STREAM]
-        self._answers = Answers(
-            node_id=node_id, boot=boot, streams=self._streams, interval_s=interval_s, capabilities=capabilities
-        )
-        self._worker = Worker("fedmon-reporter", lambda: None)
+        self._streams, self._find_answer = streams, answer
+        self._worker = Worker("fedmon-answers", lambda: None)
         self._worker.every(CORRECT_S, self.keep)
         self._topic = topics.status(node_id)
         self._lock = threading.RLock()
@@ -159,7 +155,7 @@ class BrokerLink:
             reason=reason,
             agent_version=__version__,
             capabilities=[ONLY_TELLS],
-            streams=self._streams,
+            streams=self._streams(),
         )
 
     def _as_will(self, state: str, reason: str) -> Will:
@@ -171,7 +167,7 @@ class BrokerLink:
             self._backlog.popleft()
 
     def _answer(self, topic: str, payload: bytes) -> None:
-        answer = self._answers.to(topic, payload)
+        answer = self._find_answer(topic, payload)
         if answer is not None:
             self._transport.publish(answer.topic, answer.payload, qos=1)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedmon.common.clock import utc_now
 from fedmon.common.settings import ResearcherSettings
+from fedmon.node.broker_link import BrokerLink
 from fedmon.node.reporter import Reporter
-from fedmon.node.reporter.link import BrokerLink
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.monitor import LiveSample
 from fedmon.researcher.roster import Instant
@@ -127,7 +127,7 @@ def test_who_has_finished_is_known_for_each_scenario_on_its_own(mosquitto: Broke
 def test_batches_without_a_connection_wait_and_go_out_in_order_the_oldest_dropped_and_counted(
     mosquitto: Broker,
 ) -> None:
-    link = BrokerLink(mosquitto.settings, node_id="node-3", boot=7, streams=[], backlog=3)
+    link = BrokerLink(mosquitto.settings, node_id="node-3", boot=7, streams=list, backlog=3)
     kept = [link.send(b'{"stream": "host", "seq": %d}' % number) for number in range(1, 6)]
     with Listener(mosquitto) as listener:
         link.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -41,39 +41,54 @@ class EncodedPage(Reply, frozen=True, kw_only=True, tag="samples"):
     last_seq: Count | None = None
 
 
+OnSent = Callable[[Iterable[str], int], None]
+
+
 def answer(request: Monitor, services: Services) -> Reply:
     """Send one page of what was asked for and may leave; what is not kept any more is passed over."""
     recorder = services.recorder
     if recorder is None:
         reason = "this node keeps no recording, so samples that were missed cannot be sent again"
         return error(request, services.node_id, ErrorCode.UNSUPPORTED, reason)
+    return page(
+        request,
+        recorder,
+        node_id=services.node_id,
+        leaves=services.policy.metric_leaves,
+        on_sent=lambda names, samples: services.audit.count_all("metrics", names, samples),
+    )
+
+
+def page(
+    request: Monitor, recorder: Recorder, *, node_id: str, leaves: Callable[[str], bool], on_sent: OnSent
+) -> Reply:
+    """Return one page of what a recorder keeps; ``on_sent`` is told which metrics it holds, and how many samples."""
     first = request.first_seq or 0
     last = _LARGEST if request.last_seq is None else request.last_seq
     if first > last:
         reason = f"samples {first} to {last} were asked for: the first comes after the last"
-        return error(request, services.node_id, ErrorCode.MALFORMED, reason)
+        return error(request, node_id, ErrorCode.MALFORMED, reason)
     if not recorder.ready:
-        return error(request, services.node_id, ErrorCode.BUSY, _UNREADABLE)
+        return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)
     kept = recorder.extent(request.stream, request.boot)
     if kept is None and (request.boot is None or request.stream not in recorder.streams()):
-        return error(request, services.node_id, ErrorCode.FAILED, _nothing(request.stream, recorder))
-    page = _Page()
+        return error(request, node_id, ErrorCode.FAILED, _nothing(request.stream, recorder))
+    found = _Page()
     try:
         if kept is not None:
-            leaves = services.policy.metric_leaves
-            page.fill(recorder.samples(kept.stream, kept.boot, first, min(last, kept.last_seq), wanted=leaves))
+            found.fill(recorder.samples(kept.stream, kept.boot, first, min(last, kept.last_seq), wanted=leaves))
     except StorageError as problem:
         logger.error("samples cannot be sent again: %s", problem)  # noqa: TRY400 - the error says it all
-        return error(request, services.node_id, ErrorCode.BUSY, _UNREADABLE)
-    services.audit.count_all("metrics", page.names, page.samples)
+        return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)
+    on_sent(found.names, found.samples)
     return EncodedPage(
         boot=request.boot or 0 if kept is None else kept.boot,
         stream=request.stream,
-        batches=page.batches,
-        next_seq=page.next_seq,
+        batches=found.batches,
+        next_seq=found.next_seq,
         oldest_seq=None if kept is None else kept.oldest_seq,
         last_seq=None if kept is None else kept.last_seq,
-        **echo(request, services.node_id),
+        **echo(request, node_id),
     )
 
 

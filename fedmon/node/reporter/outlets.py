@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import threading
@@ -15,15 +16,15 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import series
 from fedmon.common.settings import BrokerSettings, broker_from_url
-from fedmon.node.publisher import Publisher
-from fedmon.node.reporter.answers import Capabilities
+from fedmon.node.publisher import HOST_STREAM, Publisher
 from fedmon.node.reporter.controller import Controller, ControllerCounts
+from fedmon.node.reporter.lease import REFUSAL, Capabilities, granted
 from fedmon.node.reporter.settings import ReporterSettings
 from fedmon.node.reporter.status import status_body
 from fedmon.node.user_values import STREAM, UserValues
 
 if TYPE_CHECKING:
-    from fedmon.node.reporter.link import BrokerLink
+    from fedmon.node.broker_link import BrokerLink
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +81,28 @@ class Outlets:
     def open(self) -> None:
         """Begin to connect; returns at once."""
         if self._broker is not None:
-            from fedmon.node.reporter.link import BrokerLink
+            from fedmon.node.answers import Answers
+            from fedmon.node.broker_link import BrokerLink
 
+            settings, streams = self._settings, [HOST_STREAM, *self._streams, STREAM]
+            answers = Answers(
+                node_id=settings.node_id,
+                boot=self._boot,
+                monitor=functools.partial(
+                    granted,
+                    node_id=settings.node_id,
+                    interval_s=settings.report_frequency,
+                    streams=streams,
+                    capabilities=self._capabilities,
+                ),
+                refusal=REFUSAL,
+            )
             self._link = BrokerLink(
                 self._broker,
-                node_id=self._settings.node_id,
+                node_id=settings.node_id,
                 boot=self._boot,
-                streams=self._streams,
-                interval_s=self._settings.report_frequency,
-                capabilities=self._capabilities,
+                streams=lambda: streams,
+                answer=answers.to,
                 connections=self._connections,
             )
             self._link.start()
