@@ -38,6 +38,14 @@ def processes() -> Iterator[int]:
             yield int(entry.name)
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of a process, 0 when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
 def with_environment(assignment: str) -> list[int]:
     """Return the processes, without ourselves, whose environment holds ``NAME=value``."""
     wanted = assignment.encode()

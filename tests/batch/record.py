@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.batch.oar import Oar
-from tests.batch.slurm import CGROUPS, CONTROLLERS, Slurm
+from tests.batch.slurm import CGROUPS, CONTROLLERS, SPANK_PBS, Slurm
 from tests.support.waiting import wait_until
 
 ORPHAN = "(setsid sh -c 'sleep 301 &')\n"
 WAITING = "sleep 300 &\n" + ORPHAN + "srun --overlap sleep 302 &\nwait\n"
 NOT_OF_THE_BATCH_SYSTEM = r"PWD|OLDPWD|HOME|SHLVL|_|LANG|PATH|PBS_O_PATH|PBS_O_HOME|PBS_O_LANG"
-SPANK_PBS = "/usr/lib/x86_64-linux-gnu/slurm-wlm/spank_pbs.so"
 
 
 class Record:

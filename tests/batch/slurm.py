@@ -9,20 +9,25 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.batch.daemons import end, kill_all, launch, remove_cgroups, with_environment
+from tests.batch.daemons import end, kill_all, launch, parent_of, processes, remove_cgroups, with_environment
 from tests.batch.munge import Munge
 from tests.support.ports import free_port
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 NODES = ("node1", "node2")
+PARTITION = "debug"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "munged")
+TORQUE = ("qsub", "qstat", "qdel")
+SPANK_PBS = "/usr/lib/x86_64-linux-gnu/slurm-wlm/spank_pbs.so"
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("freezer", "memory", "cpuset", "cpuacct", "cpu", "devices")
 END_STATES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
@@ -48,7 +53,7 @@ SelectTypeParameters=CR_Core
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
-KillWait=3
+KillWait=30
 MinJobAge=600
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 AccountingStorageType=accounting_storage/none
@@ -60,7 +65,7 @@ TaskPlugin=task/{task}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 PlugStackConfig={folder}/plugstack.conf
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES State=UP MaxTime=INFINITE
+PartitionName={partition} Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
 # NoCtldInAddrAny and NoInAddrAny bind the daemons to the address of their node, which is that of loopback.
 
@@ -90,6 +95,8 @@ class Slurm:
     def environ(self) -> dict[str, str]:
         """Return the environment in which SLURM's commands speak to this SLURM."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        # Scripts call `fedmon`, which lies beside the interpreter of the tests.
+        kept["PATH"] = f"{Path(sys.executable).parent}:{kept['PATH']}"
         return kept | {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def start(self) -> None:
@@ -112,13 +119,20 @@ class Slurm:
             )
             if self._munge is not None:
                 last_first.callback(self._munge.stop)
-            # Steps and jobs inherit SLURM_CONF, whose folder is ours alone.
-            ours = f"SLURM_CONF={self.folder / 'slurm.conf'}"
-            last_first.callback(kill_all, lambda: with_environment(ours), "SLURM's jobs")
+            last_first.callback(kill_all, self._with_our_configuration, "SLURM's jobs")
             for daemon in self._daemons:
                 last_first.callback(end, daemon)
             if self._daemons and self._daemons[0].poll() is None:
-                self.run("scancel", "--user=root")
+                self.run("scancel", "--full", f"--partition={PARTITION}")
+
+    def clear(self) -> None:
+        """End all jobs, with what they left running."""
+        self.run("scancel", "--full", f"--partition={PARTITION}")
+        wait_until(lambda: not self.run("squeue", "--noheader").stdout, timeout_s=40, what="the end of all jobs")
+        leftovers = [pid for pid in self._with_our_configuration() if pid not in self._kept()]
+        for pid in leftovers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop_controller(self) -> None:
         """End the controller; the nodes and their jobs go on."""
@@ -176,6 +190,14 @@ class Slurm:
         """Return the ends of all logs, for the message of a failed test."""
         return "\n".join(f"{file.name}: {file.read_text()[-2000:]}" for file in sorted(self.folder.glob("*.log")))
 
+    def _with_our_configuration(self) -> list[int]:
+        # Steps and jobs inherit SLURM_CONF, whose folder is ours alone.
+        return with_environment(f"SLURM_CONF={self.folder / 'slurm.conf'}")
+
+    def _kept(self) -> set[int]:
+        daemons = {daemon.pid for daemon in self._daemons}
+        return daemons | {pid for pid in processes() if parent_of(pid) in daemons}
+
     def _configure(self, munge: Path) -> None:
         cgroup = self.variant == "cgroup"
         host = socket.gethostname().split(".")[0]
@@ -191,6 +213,7 @@ class Slurm:
             tracking="cgroup" if cgroup else "linuxproc",
             task="cgroup" if cgroup else "none",
             nodes=nodes,
+            partition=PARTITION,
         )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "plugstack.conf").write_text("".join(f"required {plugin}\n" for plugin in self._plugins))
@@ -216,3 +239,12 @@ def require_slurm(variant: str) -> None:
     if variant == "cgroup":
         writable = all(os.access(CGROUPS / name, os.W_OK) for name in ("freezer", "memory", "cpuset", "cpuacct"))
         require(writable, "cgroups of version 1 (freezer, memory, cpuset, cpuacct) are not mounted here")
+
+
+def require_torque() -> None:
+    """Skip aloud when Torque's commands over SLURM are not here."""
+    require_slurm("linuxproc")
+    missing = [program for program in TORQUE if shutil.which(program) is None]
+    require(
+        not missing and Path(SPANK_PBS).exists(), "Torque's commands are missing here: apt-get install slurm-wlm-torque"
+    )

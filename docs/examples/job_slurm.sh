@@ -1,0 +1,18 @@
+#!/bin/bash
+#SBATCH --job-name=fit
+#SBATCH --nodes=1
+#SBATCH --time=01:00:00
+
+# One monitor on each node of the job, in a step of its own beside yours.
+nodes=$SLURM_JOB_NUM_NODES
+srun --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 \
+  fedmon job --save_dir "$PWD" --sampling_freq 1 --gen_report --export csv &
+monitor=$!
+until [ -e ".ipc-$SLURM_JOB_ID" ] || ! kill -0 "$monitor" 2> /dev/null; do sleep 0.1; done
+
+# Your programs, as without a monitor.
+srun --overlap "${WORK:-./work.sh}"
+
+# The programs are done: end the monitors, and wait until report and tables are written.
+echo FINISHED > ".ipc-$SLURM_JOB_ID"
+wait "$monitor"

@@ -1,0 +1,203 @@
+"""Finding the processes of jobs of a real SLURM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.job.commands import runner
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
+from fedmon.node.job.identity import identify
+from fedmon.node.job.lookup import look_up
+from tests.batch.daemons import processes
+from tests.batch.slurm import Slurm
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.batch
+ORPHAN = "(setsid sh -c 'sleep 301 &')\n"
+
+
+def names(found: Found) -> list[str]:
+    """Return the command lines of what was found."""
+    return sorted(command(pid) for pid in found.pids)
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def running(text: str, *, count: int = 1) -> None:
+    """Wait until so many processes with exactly this command line run."""
+    wait_until(lambda: sum(command(pid) == text for pid in processes()) == count, timeout_s=15, what=f"{count} {text}")
+
+
+def asked(slurm: Slurm, job_id: str, *, path: str | None = None) -> Found:
+    """Find a job from outside, as a node does."""
+    environ = slurm.environ | ({"PATH": path} if path is not None else {})
+    host = socket.gethostname()
+    _, found = look_up(
+        job_id, scheduler="slurm", environ=environ, hostname=host, run=runner(environ), exclude=[os.getpid()]
+    )
+    return found
+
+
+def inside(slurm: Slurm, pid: int) -> Found:
+    """Find the job which a process belongs to with that process's own environment."""
+    raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+    identity = identify(environ, hostname=socket.gethostname(), pid=pid)
+    return find(identity, environ=environ, run=runner(environ), exclude=[os.getpid()])
+
+
+def test_a_job_is_found_with_its_steps_and_without_launchers_and_daemons(slurm: Slurm) -> None:
+    # given
+    job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302 &\nwait\n")
+    running("sleep 300")
+    running("/usr/bin/sleep 302")
+
+    # when
+    found = asked(slurm, job)
+
+    # then
+    method = {"linuxproc": ("scheduler", Confidence.HIGH), "cgroup": ("cgroup", Confidence.CERTAIN)}[slurm.variant]
+    assert method == (found.method, found.confidence)
+    assert [name for name in names(found) if "slurm_script" not in name] == ["/usr/bin/sleep 302", "sleep 300"]
+    assert len(found.pids) == 3
+    beside = {command(pid).split()[0] for pid in found.overhead}
+    assert "srun" in beside
+    assert {f"SLURM_JOB_ID={job}"} == {found.marker}
+
+
+def test_an_orphan_that_left_its_session_is_found_by_cgroup_or_known_by_the_mark(slurm: Slurm) -> None:
+    # given
+    job = slurm.submit(f"#!/bin/sh\n{ORPHAN}sleep 300\n")
+    running("sleep 300")
+    running("sleep 301")
+
+    # when
+    found = asked(slurm, job)
+
+    # then
+    if slurm.variant == "cgroup":
+        assert "sleep 301" in names(found)
+    else:
+        orphan = next(pid for pid in processes() if command(pid) == "sleep 301")
+        assert found.marker is not None
+        assert found.marker.encode() in Path(f"/proc/{orphan}/environ").read_bytes().split(b"\0")
+
+
+def test_each_task_of_an_array_is_found_alone_by_either_of_its_names(slurm: Slurm) -> None:
+    # given
+    array = slurm.submit("#!/bin/sh\nexec sleep 31$SLURM_ARRAY_TASK_ID\n", "--array=3-7:2")
+    for index in (3, 5, 7):
+        running(f"sleep 31{index}")
+    listed = slurm.run("squeue", "--noheader", "--array", f"--jobs={array}", "--format=%A %K").stdout.splitlines()
+
+    # when
+    by_index = {index: names(asked(slurm, f"{array}_{index}")) for index in (3, 5, 7)}
+    by_raw_id = {int(index): names(asked(slurm, raw)) for raw, index in (line.split() for line in listed)}
+
+    # then
+    assert {index: [f"sleep 31{index}"] for index in (3, 5, 7)} == by_index == by_raw_id
+
+
+def test_two_nodes_on_one_machine_keep_their_processes_apart(slurm: Slurm) -> None:
+    # given
+    slurm.submit("#!/bin/sh\nsrun sleep 303\n", "--nodes=2", "--ntasks=2")
+    running("/usr/bin/sleep 303", count=2)
+    tasks = [pid for pid in processes() if command(pid) == "/usr/bin/sleep 303"]
+
+    # when
+    found = [inside(slurm, pid) for pid in tasks]
+
+    # then
+    for pid, one in zip(tasks, found, strict=True):
+        assert [pid] == [each for each in one.pids if command(each) == "/usr/bin/sleep 303"], one
+
+
+def test_a_job_of_another_user_is_found(slurm: Slurm) -> None:
+    # given
+    job = slurm.submit("#!/bin/sh\nexec sleep 304\n", "--uid=nobody", "--output=/dev/null")
+    running("sleep 304")
+
+    # when
+    found = asked(slurm, job)
+
+    # then
+    assert names(found) == ["sleep 304"]
+    assert Path(f"/proc/{found.pids[0]}").owner() == "nobody"
+
+
+def test_another_user_finds_the_job_too_if_only_by_what_everybody_may_read(slurm: Slurm) -> None:
+    # given
+    job = slurm.submit("#!/bin/sh\nexec sleep 305\n")
+    running("sleep 305")
+    require(shutil.which("setpriv"), "setpriv is missing here")
+
+    # when
+    listed = subprocess.run(
+        ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "scontrol", "listpids", job],
+        env=slurm.environ, capture_output=True, text=True, timeout=10,
+    )  # fmt: skip
+
+    # then
+    assert [pid for pid in processes() if command(pid) == "sleep 305"] == [
+        int(line.split()[0]) for line in listed.stdout.splitlines()[1:]
+    ]
+
+
+def test_a_job_that_ended_is_said_to_be_gone_with_all_that_was_tried(slurm: Slurm) -> None:
+    # given
+    job = slurm.submit("#!/bin/sh\ntrue\n")
+    assert slurm.wait_ended(job) == "COMPLETED"
+
+    # when
+    with pytest.raises(JobNotFoundError) as raised:
+        asked(slurm, job)
+
+    # then
+    assert [method for method, _ in raised.value.tried] == ["cgroup", "scheduler", "environment"]
+    assert "does not exist" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("#!/bin/sh\nexec sleep 306\n", "did not end"),
+        ("#!/bin/sh\necho 'PID JOBID STEPID LOCALID GLOBALID'; echo '1 {job} 0 0 0'\n", ""),
+        ("#!/bin/sh\necho moon; exit 0\n", "PID"),
+        ("#!/bin/sh\nexit 9\n", "9"),
+        (None, "not installed"),
+    ],
+    ids=["hanging", "lying", "babbling", "failing", "absent"],
+)
+@pytest.mark.parametrize("running_slurm", ["linuxproc"], indirect=True)
+def test_a_bad_scontrol_costs_the_confidence_and_not_the_job(
+    slurm: Slurm, tmp_path: Path, script: str | None, says: str
+) -> None:
+    # given
+    job = slurm.submit("#!/bin/sh\nexec sleep 307\n")
+    running("sleep 307")
+    for program in ("sh", "sleep"):
+        (tmp_path / program).symlink_to(f"/bin/{program}")
+    if script is not None:
+        (tmp_path / "scontrol").write_text(script.format(job=job))
+        (tmp_path / "scontrol").chmod(0o755)
+
+    # when
+    found = asked(slurm, job, path=str(tmp_path))
+
+    # then
+    assert (found.method, found.confidence) == ("environment", Confidence.MEDIUM)
+    assert names(found) == ["sleep 307"]
+    assert says in dict(found.tried)["scheduler"]
+    assert not [pid for pid in processes() if command(pid) == "sleep 306"]
