@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import subprocess
 import sys
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 Piece: TypeAlias = list[pa.RecordBatch] | memoryview
 _AHEAD = 2
+_PIPE_BYTES = 2**20
 _START = "import sys; sys.path[:] = {path!r}; from fedmon.report.reading_worker import main; main()"
 
 
@@ -76,6 +79,9 @@ class _Worker:
             stdout=subprocess.PIPE,
             bufsize=0,
         )
+        if self._process.stdout is not None:
+            with contextlib.suppress(OSError):  # a small pipe is only slower
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._send(msgspec.json.encode(task))
 
     def ask(self, span: Span) -> None:
