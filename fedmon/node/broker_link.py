@@ -121,15 +121,14 @@ class BrokerLink:
             self.refresh()
         return self._holds_state()
 
-    def stop(self, timeout_s: float) -> None:
-        """Say farewell, and end the connection."""
+    def stop(self, timeout_s: float, *, reason: str = "stopped") -> None:
+        """Say farewell, and why, and end the connection."""
         with self._lock:
             self._send_backlog()
             self.dropped += len(self._backlog)
             self._backlog.clear()
             self._presence = None
-        reason = self._state[1] or "stopped"
-        self._transport.stop(timeout_s, farewell=self._as_will("offline", reason))
+        self._transport.stop(timeout_s, farewell=self._as_will("offline", self._state[1] or reason))
         self._worker.stop(timeout_s)
 
     def _holds_state(self) -> bool:

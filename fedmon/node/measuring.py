@@ -77,6 +77,11 @@ class Measuring:
         self._is_started = False
 
     @property
+    def boot(self) -> int:
+        """The number of this run of the process."""
+        return self._boot
+
+    @property
     def enabled(self) -> bool:
         """Whether the owner lets this node measure."""
         return self._settings.metrics.enabled

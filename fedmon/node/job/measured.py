@@ -135,9 +135,11 @@ class MeasuredJob:
         """Take the last sample and write everything down; returns how many samples are lost."""
         self._teller.ended(end)
         document = self._teller.document(self._measuring)
+        if self._stream is not None:
+            self._stream.pause()
         self._measuring.stop(_STOP_WITHIN_S, last_sample=True)
         if self._stream is not None:
-            self._stream.stop(end.reason)
+            self._stream.stop()
         counts = self._measuring.counts()
         lost = int(counts.get(DROPPED_FULL, 0) + counts.get(BUFFERED, 0))
         self._teller.lost = {"samples_lost": lost} if lost else {}
