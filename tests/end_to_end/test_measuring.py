@@ -142,6 +142,19 @@ def test_a_job_is_watched_from_its_first_process_to_its_last(node: NodeProcess, 
     assert record_at_end["reason"] == "all of its processes have ended"
 
 
+def test_a_batch_job_that_its_owner_names_is_seen_live_under_its_key(node: NodeProcess, watch: Watch) -> None:
+    job_id = f"{os.getpid()}.server"
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "PBS_JOBID": job_id}) as job:
+        record = owner(node, "job", "watch", job_id)
+        sample = heard(watch, lambda sample: sample.stream == f"job-{os.getpid()}-server", what="a sample of the job")
+        owner(node, "job", "forget", record["job"]["job_id"])
+        job.kill()
+
+    assert record["job"]["origin"]["job_id"] == job_id
+    assert record["job"]["pids"] == [job.pid]
+    assert sample.values["job_processes"] == 1.0
+
+
 def test_values_that_a_program_reports_come_on_the_same_time_axis(node: NodeProcess, watch: Watch) -> None:
     host = heard(watch, lambda sample: sample.stream == "host", what="a sample")
     owner(node, "add-scalar", "loss", "0.25", "--step", "3")

@@ -33,6 +33,8 @@ _FINDERS: Mapping[str, MakeFinder] = {
     "oar": OarFinder,
     "none": UnscheduledFinder,
 }
+_PAUSE_S = 1.0
+"""SLURM shows the processes of a job half a second after it has begun."""
 _COMMAND_SHARE = 0.4
 """So much of the time a command may take: when it hangs, there is time to look elsewhere and for a second look."""
 
@@ -76,7 +78,7 @@ def find(
         found = search.look(deadline.left_s())
         if found is not None:
             return found
-        if not left or deadline.passed() or waiting.wait(deadline.left_s() / (left + 1)):
+        if not left or deadline.passed() or waiting.wait(min(_PAUSE_S, deadline.left_s() / (left + 1))):
             break
     found = search.last_resort()
     if found is None:

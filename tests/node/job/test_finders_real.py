@@ -1,0 +1,231 @@
+"""Jobs of real processes: what the finder makes of trees, orphans, zombies and numbers that are given again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.node.collectors.base import Roots
+from fedmon.node.job.commands import Runner, runner
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
+from fedmon.node.job.identity import identify, named
+from fedmon.node.job.lookup import look_up
+from tests.node.job.machine import KERNEL_THREAD, Commands, Machine, said
+from tests.node.job.test_commands import program
+from tests.node.jobs_real import Program, Watch
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+HEADER = "PID JOBID STEPID LOCALID GLOBALID\n"
+JOB_ID = f"77{os.getpid()}"
+MARKER = {"SLURM_JOB_ID": JOB_ID}
+NOBODY = {"PATH": "/nowhere"}
+
+
+def look(run: Runner | None = None, *, exclude: tuple[int, ...] = ()) -> Found:
+    identity = named(JOB_ID, "slurm", hostname=socket.gethostname())
+    return find(identity, environ={}, run=run or runner(NOBODY), exclude=exclude, timeout_s=2.0, retries=0)
+
+
+def start_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
+
+
+def test_each_process_of_a_chain_is_found_once_and_is_no_root_of_its_own() -> None:
+    with Program(environ=MARKER) as program:
+        chain = program.pids("chain 3")
+        got = look()
+
+        assert sorted(got.pids) == sorted({program.pid, *chain})
+        assert {pid: start_of(pid) for pid in got.pids} == got.starts
+
+
+def test_a_daemonised_descendant_is_found_though_its_parent_is_gone() -> None:
+    with Program(environ=MARKER) as program:
+        orphans = program.pids("orphan 0")
+        got = look()
+
+        assert {*orphans} <= {*got.pids}
+
+
+def test_a_zombie_is_not_taken_for_a_running_process() -> None:
+    with Program(environ=MARKER) as program:
+        program.end_unwaited()
+        with pytest.raises(JobNotFoundError):
+            look()
+        with pytest.raises(NotFoundError, match="has ended already"):
+            find(identify({}, hostname="n", pid=1), environ={}, run=Commands(), pids=[program.pid])
+
+
+def test_the_tool_and_all_that_it_starts_is_no_part_of_the_job() -> None:
+    with Program(environ=MARKER) as job, Program(environ=MARKER) as tool:
+        children = tool.pids("chain 1")
+        got = look(exclude=(tool.pid,))
+
+        assert got.pids == (job.pid,)
+        assert not {*children} & {*got.starts}
+
+
+def test_a_scontrol_that_hangs_costs_its_share_of_the_time_and_the_job_is_found(tmp_path: Path) -> None:
+    environ = program(tmp_path, "scontrol", "sleep 600")
+    with Program(environ=MARKER) as job:
+        identity = named(JOB_ID, "slurm", hostname="n")
+        got = find(identity, environ=environ, run=runner(environ), timeout_s=0.8, retries=5)
+
+    assert (got.pids, got.method) == ((job.pid,), "environment")
+    assert dict(got.tried)["scheduler"] == "scontrol did not end within 0.3 s"
+
+
+def test_a_real_list_of_scontrol_is_taken_with_who_bears_a_sign(tmp_path: Path) -> None:
+    with Program(environ=MARKER) as job, Program() as stranger:
+        lines = "".join(f"{pid} {JOB_ID} 0 - -\n" for pid in (job.pid, stranger.pid, 1, os.getpid(), 2**22 - 1))
+        got = look(Commands(said(f"scontrol listpids {JOB_ID}", HEADER + lines)))
+
+    assert (got.pids, got.method) == ((job.pid,), "scheduler")
+    assert "without any sign of the job" in got.detail
+
+
+def test_a_number_that_was_given_again_is_never_the_jobs(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, environ=MARKER, start=100)
+    machine.put(61, environ=MARKER, start=100)
+
+    def meanwhile(argv: object, timeout_s: float) -> object:
+        machine.take(60)
+        machine.put(60, environ={}, start=500)
+        return said("scontrol listpids 7", "", rc=1)
+
+    identity = named(JOB_ID, "slurm", hostname="n")
+    got = find(identity, environ={}, run=meanwhile, roots=machine.roots, retries=0)  # type: ignore[arg-type]  # a lie
+
+    assert got.starts == {61: 100}
+
+
+def test_named_processes_are_taken_as_they_are() -> None:
+    with Program() as program:
+        got = find(
+            identify(MARKER, hostname="n", pid=1), environ=MARKER, run=Commands(), pids=[program.pid, program.pid]
+        )
+
+        assert (got.pids, got.method, got.confidence) == ((program.pid,), "pids", Confidence.CERTAIN)
+        assert got.starts == {program.pid: start_of(program.pid)}
+
+
+@pytest.mark.parametrize(
+    ("pid", "error", "why"),
+    [
+        (0, InvalidInputError, "is no process id"),
+        (-1, InvalidInputError, "is no process id"),
+        (2**30, InvalidInputError, "is no process id"),
+        (61, NotFoundError, "there is no process 61"),
+        (62, InvalidInputError, "is a thread of the kernel"),
+        (63, InvalidInputError, "is this tool itself"),
+    ],
+)
+def test_a_named_process_that_cannot_be_a_job_is_refused(
+    tmp_path: Path, pid: int, error: type[Exception], why: str
+) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60)
+    machine.put(62, "kworker", flags=KERNEL_THREAD)
+    machine.put(63, "fedmon")
+    identity = identify({}, hostname="n", pid=63)
+    with pytest.raises(error, match=why):
+        find(identity, environ={}, run=Commands(), roots=machine.roots, pids=[60, pid], exclude=(63,))
+
+
+def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nobody_waits(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(50, "bash")
+    machine.put(51, "run.sh", parent=50)
+    machine.put(52, "work", parent=51)
+    machine.put(60, "mpirun", parent=51)
+    machine.put(61, "fedmon", parent=60)
+    got = find(
+        identify({}, hostname="n", pid=61), environ={}, run=Commands(), roots=machine.roots, exclude=(61,),
+        timeout_s=60.0,
+    )  # fmt: skip
+
+    assert (got.pids, got.method, got.confidence) == ((51, 52), "ancestors", Confidence.LOW)
+
+
+def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(50, "sshd")
+    machine.put(61, "fedmon", parent=50)
+    with pytest.raises(JobNotFoundError, match="no program of the job started this tool"):
+        find(identify({}, hostname="n", pid=61), environ={}, run=Commands(), roots=machine.roots, exclude=(61,))
+
+
+def test_a_machine_without_proc_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(JobNotFoundError, match="processes: not found"):
+        find(
+            identify(MARKER, hostname="n", pid=1), environ=MARKER, run=Commands(),
+            roots=Roots(proc=tmp_path / "proc", cgroup=tmp_path / "cgroup"), retries=0,
+        )  # fmt: skip
+
+
+def test_an_id_is_looked_for_with_every_scheduler_that_writes_such_ids(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put(60, environ={"OAR_JOB_ID": "7"})
+    machine.put(61, environ={"PBS_JOBID": "7.server"})
+    machine.put(62, environ={"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "9"})
+
+    def looked(job_id: str) -> tuple[str, str, tuple[int, ...]]:
+        identity, got = look_up(
+            job_id, scheduler=None, environ=NOBODY, hostname="n", run=Commands(), roots=machine.roots, timeout_s=0.3
+        )
+        return identity.scheduler, identity.key, got.pids
+
+    assert looked("7.server") == ("pbs", "7-server", (61,))
+    assert looked("7_3") == ("slurm", "7_3", (62,))
+    machine.take(61)
+    assert looked("7") == ("oar", "7", (60,))
+    with pytest.raises(JobNotFoundError, match="oar environment: no process"):
+        looked("8")
+    with pytest.raises(InvalidInputError, match="is no id of a batch job"):
+        looked("../8")
+
+
+def test_a_job_is_watched_on_though_some_of_its_processes_ended_since_it_was_found() -> None:
+    with Program(environ=MARKER) as job, Watch() as watch:
+        with Program(environ=MARKER) as short:
+            got = look()
+        watch.watches.add("a", pids=got.pids, starts=got.starts, marker=got.marker)
+
+        assert {short.pid, job.pid} == {*got.pids}
+        assert watch.value("job_processes") == 1
+
+
+def test_a_cgroup_of_a_real_slurm_layout_is_watched_without_its_daemon(tmp_path: Path) -> None:
+    root = Path("/sys/fs/cgroup/freezer")
+    require(os.access(root, os.W_OK), "cgroup version 1 is not mounted, or not for us")
+    (tmp_path / "slurmstepd").symlink_to(shutil.which("sleep") or "")
+    top = root / "slurm_fedmontest"
+    step = top / f"uid_{os.getuid()}" / f"job_{JOB_ID}" / "step_0"
+    step.mkdir(parents=True)
+    daemon = subprocess.Popen([tmp_path / "slurmstepd", "600"])
+    try:
+        (step / "cgroup.procs").write_text(str(daemon.pid))
+        with Program(cgroups=[step]) as job, Watch() as watch:
+            got = look()
+            watch.watches.add("a", cgroup=got.cgroup, overhead=got.overhead)
+            during = watch.value("job_processes")
+            job.end()
+            watch.tick()
+            ended = watch.watches.close_ended()
+
+        assert (got.pids, {*got.overhead}, got.method) == ((job.pid,), {daemon.pid}, "cgroup")
+        assert (during, len(ended)) == (1, 1)
+    finally:
+        daemon.kill()
+        daemon.wait()
+        wait_until(lambda: not (step / "cgroup.procs").read_text(), what="the end of the processes")
+        for folder in (step, step.parent, step.parent.parent, top):
+            folder.rmdir()
