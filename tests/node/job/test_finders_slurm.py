@@ -212,6 +212,11 @@ def test_what_is_no_list_of_processes_is_not_understood(text: str) -> None:
     assert caught.value.failure is Failure.NOT_UNDERSTOOD
 
 
+def test_a_task_that_is_about_to_start_is_no_reason_to_doubt_the_list() -> None:
+    # While slurmstepd starts a task, SLURM 22.05 lists it as process -1.
+    assert listed_pids(said("scontrol listpids 1", HEADER + "-1 1 1 0 0\n60 1 batch 0 0\n"), "1") == [60]
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

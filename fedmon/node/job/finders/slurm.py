@@ -12,6 +12,8 @@ from fedmon.node.job.finders.scheduler import Asked, Look, known_id, variables
 from fedmon.node.job.identity import JobIdentity
 
 _HEADER = ("PID", "JOBID", "STEPID", "LOCALID", "GLOBALID")
+_NOT_STARTED = "-1"
+"""In place of the process of a task that its slurmstepd is about to start."""
 _TITLE = re.compile(r"slurmstepd: \[([0-9]+)\.[^\]]*\]")
 _ID = (b"SLURM_JOB_ID", b"SLURM_JOBID")
 _ARRAY = (b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID")
@@ -99,6 +101,8 @@ def listed_pids(output: Output, raw_id: str) -> list[int]:
         raise output.misunderstood(f"it does not begin with {' '.join(_HEADER)}")
     found = []
     for words in lines[1:]:
+        if words[0] == _NOT_STARTED:
+            continue
         if len(words) != len(_HEADER) or not (words[0].isascii() and words[0].isdigit() and len(words[0]) < 10):
             raise output.misunderstood(f"{' '.join(words)[:80]!r} is no process of a step")
         if words[1] == raw_id:
