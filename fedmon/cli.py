@@ -43,6 +43,7 @@ VERBS: Mapping[str, Verb] = {
     "watch": Verb(module="fedmon.researcher.cli", summary="Watch live metrics of nodes.", shares_app=True),
     "record": Verb(module="fedmon.researcher.cli", summary="Keep every sample in a store.", shares_app=True),
     "logs": Verb(module="fedmon.researcher.cli", summary="Follow what nodes log.", shares_app=True),
+    "export": Verb(module="fedmon.report.cli.export", summary="Write recordings as tables in many formats."),
     "report": Verb(module="fedmon.report.cli.report", summary="Say what happened in a job, or on nodes."),
     "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner."),
     "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),

@@ -65,17 +65,18 @@ class WideTable:
         with report_extra("a table"):
             from fedmon.report.pieces import Form
             from fedmon.report.reading import read_pieces
-        for _, piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.BATCHES):
-            yield from piece
+        for piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.BATCHES):
+            if isinstance(piece, list):
+                yield from piece
 
     def csv(self) -> Iterator[tuple[int, memoryview]]:
-        """Return the rows as lines of CSV, in order, with how many rows they are at most. Raises StorageError."""
+        """Return the rows as lines of CSV, in order, with how many rows they are. Raises StorageError."""
         with report_extra("a table"):
             from fedmon.report.pieces import Form
             from fedmon.report.reading import read_pieces
-        for span, piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.CSV):
-            if isinstance(piece, memoryview):
-                yield span.rows * self.rows // max(1, self.plan.rows), piece
+        for piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.CSV):
+            if not isinstance(piece, list):
+                yield piece.rows, piece.text
 
 
 class TidyTable(WideTable):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -34,6 +35,13 @@ class Form(Enum):
     CSV = "csv"
 
 
+class Lines(NamedTuple):
+    """Rows as text, and how many they are."""
+
+    rows: int
+    text: memoryview
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What a reading process is told first."""
 
@@ -59,9 +67,10 @@ class Reader:
         """Return the rows of a span."""
         return batches(self._task.layout, span, self._reader.read(span), is_tidy=self._task.is_tidy)
 
-    def csv(self, span: Span) -> memoryview:
+    def csv(self, span: Span) -> Lines:
         """Return the rows of a span as lines."""
-        return csv_text.text(self.batches(span))
+        made = list(self.batches(span))
+        return Lines(sum(batch.num_rows for batch in made), csv_text.text(made))
 
 
 def is_long(plan: Plan) -> bool:

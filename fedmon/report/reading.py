@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from fedmon.common.errors import StorageError
-from fedmon.report.pieces import Form, Reader, Task, is_long, readers
+from fedmon.report.pieces import Form, Lines, Reader, Task, is_long, readers
 from fedmon.report.reading_worker import LENGTH, Answer
 from fedmon.report.selection import Plan
 from fedmon.report.source import Source
@@ -22,21 +22,21 @@ from fedmon.report.spans import Span
 
 logger = logging.getLogger(__name__)
 
-Piece: TypeAlias = list[pa.RecordBatch] | memoryview
+Piece: TypeAlias = list[pa.RecordBatch] | Lines
 _AHEAD = 2
 _PIPE_BYTES = 2**20
 _START = "import sys; sys.path[:] = {path!r}; from fedmon.report.reading_worker import main; main()"
 
 
-def read_pieces(source: Source, plan: Plan, *, is_tidy: bool, form: Form) -> Iterator[tuple[Span, Piece]]:
-    """Return the pieces of a table with the span of each. Raises StorageError."""
+def read_pieces(source: Source, plan: Plan, *, is_tidy: bool, form: Form) -> Iterator[Piece]:
+    """Return the pieces of a table, in order. Raises StorageError."""
     task = Task(paths=[str(path) for path in source.paths], layout=plan.layout, is_tidy=is_tidy, form=form)
     if is_long(plan) and sys.executable:
         yield from _by_processes(source, plan, task)
         return
     reader = Reader(task, source.rows)
     for span in plan.spans:
-        yield span, _piece(reader, span, form)
+        yield _piece(reader, span, form)
     source.count_damaged(reader.damaged)
 
 
@@ -44,7 +44,7 @@ def _piece(reader: Reader, span: Span, form: Form) -> Piece:
     return reader.csv(span) if form is Form.CSV else list(reader.batches(span))
 
 
-def _by_processes(source: Source, plan: Plan, task: Task) -> Iterator[tuple[Span, Piece]]:
+def _by_processes(source: Source, plan: Plan, task: Task) -> Iterator[Piece]:
     workers: list[_Worker] = []
     here: Reader | None = None
     try:
@@ -61,7 +61,7 @@ def _by_processes(source: Source, plan: Plan, task: Task) -> Iterator[tuple[Span
                 piece = _piece(here, span, task.form)
             if number + _AHEAD * len(workers) < len(plan.spans):
                 worker.ask(plan.spans[number + _AHEAD * len(workers)])
-            yield span, piece
+            yield piece
         source.count_damaged(sum(worker.damaged for worker in workers) + (here.damaged if here is not None else 0))
     finally:
         for worker in workers:
@@ -100,7 +100,7 @@ class _Worker:
         if answer.error is not None:
             raise StorageError(answer.error)
         if form is Form.CSV:
-            return piece
+            return Lines(answer.rows, piece)
         return list(pa.ipc.open_stream(pa.py_buffer(piece))) if len(piece) else []
 
     def stop(self) -> None:

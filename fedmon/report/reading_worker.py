@@ -16,15 +16,16 @@ import msgspec
 import pyarrow as pa
 
 from fedmon.common.errors import FedmonError
-from fedmon.report.pieces import Form, Reader, Task, opened
+from fedmon.report.pieces import Form, Lines, Reader, Task, opened
 from fedmon.report.spans import Span
 
 LENGTH = 8
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes with a piece: samples left out so far, what was logged since the last piece, and an error, if any."""
+    """What comes with a piece: its rows, samples left out so far, what was logged since the last one, an error if any."""
 
+    rows: int = 0
     damaged: int = 0
     logged: list[str] = []
     error: str | None = None
@@ -49,7 +50,7 @@ def receive(stream: BinaryIO) -> bytes | None:
     return message if len(message) == length else None
 
 
-def send(stream: BinaryIO, message: bytes | memoryview | pa.Buffer) -> None:
+def send(stream: BinaryIO, message: bytes | memoryview) -> None:
     """Send one message. Raises OSError when nobody reads it."""
     view = memoryview(message)
     stream.write(view.nbytes.to_bytes(LENGTH, "big"))
@@ -69,29 +70,31 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
     task = msgspec.json.decode(first, type=Task)
     reader = Reader(task, opened(task.paths))
     while (asked := receive(source)) is not None:
-        piece: bytes | memoryview | pa.Buffer = b""
+        rows, piece = 0, memoryview(b"")
         error: str | None = None
         try:
-            piece = _piece(reader, msgspec.json.decode(asked, type=Span), task.form)
+            rows, piece = _piece(reader, msgspec.json.decode(asked, type=Span), task.form)
         except FedmonError as found:
             error = str(found)
-        send(target, msgspec.json.encode(Answer(damaged=reader.damaged, logged=logged.lines, error=error)))
+        send(target, msgspec.json.encode(Answer(rows=rows, damaged=reader.damaged, logged=logged.lines, error=error)))
         logged.lines = []
         send(target, piece)
 
 
-def _piece(reader: Reader, span: Span, form: Form) -> memoryview | pa.Buffer:
+def _piece(reader: Reader, span: Span, form: Form) -> Lines:
     if form is Form.CSV:
         return reader.csv(span)
+    rows = 0
     sink = pa.BufferOutputStream()
     writer: pa.RecordBatchStreamWriter | None = None
     for batch in reader.batches(span):
+        rows += batch.num_rows
         if writer is None:
             writer = pa.ipc.new_stream(sink, batch.schema)
         writer.write_batch(batch)
     if writer is not None:
         writer.close()
-    return sink.getvalue()
+    return Lines(rows, memoryview(sink.getvalue()))
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from fedmon.report.export.atomic import replacing, storage_errors, target_of
 from fedmon.report.extra import report_extra
 from fedmon.report.table import Table
 
-__all__ = ["FORMATS", "Format", "format_of", "write", "write_text"]
+__all__ = ["FORMATS", "Format", "Written", "format_of", "write", "write_counted", "write_text"]
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +64,13 @@ def format_of(path: Path) -> str:
     )
 
 
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was written, and how many rows of the table are in it."""
+
+    path: Path
+    rows: int
+
+
 def write(
     table: Table,
     path: Path | str,
@@ -73,7 +80,20 @@ def write(
     replace: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Path:
-    """Write a table to a file and return its path; without ``format`` the ending of the file says it.
+    """Write a table to a file and return its path; see `write_counted`."""
+    return write_counted(table, path, format=format, key=key, replace=replace, progress=progress).path
+
+
+def write_counted(
+    table: Table,
+    path: Path | str,
+    *,
+    format: str | None = None,  # noqa: A002
+    key: str | None = None,
+    replace: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> Written:
+    """Write a table to a file; without ``format`` the ending of the file says it.
 
     The file appears when it is complete, in place of one that is there; a failure leaves that as it was. In an HDF5
     file tables lie beside each other, each under ``<name>_<key>``: one that differs is replaced only with ``replace``.
@@ -84,19 +104,19 @@ def write(
     chosen = _format(format or format_of(path))
     target_of(path)
     writer = chosen.load()
-    on_rows = _counted(table, progress)
+    counted = _Counted(table, progress)
     if chosen.is_appended:
-        writer(table, path, key=key or "all", replace=replace, on_rows=on_rows)
+        writer(table, path, key=key or "all", replace=replace, on_rows=counted.add)
     else:
         with replacing(path) as new, storage_errors(path), new.open("wb") as file:
-            writer(table, file, on_rows=on_rows)
+            writer(table, file, on_rows=counted.add)
     if progress is not None:
         progress(1.0)
-    return path
+    return Written(path=path, rows=counted.rows)
 
 
-def write_text(table: Table, stream: BinaryIO, *, format: str) -> None:  # noqa: A002
-    """Write a table to a stream, in a format that is text.
+def write_text(table: Table, stream: BinaryIO, *, format: str) -> int:  # noqa: A002
+    """Write a table to a stream, in a format that is text; returns the number of rows.
 
     Raises InvalidInputError, StorageError and MissingExtraError.
     """
@@ -105,8 +125,10 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> None:  # noqa:
         texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
         raise InvalidInputError(f"{format} is no text: name a file with --output, or choose one of {texts}")
     with storage_errors(Path("stdout")):
-        chosen.load()(table, stream)
+        counted = _Counted(table, None)
+        chosen.load()(table, stream, on_rows=counted.add)
         stream.flush()
+    return counted.rows
 
 
 def _format(name: str) -> Format:
@@ -115,13 +137,14 @@ def _format(name: str) -> Format:
     return FORMATS[name]
 
 
-def _counted(table: Table, progress: Callable[[float], None] | None) -> Callable[[int], None]:
-    done = 0
+class _Counted:
+    """Counts rows, and tells which part of all they are."""
 
-    def on_rows(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if progress is not None:
-            progress(min(1.0, done / max(1, table.rows)))
+    def __init__(self, table: Table, progress: Callable[[float], None] | None) -> None:
+        self.rows = 0
+        self._most, self._progress = max(1, table.rows), progress
 
-    return on_rows
+    def add(self, rows: int) -> None:
+        self.rows += rows
+        if self._progress is not None:
+            self._progress(min(1.0, self.rows / self._most))

@@ -14,7 +14,7 @@ class MadeAsText(Protocol):
     """A table that makes its lines itself, where several processes share the work."""
 
     def csv(self) -> Iterator[tuple[int, memoryview]]:
-        """Return lines, and how many rows they are at most."""
+        """Return lines, and how many rows they are."""
         ...
 
 

@@ -1,0 +1,163 @@
+"""`fedmon export`: recordings become tables in files of many formats."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.log import escape_control
+from fedmon.report.cli.inputs import recordings, unix_time
+from fedmon.report.cli.progress import progress_bar
+from fedmon.report.export import FORMATS, format_of, write_counted, write_text
+from fedmon.report.extra import report_extra
+
+if TYPE_CHECKING:
+    from fedmon.report.source import Source
+    from fedmon.report.table import Table
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+STDOUT = Path("-")
+_FORMATS = ", ".join(FORMATS)
+
+
+class View(enum.Enum):
+    """Whose names and units the columns have."""
+
+    PERFMON = "perfmon"
+    NEBULA = "nebula"
+
+
+@app.command(epilog="Exit codes: 0 done, 1 failed, 2 wrong use, 3 nothing to export, 4 the file has another table.")
+def export(
+    recording: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file, or - for stdout where the format is text.")],
+    format: Annotated[  # noqa: A002
+        str | None, typer.Option("--format", "-f", help=f"One of {_FORMATS}; without it the file's ending says it.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", help="Only these metrics, with * and ?; may be repeated.")
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Only this job's hosts, while it ran.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
+    tidy: Annotated[bool, typer.Option("--tidy", help="A row for each value instead of a column for each series.")] = (
+        False
+    ),
+    no_rates: Annotated[bool, typer.Option("--no-rates", help="Counters only as they were read.")] = False,
+    view: Annotated[View | None, typer.Option("--view", help="Columns with another tool's names and units.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Under which key an HDF5 file has the table.")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace another table that an HDF5 file has under the key.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Write what was recorded as a table: a row for each host and time, or for each value."""
+    to_stdout = output == STDOUT
+    if to_stdout and json:
+        raise InvalidInputError("--json says on stdout what was written, and -o - writes the table there: choose one")
+    if to_stdout and format is None:
+        raise InvalidInputError(f"say --format when the table goes to stdout: one of {_FORMATS}")
+    chosen = format or format_of(output)
+    if chosen not in FORMATS:
+        raise InvalidInputError(f"no format {chosen!r}: there are {_FORMATS}")
+    if view is not None and (tidy or no_rates or metric or since or until):
+        raise InvalidInputError("--view has its own columns: leave --tidy, --no-rates, --metric, --since, --until away")
+    with report_extra("an export"):
+        from fedmon.report.exporting import key_of
+        from fedmon.report.frame import TidyTable, WideTable
+        from fedmon.report.source import Source
+
+        files = recordings(recording)
+        with Source(files) as source:
+            tables: list[Table]
+            if view is not None:
+                tables = _viewed(source, view, job)
+            else:
+                kind = TidyTable if tidy else WideTable
+                tables = [
+                    kind(
+                        source,
+                        metrics=metric or None,
+                        job=job,
+                        rates=not no_rates,
+                        since_t=unix_time(since),
+                        until_t=unix_time(until),
+                    )
+                ]
+            if not any(table.rows for table in tables):
+                raise NotFoundError(_why_nothing(source, selected=bool(metric or job or since or until)))
+            if to_stdout:
+                _print(tables, chosen)
+                return
+            names = _names(output, tables, is_one=FORMATS[chosen].is_appended)
+            written: list[dict[str, object]] = []
+            for table, path in zip(tables, names, strict=True):
+                with progress_bar(f"Writing {path.name}", wanted=not json and table.rows > 0) as progress:
+                    done = write_counted(
+                        table,
+                        path,
+                        format=chosen,
+                        key=key or key_of(source, job),
+                        replace=replace,
+                        progress=progress,
+                    )
+                written.append({"path": str(done.path), "table": table.name, "rows": done.rows})
+            damaged = source.damaged
+    _report(written, chosen, damaged, as_json=json)
+
+
+def _viewed(source: Source, view: View, job: str | None) -> list[Table]:
+    from fedmon.report.aliases import VIEWS
+
+    tables = VIEWS[view.value](source, job)
+    if not tables:
+        raise NotFoundError(f"nothing was measured that {view.value} has a name for")
+    return tables
+
+
+def _why_nothing(source: Source, *, selected: bool) -> str:
+    if not source.streams:
+        return "there is not one sample in what was named"
+    what = "nothing that was recorded fits what was selected" if selected else "nothing was recorded"
+    jobs = f"; jobs: {', '.join(source.job_ids)}" if source.job_ids else ""
+    return f"{what}; hosts: {', '.join(host.name for host in source.hosts)}{jobs}"
+
+
+def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
+    """Return a file for each table; several go into files of their own, named after them, unless one can hold all."""
+    if is_one or len(tables) == 1:
+        return [output] * len(tables)
+    return [output.with_name(f"{output.stem}-{table.name}{output.suffix}") for table in tables]
+
+
+def _print(tables: list[Table], chosen: str) -> None:
+    if len(tables) > 1:
+        raise InvalidInputError(
+            f"there are {len(tables)} tables ({', '.join(table.name for table in tables)}): name a file with --output"
+        )
+    try:
+        write_text(tables[0], sys.stdout.buffer, format=chosen)
+    except BrokenPipeError:
+        # Whoever reads has enough, as `head` has; nothing must be written when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(written: list[dict[str, object]], chosen: str, damaged: int, *, as_json: bool) -> None:
+    if as_json:
+        document = {"format": chosen, "written": written, "damaged_samples": damaged}
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        return
+    for one in written:
+        sys.stdout.write(f"{escape_control(str(one['path']))}: {one['rows']} rows\n")
+    if damaged:
+        sys.stdout.write(f"{damaged} samples are damaged and were left out\n")
