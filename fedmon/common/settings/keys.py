@@ -39,6 +39,7 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "FEDMON_NODE_DIR": "Folder of the node that `fedmon node` works on, where `--dir` is not given.",
     "FEDMON_RESEARCHER_FILE": "Settings file of the researcher, in place of the one in the user's folder.",
     "FEDMON_JOB_ID": "Id of the job that a process belongs to, where no scheduler gives one.",
+    "FEDMON_JOB_CGROUPS": "Where a batch system keeps cgroups of jobs, such as `site/jobs/{id}`; several with a colon.",
     "FEDMON_UID": "User that the containers of broker/compose.yaml run as, by number.",
     "FEDMON_GID": "Group that the containers of broker/compose.yaml run as, by number.",
     "FEDMON_REQUIRE_ALL": "Set to 1, the test suite fails where it would skip a part that is not installed.",

@@ -55,7 +55,10 @@ def test_a_site_can_say_where_its_cgroups_are(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.put(60, cgroup="/site/jobs/batch-123.server.x")
 
-    assert found(machine, patterns=["site/*/batch-{id}*"]).cgroup == "/site/jobs/batch-123.server.x"
+    by_option = found(machine, patterns=["site/*/batch-{id}*"])
+    by_variable = found(machine, environ={**PBS, "FEDMON_JOB_CGROUPS": "other/{id}:/site/jobs/batch-{id}.*"})
+
+    assert by_option.cgroup == by_variable.cgroup == "/site/jobs/batch-123.server.x"
 
 
 def test_a_job_of_an_array_has_its_brackets_in_the_name_of_its_cgroup(tmp_path: Path) -> None:

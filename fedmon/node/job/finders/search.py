@@ -27,6 +27,8 @@ from fedmon.node.job.identity import JobIdentity
 
 CGROUP, SCHEDULER, ENVIRONMENT, ANCESTORS = "cgroup", "scheduler", "environment", "ancestors"
 
+CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
+
 _FINDERS: Mapping[str, MakeFinder] = {
     "slurm": SlurmFinder,
     "pbs": PbsFinder,
@@ -62,14 +64,15 @@ def find(
     """Find a job's processes on this host: those named, else by cgroup, scheduler, environment, ancestors.
 
     ``exclude`` are this tool's own processes, the asking one first; nothing below them is the job's.
-    ``cgroup_patterns`` come before those where the scheduler is known to keep jobs; ``{id}`` is the job's id, ``*``
-    anything within a level. While nothing is found all is looked at again, up to ``retries`` times within
+    ``cgroup_patterns``, and those in the variable FEDMON_JOB_CGROUPS with colons between them, come before those where
+    the scheduler is known to keep jobs; ``{id}`` is the job's id, ``*`` anything within a level. While nothing is found all is looked at again, up to ``retries`` times within
     ``timeout_s``, or until ``stop`` is set. Raises JobNotFoundError, and for ``pids`` NotFoundError and
     InvalidInputError.
     """
     if pids:
         return explicit(pids, roots, exclude)
-    search = _Search(identity, environ, run, roots, exclude, cgroup_patterns, timeout_s)
+    patterns = [*cgroup_patterns, *filter(None, environ.get(CGROUPS_VARIABLE, "").split(":"))]
+    search = _Search(identity, environ, run, roots, exclude, patterns, timeout_s)
     deadline = Deadline(timeout_s)
     waiting = stop if stop is not None else threading.Event()
     # Without a scheduler and a variable nothing else can appear later.
