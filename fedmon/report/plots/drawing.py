@@ -69,6 +69,14 @@ def draw(drawing: Drawing) -> Figure:
     width = WIDTH_IN - _LEFT_IN - (_LEGEND_IN if has_legend else _RIGHT_IN)
     shared = max((_largest(panel) for panel in panels), default=0.0)
     top = max((line.curve.peak for panel in panels for line in (*panel.lines, *panel.limits)), default=0.0)
+    notes = drawing.notes
+    if len(panels) == 1:
+        scale = scale_of(drawing.quantity, shared, drawing.noun)
+        notes = "; ".join(filter(None, [_summary(panels[0], scale), notes]))
+    figure.text(
+        0.1 / WIDTH_IN, 1 - 0.07 / height, drawing.title, va="top", size=TITLE_PT, weight="bold", parse_math=False
+    )
+    figure.text(0.1 / WIDTH_IN, 1 - 0.26 / height, notes, va="top", size=SMALL_PT, color="#333333", parse_math=False)
     for position, panel in enumerate(panels):
         scale = scale_of(drawing.quantity, shared if drawing.shares_scale else _largest(panel), drawing.noun)
         bottom = _BOTTOM_IN + (len(panels) - 1 - position) * (each_in + _GAP_IN)
@@ -83,15 +91,6 @@ def draw(drawing: Drawing) -> Figure:
             _text(axes, 1, 1.03, summary, size=SMALL_PT, va="bottom", ha="right", color="#333333")
         if _needs_legend(panel):
             draw_legend(figure, _entries(panel), scale, left_in=_LEFT_IN + width + 0.1, top_in=bottom + each_in)
-    lone = panels[0]
-    notes = drawing.notes
-    if len(panels) == 1:
-        scale = scale_of(drawing.quantity, shared, drawing.noun)
-        notes = "; ".join(filter(None, [_summary(lone, scale), notes]))
-    figure.text(
-        0.1 / WIDTH_IN, 1 - 0.07 / height, drawing.title, va="top", size=TITLE_PT, weight="bold", parse_math=False
-    )
-    figure.text(0.1 / WIDTH_IN, 1 - 0.26 / height, notes, va="top", size=SMALL_PT, color="#333333", parse_math=False)
     return figure
 
 
@@ -201,10 +200,9 @@ def _value_axis(axes: Axes, panel: Panel, scale: Scale, drawing: Drawing, *, top
     is_from_zero = low >= 0 and drawing.quantity not in (Quantity.CELSIUS, Quantity.HERTZ, Quantity.NUMBER)
     margin = 0.06 * (high - (0.0 if is_from_zero else low)) or 0.1 * abs(high) or 1.0
     axes.set_ylim(0.0 if is_from_zero else low - margin, high + margin)
-    if _wants_log(panel) and is_from_zero and high > 0:
-        positive = [curve.mean[curve.mean > 0] for curve in curves if np.any(curve.mean > 0)]
-        smallest = min(float(np.min(values)) for values in positive)
-        axes.set_yscale("symlog", linthresh=10.0 ** math.floor(math.log10(smallest * scale.factor)), linscale=0.4)
+    if is_from_zero and _wants_log(panel, drawing.quantity):
+        lowest = min(float(np.percentile(curve.mean[curve.mean > 0], 2)) for curve in curves)
+        axes.set_yscale("symlog", linthresh=10.0 ** math.floor(math.log10(lowest * scale.factor)), linscale=0.4)
         axes.set_ylim(0.0, high * 1.6)
         axes.minorticks_off()
     else:
@@ -223,10 +221,15 @@ def _first(values: Floats | None, otherwise: Floats) -> Floats:
     return otherwise if values is None else values
 
 
-def _wants_log(panel: Panel) -> bool:
-    """Tell whether lines are so far apart that the lower ones would lie on the axis."""
-    averages = [line.curve.average for line in panel.lines if line.curve.average > 0 and not line.is_rest]
-    return len(averages) > 1 and max(averages) > 200 * min(averages)
+def _wants_log(panel: Panel, quantity: Quantity) -> bool:
+    """Tell whether lines are so far apart that the lower ones would lie on the axis, and none keeps falling to 0."""
+    shown = [line.curve for line in (*panel.lines, *panel.limits) if len(line.curve.t)]
+    if quantity not in (Quantity.RATE, Quantity.BYTE_RATE, Quantity.COUNT, Quantity.NUMBER) or len(shown) < 2:
+        return False
+    if any(float(np.mean(curve.mean > 0)) < 0.95 for curve in shown):
+        return False
+    averages = [curve.average for curve in shown]
+    return max(averages) > 100 * min(averages)
 
 
 def _x_axis(axes: Axes, drawing: Drawing, *, is_last: bool) -> None:

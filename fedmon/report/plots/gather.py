@@ -53,12 +53,16 @@ class Series:
     def parts(self, figure: Figure, *, by_instance: bool = False) -> dict[str, list[Part]]:
         """Return the series of a figure by what each of its figures is about; "" where there is one figure."""
         found: dict[str, list[Part]] = {}
-        for metric in figure.metrics:
-            for key, labels in self._by_metric.get(metric, []):
-                if any(labels.get(label) in values for label, values in figure.without.items()):
-                    continue
-                part = self._part(figure, metric, key, labels, by_instance=by_instance)
-                found.setdefault(part.each, []).append(part)
+        chosen = [
+            (metric, key, labels)
+            for metric in figure.metrics
+            for key, labels in self._by_metric.get(metric, [])
+            if not any(labels.get(label) in values for label, values in figure.without.items())
+        ]
+        alike = _alike([labels for _, _, labels in chosen])
+        for metric, key, labels in chosen:
+            part = self._part(figure, metric, key, labels, by_instance=by_instance, alike=alike)
+            found.setdefault(part.each, []).append(part)
         return {
             each: parts
             for each, parts in found.items()
@@ -77,7 +81,14 @@ class Series:
         return curve._replace(is_limit=part.is_limit)
 
     def _part(
-        self, figure: Figure, metric: str, key: SeriesKey, labels: Mapping[str, str], *, by_instance: bool
+        self,
+        figure: Figure,
+        metric: str,
+        key: SeriesKey,
+        labels: Mapping[str, str],
+        *,
+        by_instance: bool,
+        alike: frozenset[str],
     ) -> Part:
         kept = [
             _kind(value) if label == _ZONE else value
@@ -90,7 +101,9 @@ class Series:
         rest = [
             f"{_SPOKEN[name]} {value}" if name in _SPOKEN and value.isdigit() else value
             for name, value in labels.items()
-            if (name not in figure.keep or (by_instance and name == _ZONE)) and name != figure.each
+            if name not in alike
+            and (name not in figure.keep or (by_instance and name == _ZONE))
+            and name != figure.each
         ]
         return Part(
             key=key,
@@ -124,6 +137,16 @@ def over_nodes(curves: Sequence[Curve], figure: Figure, how: Join, width_s: floa
         join(group, how, width_s)._replace(name=name, node="", instance="", is_limit=is_limit)
         for (name, is_limit), group in groups.items()
     ]
+
+
+def _alike(series: Sequence[Mapping[str, str]]) -> frozenset[str]:
+    """Return labels that have one value everywhere, and so tell nothing apart, where there are others."""
+    values: dict[str, set[str]] = {}
+    for labels in series:
+        for name, value in labels.items():
+            values.setdefault(name, set()).add(value)
+    found = {name for name, different in values.items() if len(different) == 1}
+    return frozenset(found) if len(found) < len(values) else frozenset()
 
 
 def _kind(zone: str) -> str:

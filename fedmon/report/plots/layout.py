@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from fedmon.report.natural_order import natural
 from fedmon.report.plots.curve import Curve, join
 from fedmon.report.plots.figure import Join
 
@@ -51,7 +52,7 @@ def spread(curves: Sequence[Curve], rest: Join, width_s: float) -> Layout:
     names = list(dict.fromkeys(curve.name for curve in lines))
     nodes = sorted({curve.node for curve in lines}, key=natural)
     has_nodes = len(nodes) > 1
-    if len(lines) <= MOST_LINES or (len(names) == 1 and not has_nodes):
+    if (len(lines) <= MOST_LINES and not (has_nodes and len(names) > 1)) or (len(names) == 1 and not has_nodes):
         return Layout(panels=(_panel("", lines, limits, rest, width_s),), shares_scale=True)
     by_name = len(names) > 1 and (not has_nodes or len(names) <= len(nodes))
     if not by_name and len(nodes) > MOST_PANELS and len(names) == 1:
@@ -80,18 +81,6 @@ def spread(curves: Sequence[Curve], rest: Join, width_s: float) -> Layout:
         ),
         shares_scale=True,
     )
-
-
-def natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts ``node-10`` after ``node-9``."""
-    found: list[tuple[int, int, str]] = []
-    word = ""
-    for character in f"{text}\0":
-        if word and word[-1].isdecimal() != character.isdecimal():
-            found.append((0, int(word), "") if word.isdecimal() else (1, 0, word))
-            word = ""
-        word += character
-    return found
 
 
 def _size(curves: Sequence[Curve], chosen: Callable[[Curve], bool]) -> float:

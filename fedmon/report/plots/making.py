@@ -54,6 +54,7 @@ class Maker:
         self._has_nodes = len({key.node_id for key in keys}) > 1
         self._marks = tuple(sorted([*marks, *self._finished()]))
         self._axis = time_axis(bins.start, bins.end, zone=choice.zone)
+        self._names: set[str] = set()
         self.left_out: list[str] = []
         """Figures that were not made because all their values are 0."""
 
@@ -72,7 +73,7 @@ class Maker:
     def _of(self, figure: Figure) -> list[Plot]:
         found: list[Plot] = []
         for each, parts in list(self._series.parts(figure).items())[:MOST_EACH]:
-            name = f"{figure.name}_{file_name(each)}" if figure.each else figure.name
+            name = self._unique(f"{figure.name}_{file_name(each)}") if figure.each else figure.name
             title = f"{figure.title}: {literal(each, 48)}" if figure.each else figure.title
             own = msgspec.structs.replace(figure, name=name, title=title)
             if figure.quiet and not self._choice.zeros and not self._has_values(parts):
@@ -87,6 +88,14 @@ class Maker:
                 found.append(self._plot(own, parts, "_all_nodes", own.over))
         if figure.detail and self._choice.per_node:
             found += self._detail(figure)
+        return found
+
+    def _unique(self, name: str) -> str:
+        """Return a name that no other figure has, as names that differ may look alike in a file's."""
+        number, found = 2, name
+        while found.lower() in self._names:
+            number, found = number + 1, f"{name}_{number}"
+        self._names.add(found.lower())
         return found
 
     def _detail(self, figure: Figure) -> list[Plot]:

@@ -67,7 +67,9 @@ def number(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     text = f"{value:.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

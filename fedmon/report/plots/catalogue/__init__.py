@@ -47,7 +47,7 @@ def unlisted(names: Sequence[str]) -> list[Figure]:
     """Return figures for metrics that no figure lists: those of collectors that others wrote."""
     known = {metric for figure in FIGURES for metric in figure.metrics} | set(NOT_SHOWN)
     return [
-        Figure(name=f"other_{name}", group=Group.OTHER, title=name, lines={name: name}, split=True)
+        Figure(name=f"other_{name.replace(':', '_')}", group=Group.OTHER, title=name, lines={name: name}, split=True)
         for name in dict.fromkeys(names)
         if name not in known
     ]

@@ -60,10 +60,14 @@ FIGURES: tuple[Figure, ...] = (
         lines={
             "host_memory_used_bytes": "used",
             "host_memory_cached_bytes": "cached",
-            "host_memory_available_bytes": "available",
-            "host_memory_free_bytes": "free",
         },
         limits={"host_memory_total_bytes": "all there is"},
+    ),
+    Figure(
+        name="memory_left",
+        group=Group.MEMORY,
+        title="Memory that is left",
+        lines={"host_memory_available_bytes": "available", "host_memory_free_bytes": "free"},
     ),
     Figure(
         name="memory_kernel",

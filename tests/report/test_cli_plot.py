@@ -1,0 +1,99 @@
+"""`fedmon plot`, as a shell runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedmon.cli import main
+from fedmon.common.metrics.series import series
+from tests.report.plots.recordings import recording, samples
+
+CPU = "host_cpu_busy_ratio"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    batches = [
+        samples({CPU: [0.1, 0.2], series("host_disk_reads_total", device="sda"): [0, 5]}, node=node)
+        for node in ("east", "north")
+    ]
+    return recording(folder / "all.fmr", *batches)
+
+
+def plot(*words: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["plot", *map(str, words)])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_everything_is_drawn_of_a_file_or_a_folder(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plot(store, "--output", tmp_path / "a") == 0
+    assert plot(store.parent, "--output", tmp_path / "b") == 0
+
+    expected = [f"{name}_{who}.png" for name in ("cpu_load", "disk_operations") for who in ("all_nodes", "per_node")]
+    assert names(tmp_path / "a") == names(tmp_path / "b") == expected
+    assert f"{tmp_path}/a/cpu_load_per_node.png  CPU load, per node" in capsys.readouterr().out
+
+
+def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, words in enumerate(
+        (
+            ("--group", "cpu", "--combined", "--format", "svg"),
+            ("--metric", "host_disk_*", "--per-node"),
+            ("--node", "east", "--metric", CPU),
+        )
+    ):
+        assert plot(store, "--output", tmp_path / str(number), *words, "--json") == 0
+
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [[Path(one["path"]).name for one in document["plots"]] for document in documents] == [
+        ["cpu_load_all_nodes.svg"],
+        ["disk_operations_per_node.png"],
+        ["cpu_load_per_node.png"],
+    ]
+    assert documents[0]["plots"][0]["title"] == "CPU load, Average over 2 nodes"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--group", "nope"], 3, "there is no group 'nope' of plots; there are: job, user, cpu"),
+        (["--metric", "gpu_*"], 3, "nothing that was measured belongs to what was chosen"),
+        (["--node", "south"], 3, "no node 'south'"),
+        (["--job", "4711"], 3, "no job '4711'"),
+        (["--since", "2030-01-01"], 3, "the recording has no value"),
+        (["--since", "soon"], 2, "'soon' is no time"),
+        (["--format", "gif"], 2, "gif"),
+    ],
+)
+def test_what_cannot_be_plotted_is_said(
+    words: list[str], code: int, said: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plot(store, "--output", tmp_path / "plots", *words) == code
+
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "plots").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert plot(store, "--output", tmp_path / "file") == 1
+
+    assert f"cannot write plots to {tmp_path}/file" in capsys.readouterr().err
