@@ -6,7 +6,18 @@ import base64
 from collections.abc import Callable, Iterator
 from html import escape
 
-from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table, shown
+from fedmon.report.document.model import (
+    LONGEST_TEXT,
+    Document,
+    Facts,
+    Findings,
+    Paragraph,
+    Part,
+    Picture,
+    Section,
+    Table,
+    shown,
+)
 from fedmon.report.document.style import COLOURS, STYLE, WORDS
 from fedmon.report.findings.finding import Finding
 
@@ -87,4 +98,4 @@ def _table(table: Table) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(shown(text, 4000), quote=True)
+    return escape(shown(text, LONGEST_TEXT), quote=True)

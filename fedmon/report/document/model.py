@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -10,7 +10,9 @@ import msgspec
 from fedmon.report.findings.finding import Finding
 
 LONGEST = 400
-"""So many letters of one text are shown: a name or reason of megabytes must not become the report."""
+"""So many letters of one name or reason are shown: one of megabytes must not become the report."""
+LONGEST_TEXT = 4000
+"""So many of one paragraph, which holds several of them."""
 
 
 class Paragraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,30 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     def pictures(self) -> int:
         """How many drawings there are."""
         return sum(isinstance(part, Picture) for section in self.sections for part in section.parts)
+
+    def texts(self) -> Iterator[str]:
+        """Return every text that is shown."""
+        yield from (self.title, self.subtitle, self.header)
+        for section in self.sections:
+            yield section.title
+            for part in section.parts:
+                yield from _texts(part)
+
+
+def _texts(part: Part) -> Iterator[str]:
+    match part:
+        case Paragraph():
+            yield part.text
+        case Facts():
+            yield from (text for row in part.rows for text in row)
+        case Findings():
+            for one in part.findings:
+                yield from (one.title, one.text, one.advice, one.how)
+        case Table():
+            yield part.title
+            yield from (text for row in (part.headers, *part.rows) for text in row)
+        case Picture():
+            yield part.title
 
 
 def shown(value: object, longest: int = LONGEST) -> str:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from fpdf import FPDF, Align, XPos, YPos
 
-from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table, shown
+from fedmon.report.document.model import (
+    LONGEST_TEXT,
+    Document,
+    Facts,
+    Findings,
+    Paragraph,
+    Part,
+    Picture,
+    Section,
+    Table,
+    shown,
+)
+from fedmon.report.document.pdf_fonts import STYLES, font_folder, write_placeholders
 from fedmon.report.document.pdf_table import draw_table
 from fedmon.report.document.style import COLOURS, WORDS
 from fedmon.report.findings.finding import Finding
@@ -22,22 +35,28 @@ _LINE = 1.4
 _MM = 25.4 / 72
 _INK, _SOFT, _RULE = 29, 95, 205
 _MARK_MM = 18.0
+_PAGES = "\u200b\u200b"
+"""Stands for how many pages there are; `shown` lets no such letters through, so nobody's text is taken for it."""
 _PICTURE_GAP_MM = 2.0
 
 
 class Page(FPDF):
     """Pages with the report's header and their number; text in any script."""
 
-    def __init__(self, header: str) -> None:
+    def __init__(self, header: str, letters: set[str], folder: Path) -> None:
+        """``letters`` are those that will be written; what is needed for them is kept in ``folder`` until the end."""
         super().__init__(format="A4")
         self.set_margins(_MARGIN_MM, _MARGIN_MM + 4, _MARGIN_MM)
         self.set_auto_page_break(auto=True, margin=_MARGIN_MM + 2)
-        folder = _font_folder()
-        for style, file in (("", "DejaVuSans"), ("B", "DejaVuSans-Bold"), ("I", "DejaVuSans-Oblique")):
-            self.add_font(FONT, style, folder / f"{file}.ttf")
-        self._glyphs = set(self.fonts[FONT].cmap)  # type: ignore[union-attr] # a TTFFont, as it was just added
-        self._last_resort = folder / "LastResortHE-Regular.ttf"
-        self._has_fallback = False
+        for style, file in STYLES.items():
+            self.add_font(FONT, style, font_folder() / file)
+        known = self.fonts[FONT].cmap  # type: ignore[union-attr] # a TTFFont, as it was just added
+        missing = {ord(letter) for letter in letters} - known.keys()
+        if missing and write_placeholders(missing, folder / "placeholders.ttf"):
+            for style in STYLES:
+                self.add_font(_FALLBACK, style, folder / "placeholders.ttf")
+            self.set_fallback_fonts([_FALLBACK])
+        self.alias_nb_pages(_PAGES)
         self._header = self.safe(header)
         self.set_font(FONT, size=9)
 
@@ -57,19 +76,13 @@ class Page(FPDF):
         self.set_y(-12)
         self.set_text_color(_SOFT)
         self.set_font(FONT, size=7)
-        self.cell(self.epw, 4, f"page {self.page_no()} of {{nb}}", align=Align.C)
+        self.cell(self.epw, 4, f"page {self.page_no()} of {_PAGES}", align=Align.C)
         self.set_text_color(_INK)
 
-    def safe(self, text: str) -> str:
-        """Return a text whose letters can all be drawn, with placeholders for scripts that no font here has."""
-        text = shown(text, 4000)
-        if not self._has_fallback and any(ord(letter) not in self._glyphs for letter in text):
-            self._has_fallback = True
-            if self._last_resort.exists():
-                for style in ("", "B", "I"):
-                    self.add_font(_FALLBACK, style, self._last_resort)
-                self.set_fallback_fonts([_FALLBACK], exact_match=False)
-        return text
+    @staticmethod
+    def safe(text: str) -> str:
+        """Return a text as one line that can be drawn."""
+        return shown(text, LONGEST_TEXT)
 
     @property
     def left_mm(self) -> float:
@@ -106,17 +119,19 @@ class Page(FPDF):
 
 def write_pdf(document: Document, path: Path, *, on_picture: Callable[[], object] = lambda: None) -> None:
     """Write the report; ``on_picture`` is called after each drawing."""
-    page = Page(document.header)
-    page.set_title(shown(document.title))
-    page.set_creator("fedmon")
-    page.set_lang("en")
-    page.add_page()
-    page.write_text(document.title, size=16, style="B")
-    page.write_text(document.subtitle, size=9, grey=_SOFT)
-    page.ln(2)
-    for section in document.sections:
-        _section(page, section, on_picture)
-    page.output(str(path))
+    letters = {letter for text in document.texts() for letter in shown(text, LONGEST_TEXT)}
+    with tempfile.TemporaryDirectory(prefix="fedmon-") as folder:
+        page = Page(document.header, letters, Path(folder))
+        page.set_title(shown(document.title))
+        page.set_creator("fedmon")
+        page.set_lang("en")
+        page.add_page()
+        page.write_text(document.title, size=16, style="B")
+        page.write_text(document.subtitle, size=9, grey=_SOFT)
+        page.ln(2)
+        for section in document.sections:
+            _section(page, section, on_picture)
+        page.output(str(path))
 
 
 def _section(page: Page, section: Section, on_picture: Callable[[], object]) -> None:
@@ -226,9 +241,3 @@ def _picture(page: Page, picture: Picture) -> None:
 def _pixels(png: bytes) -> tuple[int, int]:
     """Return width and height. Source: PNG specification, 11.2.1, the first chunk is IHDR and begins with both."""
     return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
-
-
-def _font_folder() -> Path:
-    import matplotlib
-
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedmon.common.errors import InvalidInputError
 from fedmon.report.document.model import Document
 from fedmon.report.document.steps import Steps
+from fedmon.report.export.atomic import replacing, target_of
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import Case, Finding, find
 from fedmon.report.source import Source
@@ -55,6 +56,9 @@ def write_subject(
         from fedmon.report.document.pictures import pictures
         from fedmon.report.plots import is_shown
 
+    files = [path for path in (html, pdf) if path is not None]
+    for path in files:
+        target_of(path)  # before an hour of reading, not after it
     steps = Steps(progress or (lambda _share: None))
     bins = Bins(subject.span, wanted=is_shown)
     case = subject.read([bins], steps.part(_READING))
@@ -62,7 +66,6 @@ def write_subject(
     drawn = pictures(bins, subject.source, subject.job)
     document = build(case, findings, drawn, made_t=time.time())
     written: list[Path] = []
-    files = [path for path in (html, pdf) if path is not None]
     on_picture = steps.counted(1 - _READING, document.pictures * len(files))
     if html is not None:
         written.append(_write_html(document, html, on_picture))
@@ -74,7 +77,6 @@ def write_subject(
 
 def _write_html(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
     from fedmon.report.document.html import html
-    from fedmon.report.export.atomic import replacing
 
     with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(html(document, on_picture=on_picture))
@@ -84,7 +86,6 @@ def _write_html(document: Document, path: Path, on_picture: Callable[[], object]
 def _write_pdf(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
     with report_extra("a PDF"):
         from fedmon.report.document.pdf import write_pdf
-    from fedmon.report.export.atomic import replacing
 
     with replacing(path) as new:
         write_pdf(document, new, on_picture=on_picture)

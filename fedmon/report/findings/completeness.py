@@ -79,7 +79,7 @@ def gaps(case: Case) -> list[Finding]:
                 longest = (node.name, hole)
     because = listed([f"{amount} {reason}" for reason, amount in reasons.most_common()])
     if not told and not reasons:
-        return [] if not case.nodes else [_whole(case)]
+        return [_whole(case)] if any(main_stream(case, node) for node in case.nodes) else []
     if not told:
         text = f"Samples from before what is here are gone for good: {because}."
         severity = Severity.NOTE

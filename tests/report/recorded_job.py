@@ -1,0 +1,179 @@
+"""A recording as a job leaves it: hosts with processors, GPUs, energy, sensors and InfiniBand, and a job on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording import Recording
+
+BEGIN_T = 1_763_700_000.0
+GIB = 2**30
+KEY = "4711"
+Column = list[float | None]
+
+HARDWARE: dict[str, Any] = {
+    "simulated": False, "vendor": "GenuineIntel", "model": "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz",
+    "architecture": "x86_64", "microarchitecture": "skylake_avx512", "sockets": 2, "cores": 4, "threads": 8,
+    "memory_bytes": 64 * GIB, "swap_bytes": 8 * GIB,
+    "numa": [{"node": at, "cpus": f"{4 * at}-{4 * at + 3}", "memory_bytes": 32 * GIB} for at in range(2)],
+    "disks": [{"device": "nvme0n1", "model": "Micron 7300", "size_bytes": 1_024_209_543_168, "rotational": False}],
+    "network": [{"interface": "eth0", "driver": "ixgbe", "speed_bytes_per_second": 1_250_000_000}],
+    "infiniband": [{"device": "mlx5_0", "model": "MT4115", "link_layers": ["InfiniBand"],
+                    "rates": ["100 Gb/sec (4X EDR)"]}],
+    "gpus": [{"gpu": str(at), "model": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 * GIB} for at in range(2)],
+    "os": "Rocky Linux 9.4", "kernel": "5.14.0-427.el9.x86_64", "python": "3.11.7", "virtualisation": None,
+    "emission_factor": {"region": "FR", "name": "France", "gco2e_per_kwh": 56.0, "date": "2023", "source": "Ember",
+                        "table": "carbon_intensity.csv", "pue": 1.2},
+    "reasons": {}, "notes": {},
+}  # fmt: skip
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """Return what a tool knows of a job."""
+    return {
+        "job_id": "4711", "scheduler": "slurm", "cluster": "atlas", "name": "train-resnet", "user": "ada",
+        "nodes": ["n1", "n2"], "launcher": "auto", "command": ["python", "train.py", "--epochs", "20"],
+        "started": "2025-11-21T04:40:00+00:00", "ended": "2025-11-21T04:50:00+00:00", "exit_code": 0, "reason": None,
+        "time_limit_s": 3600.0, "method": "cgroup", "confidence": "certain", "pids": [100],
+        "cgroup": "/slurm/uid_0/job_4711", "memory_limit_bytes": 16 * GIB, "cpus": 4,
+    } | changes  # fmt: skip
+
+
+class RecordedJob:
+    """Makes the columns of one node; ``load`` is how many CPUs the job keeps busy, with ``idle_gpu`` GPU 1 idles."""
+
+    def __init__(self, *, samples: int = 600, interval_s: float = 1.0, load: float = 3.4, peak: float = 14.6 * GIB,
+                 idle_gpu: bool = True, begin_t: float = BEGIN_T) -> None:  # fmt: skip
+        self.samples, self.interval_s, self.begin_t = samples, interval_s, begin_t
+        self.load, self.peak, self.idle_gpu = load, peak, idle_gpu
+
+    def _each(self, value: Any) -> Column:
+        return [float(value(at * self.interval_s)) for at in range(self.samples)]
+
+    def host(self) -> dict[str, Column]:
+        """Return the columns of the stream of the machine."""
+        wave = [0.5 + 0.4 * math.sin(at / 37) for at in range(self.samples)]
+        columns: dict[str, Column] = {
+            "host_cpu_busy_ratio": [min(1.0, self.load / 8 * (0.8 + 0.4 * one)) for one in wave],
+            "host_cpu_count": self._each(lambda _t: 8),
+            **{f'host_cpu_seconds_total{{mode="{mode}"}}': self._each(lambda t, share=share: 5000 + share * 8 * t)
+               for mode, share in (("user", self.load / 8 * 0.9), ("system", self.load / 8 * 0.1), ("iowait", 0.13),
+                                   ("steal", 0.0), ("idle", 0.87 - self.load / 8))},
+            "host_memory_total_bytes": self._each(lambda _t: 64 * GIB),
+            "host_memory_available_bytes": [(60 - 20 * one) * GIB for one in wave],
+            "host_memory_used_bytes": [(4 + 20 * one) * GIB for one in wave],
+            "host_load1": self._each(lambda _t: self.load + 0.2),
+            'host_disk_read_bytes_total{device="nvme0n1"}': self._each(lambda t: 1e9 + 3e6 * t),
+            'host_disk_written_bytes_total{device="nvme0n1"}': self._each(lambda t: 1e9 + 8e6 * t),
+            'host_network_receive_bytes_total{interface="eth0"}': self._each(lambda t: 5e6 * t),
+            'host_network_transmit_bytes_total{interface="eth0"}': self._each(lambda t: 4e6 * t),
+            'host_network_receive_bytes_total{interface="lo"}': self._each(lambda t: 9e8 * t),
+            'host_network_transmit_bytes_total{interface="lo"}': self._each(lambda t: 9e8 * t),
+            'infiniband_receive_bytes_total{device="mlx5_0",port="1"}': self._each(lambda t: 3e8 * t),
+            'infiniband_transmit_bytes_total{device="mlx5_0",port="1"}': self._each(lambda t: 3e8 * t),
+            'host_pressure_seconds_total{resource="io",stalled="full"}': self._each(lambda t: 0.16 * t),
+            'host_pressure_seconds_total{resource="cpu",stalled="some"}': self._each(lambda t: 0.02 * t),
+            'node_energy_joules_total{method="components"}': self._each(lambda t: 10 + 410 * t),
+            'host_temperature_celsius{chip="coretemp",sensor="Package id 0"}': [55 + 20 * one for one in wave],
+            "host_cpu_frequency_hertz": [2.4e9 + 0.6e9 * one for one in wave],
+            "host_cpu_frequency_max_hertz": self._each(lambda _t: 3.7e9),
+            "agent_cpu_seconds_total": self._each(lambda t: 0.001 * t),
+            "agent_memory_rss_bytes": self._each(lambda _t: 36 * 2**20),
+        }  # fmt: skip
+        for gpu in range(2):
+            is_idle = self.idle_gpu and gpu == 1
+            use = [0.01 if is_idle else 0.9 * one + 0.1 for one in wave]
+            columns |= {
+                f'gpu_utilization_ratio{{gpu="{gpu}"}}': list(use),
+                f'gpu_memory_used_bytes{{gpu="{gpu}"}}': [(0.5 if is_idle else 62) * GIB for _ in wave],
+                f'gpu_memory_total_bytes{{gpu="{gpu}"}}': self._each(lambda _t: 80 * GIB),
+                f'gpu_power_watts{{gpu="{gpu}"}}': [80 + 500 * one for one in use],
+                f'gpu_temperature_celsius{{gpu="{gpu}"}}': [35 + 40 * one for one in use],
+                f'gpu_throttle_active{{gpu="{gpu}",reason="hardware_thermal"}}': [
+                    1.0 if gpu == 0 and at % 10 == 0 else 0.0 for at in range(self.samples)
+                ],
+            }
+        return columns
+
+    def job(self) -> dict[str, Column]:
+        """Return the columns of the stream of the job."""
+        half = self.samples / 2 or 1
+        rss = [self.peak * min(1.0, 0.1 + at / half) * (1 if at < 1.6 * half else 0.3) for at in range(self.samples)]
+        return {
+            "job_cpu_user_seconds_total": self._each(lambda t: 0.9 * self.load * t),
+            "job_cpu_system_seconds_total": self._each(lambda t: 0.1 * self.load * t),
+            "job_cpus_busy": self._each(lambda t: self.load * (1 + 0.1 * math.sin(t / 20))),
+            "job_memory_rss_bytes": list(rss),
+            "job_memory_peak_bytes": [max(rss[: at + 1]) for at in range(self.samples)],
+            "job_processes": self._each(lambda _t: 5),
+            "job_threads": self._each(lambda _t: 40),
+            "job_storage_read_bytes_total": self._each(lambda t: 2.5e6 * t),
+            "job_storage_written_bytes_total": self._each(lambda t: 7e6 * t),
+            "job_energy_joules_total": self._each(lambda t: 260 * t),
+            "job_energy_kilowatt_hours_total": self._each(lambda t: 260 * t / 3.6e6),
+            "job_emissions_grams_total": self._each(lambda t: 260 * t / 3.6e6 * 56 * 1.2),
+            "job_cpu_throttled_seconds_total": self._each(lambda _t: 0.0),
+            'job_gpu_memory_bytes{gpu="0"}': self._each(lambda _t: 62 * GIB),
+            'job_gpu_processes{gpu="0"}': self._each(lambda _t: 1),
+            'job_method_info{of="peak",method="cgroup-v2"}': self._each(lambda _t: 1),
+        }  # fmt: skip
+
+    def batch(self, node_id: str, stream: str, columns: Mapping[str, Column], *, boot: int = 1) -> Batch:
+        """Return all samples of one stream."""
+        moments = [at * self.interval_s for at in range(self.samples)]
+        return Batch(node_id=node_id, boot=boot, stream=stream, seq=0, t=[self.begin_t + one for one in moments],
+                     mono=[1000.0 + one for one in moments], columns=dict(columns))  # fmt: skip
+
+
+def user_values(node_id: str, *, samples: int = 20, every_s: float = 30.0, begin_t: float = BEGIN_T) -> Batch:
+    """Return what a training reports: a loss and an accuracy."""
+    moments = [at * every_s for at in range(samples)]
+    return Batch(
+        node_id=node_id, boot=1, stream="user", seq=0, t=[begin_t + one for one in moments],
+        mono=[1000.0 + one for one in moments],
+        columns={
+            'user_value{name="loss"}': [2.3 * math.exp(-at / 6) + 0.05 for at in range(samples)],
+            'user_value{name="accuracy"}': [1 - 0.9 * math.exp(-at / 5) for at in range(samples)],
+            'user_step{name="loss"}': [float(at) for at in range(samples)],
+        },
+    )  # fmt: skip
+
+
+def write_job(
+    path: Path, *, nodes: tuple[str, ...] = ("n1", "n2"), capabilities: Mapping[str, str | None] | None = None,
+    labels: Mapping[str, str] | None = None, key: str = KEY, told: Mapping[str, Any] | None = None,
+    series: tuple[str, ...] = ("",), **of_job: Any,
+) -> Path:  # fmt: skip
+    """Write a job into one recording, with series that begin so; the nodes after the first are less loaded."""
+    reasons = {"rapl_energy_joules_total": "no permission: /sys/class/powercap/intel-rapl:0/energy_uj is for root only",
+               "host_fan_rotation_hertz": "not found: no chip has a fan"} | dict(capabilities or {})  # fmt: skip
+    with Recording(path) as recording:
+        for at, node in enumerate(nodes):
+            one = RecordedJob(**({"load": 3.4 - at * 1.2, "peak": (14.6 - 6 * at) * GIB} | of_job))
+            if one.samples:
+                streams = {"host": one.host(), f"job-{key}": one.job()}
+                recording.append(
+                    one.batch(
+                        node, stream, {name: values for name, values in columns.items() if name.startswith(series)}
+                    )
+                    for stream, columns in streams.items()
+                )
+            recording.describe(
+                node,
+                1,
+                {
+                    "hostname": node,
+                    "hardware": HARDWARE,
+                    "capabilities": reasons,
+                    "labels": dict(labels or {"system": "atlas", "env": "gcc-13"}),
+                    "jobs": {key: document(**{"nodes": list(nodes), "gpus": ["0", "1"]} | dict(told or {}))},
+                    "tool": {"version": "0.4.0", "interval_s": one.interval_s, "clock_offset_s": 0.01 * at},
+                },
+            )
+        if of_job.get("samples", 1):
+            recording.append([user_values(nodes[0])])
+    return path

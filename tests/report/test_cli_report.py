@@ -1,0 +1,120 @@
+"""`fedmon report`, as people type it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.report.cli.inputs import recordings, unix_time
+from tests.report.recorded_job import BEGIN_T, write_job
+
+DRAWN = ("job_cpus_busy", "job_cpu_", "job_memory_peak")
+
+
+def fedmon(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedmon", "report", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=50)
+
+
+def test_a_report_goes_to_the_terminal_and_to_a_page_named_after_the_job(tmp_path: Path) -> None:
+    write_job(tmp_path / "job.fmr", samples=4, series=DRAWN)
+
+    done = fedmon("job.fmr", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for words in ("Job 4711 (train-resnet)", "CPU         [####", "Peak memory.", "written: job-report-4711.html"):
+        assert words in done.stdout, words
+    assert "<title>Job 4711 (train-resnet)</title>" in (tmp_path / "job-report-4711.html").read_text()
+
+
+def test_text_alone_writes_nothing_and_loads_no_heavy_library(tmp_path: Path) -> None:
+    write_job(tmp_path / "job.fmr", samples=4)
+    code = (
+        "import sys; from fedmon.cli import main\n"
+        "try: main(['report', 'job.fmr', '--text'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'matplotlib', 'fpdf', 'pandas', 'pyarrow', 'h5py'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert done.stdout.rstrip().endswith("[]")
+    assert "GPU 1 of n1" in " ".join(done.stdout.split())
+    assert not [one for one in tmp_path.iterdir() if not one.name.startswith("job.fmr")]
+
+
+def test_what_was_found_is_there_for_programs(tmp_path: Path) -> None:
+    write_job(tmp_path / "job.fmr", samples=601)
+
+    document = json.loads(fedmon("job.fmr", "--json", "--node", "n2", cwd=tmp_path).stdout)
+    found = {one["name"]: one for one in document["findings"]}
+
+    assert (document["job"], document["nodes"], document["written"]) == ("4711", ["n2"], [])
+    assert found["cpu-efficiency"]["severity"] == "warning"
+    assert found["cpu-efficiency"]["figures"]["ratio"] == pytest.approx(0.55)
+    assert found["cpu-efficiency"]["figures"]["elapsed_seconds"] == 600
+
+
+def test_a_part_of_the_time_can_be_looked_at(tmp_path: Path) -> None:
+    write_job(tmp_path / "job.fmr", samples=601, series=DRAWN)
+    arguments = ("--since", str(BEGIN_T + 100), "--until", str(BEGIN_T + 200))
+
+    document = json.loads(fedmon("job.fmr", "--json", *arguments, cwd=tmp_path).stdout)
+    found = {one["name"]: one for one in document["findings"]}
+
+    assert (document["since_t"], document["until_t"]) == (BEGIN_T + 100, BEGIN_T + 200)
+    assert found["cpu-efficiency"]["figures"]["elapsed_seconds"] == 100
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nothing.fmr"], 3, "there is no recording nothing.fmr"),
+        (["job.fmr", "--job", "99"], 3, "no job '99' in the recording; it has 4711"),
+        (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is no time"),
+        (["job.fmr", "--pdf", "job.fmr"], 2, "is the recording itself"),
+        (["job.fmr", "--text", "--pdf", "x.pdf"], 2, "--text writes no file"),
+    ],
+)
+def test_wrong_use_is_told_in_one_line(words: list[str], code: int, said: str, tmp_path: Path) -> None:
+    write_job(tmp_path / "job.fmr", samples=2, series=DRAWN)
+    before = (tmp_path / "job.fmr").read_bytes()
+
+    done = fedmon(*words, cwd=tmp_path)
+
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert (tmp_path / "job.fmr").read_bytes() == before
+
+
+def test_the_recordings_of_a_folder_are_found_merged_ones_first(tmp_path: Path) -> None:
+    (tmp_path / "recordings").mkdir()
+    host = tmp_path / "recordings" / "4711_n1.fmr"
+    host.write_bytes(b"")
+
+    assert [host] == recordings([tmp_path])
+    merged = tmp_path / "4711.fmr"
+    merged.write_bytes(b"")
+    assert [merged] == recordings([tmp_path, merged])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError, match=r"nothing in it ends in \.fmr"):
+        recordings([tmp_path / "empty"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0.0), ("1970-01-01", 0.0), ("1970-01-01 00:01", 60.0), ("1970-01-01T01:00:00+01:00", 0.0), (None, None)],
+)
+def test_times_are_utc_unless_they_name_their_zone(text: str | None, expected: float | None) -> None:
+    assert expected == unix_time(text)
+
+
+def test_what_is_no_time_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="is no time"):
+        unix_time("noon")

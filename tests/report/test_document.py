@@ -1,0 +1,327 @@
+"""The report as a page and as a PDF: whole, without anything from outside, and nothing empty or cut off."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pypdf
+import pytest
+
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.store.recording import Recording
+from fedmon.report.document import write
+from fedmon.report.document.build import build
+from fedmon.report.document.html import html
+from fedmon.report.document.model import Document
+from fedmon.report.document.pdf import write_pdf
+from fedmon.report.findings import find
+from fedmon.report.source import Source
+from fedmon.report.subject import choose
+from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
+
+SCRIPT = "<script>alert(1)</script>"
+HOSTILE = [
+    SCRIPT, "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "' onmouseover='alert(1)",
+    "</style><script>1</script>", "javascript:alert(1)", "</title><h1>x", "<!--", "-->", "]]>", "&lt;script&gt;",
+    "&#x3C;script&#x3E;", "${7*7}", "{{7*7}}", "%s%n%d", "{0}{nb}", "$x^{2$", "\\frac{1}{0}", "$(reboot)",
+    "`reboot`", "; rm -rf /", "../../etc/passwd", "a\x00b", "a\x1b[31mred", "a\nb", "a\r\nSet-Cookie: x",
+    "\u202egnp.exe", "\u200b", "\ufeff", "\U0001f525 fire", "\u4f5c\u696d", "\u05d0\u05d1\u05d2",
+    "\u0645\u0631\u062d\u0628\u0627", "\u0e01\u0e32\u0e23", "e\u0301\u0301\u0301", "x" * 5000, "\u2028line",
+    "\ud7ff", "\ufffe", "-" * 3, "**bold**", "|a|b|",
+]  # fmt: skip
+
+
+DRAWN = (
+    "job_cpu_",
+    "job_memory_",
+    "job_emissions",
+    "job_gpu_p",
+    "job_method",
+    "gpu_utilization",
+    "host_memory_t",
+    "agent_c",
+)
+
+
+class Page(HTMLParser):
+    """Reads a page as a browser does, and keeps what could load or run something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.addresses: list[str] = []
+        self.tags: set[str] = set()
+        self.handlers: list[str] = []
+        self.texts: list[str] = []
+        self.images = 0
+        self._is_style = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self._is_style = tag == "style"
+        self.images += tag == "img"
+        for name, value in attrs:
+            if name in ("src", "href", "srcset", "action", "data", "poster"):
+                self.addresses.append(value or "")
+            if name.startswith("on"):
+                self.handlers.append(name)
+
+    def handle_endtag(self, _tag: str) -> None:
+        self._is_style = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._is_style:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def made(path: Path, **choice: Any) -> Document:
+    with Source([path]) as source:
+        case = choose(source, **choice).read()
+    return build(case, find(case), [], made_t=BEGIN_T)
+
+
+def page_of(document: Document) -> Page:
+    return Page("".join(html(document)))
+
+
+def pdf_of(document: Document, path: Path) -> list[str]:
+    write_pdf(document, path)
+    return texts(path)
+
+
+def texts(path: Path) -> list[str]:
+    return [" ".join(page.extract_text().split()) for page in pypdf.PdfReader(path).pages]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A whole report with its drawings, of a few samples, so that the drawings take no time."""
+    folder = tmp_path_factory.mktemp("report")
+    path = write_job(folder / "job.fmr", samples=12, interval_s=50.0, series=DRAWN)
+    shares: list[float] = []
+    with Source([path]) as source:
+        found = write(source, html=folder / "r.html", pdf=folder / "r.pdf", progress=shares.append)
+    assert found == [folder / "r.html", folder / "r.pdf"]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    return folder / "r.html", folder / "r.pdf"
+
+
+def test_the_page_loads_nothing_runs_nothing_and_shows_its_drawings(written: tuple[Path, Path]) -> None:
+    text = written[0].read_text()
+    page = Page(text)
+
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in page.addresses)
+    assert page.images > 6
+    assert not page.handlers
+    assert not page.tags & {"script", "iframe", "object", "embed", "link", "form", "base"}
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert "default-src 'none'" in text
+    assert len(text) < 10_000_000
+
+
+def test_the_first_page_says_what_it_is_about_and_what_happened(written: tuple[Path, Path]) -> None:
+    first = texts(written[1])[0]
+
+    for words in ("Job 4711", "train-resnet", "ada", "python train.py --epochs 20", "slurm, atlas", "gcc-13",
+                  "exit code 0", "n1 and n2", "What happened", "GPU 1 of n1", "14.6 GiB of 16.0 GiB"):  # fmt: skip
+        assert words in first, words
+    assert first.index("Problem") < first.index("Look at") < first.index("Good")
+
+
+def test_every_page_has_its_header_and_number_and_none_is_empty(written: tuple[Path, Path]) -> None:
+    reader = pypdf.PdfReader(written[1])
+    pages = texts(written[1])
+
+    for number, (page, text) in enumerate(zip(reader.pages, pages, strict=True), start=1):
+        assert (round(page.mediabox.width), round(page.mediabox.height)) == (595, 842)
+        assert text.startswith("job 4711 · user ada · 2 nodes")
+        assert f"page {number} of {len(pages)}" in text
+        assert len(text) > 130 or len(page.images) > 0, f"page {number} is empty: {text}"
+
+
+def test_perfmon_defect_41_there_is_no_blank_page_for_what_was_not_measured(written: tuple[Path, Path]) -> None:
+    pages = texts(written[1])
+
+    assert not any("Fans" in page or "NUMA over time" in page for page in pages)
+    assert "not found: no chip has a fan" in " ".join(pages)
+
+
+def test_perfmon_defect_40_no_title_is_filled_in_wrongly(written: tuple[Path, Path]) -> None:
+    text = Page(written[0].read_text()).text
+
+    assert "Max 0" not in text
+    assert "Total Total" not in text
+
+
+def test_what_was_not_measured_is_said_with_its_reason(written: tuple[Path, Path]) -> None:
+    text = Page(written[0].read_text()).text
+
+    assert "no permission: /sys/class/powercap/intel-rapl:0/energy_uj is for root only" in text
+    assert "56 g/kWh x PUE 1.2 (FR, France, 2023, Ember)" in text
+    assert "Measuring took 0.1 % of one CPU" in text
+
+
+def test_hardware_that_is_alike_is_told_once(written: tuple[Path, Path]) -> None:
+    text = Page(written[0].read_text()).text
+
+    assert text.count("Gold 6148") == 1
+    assert "2 x NVIDIA H100 80GB HBM3" in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_in_names_events_and_series_is_shown_and_nothing_else(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.fmr"
+    cleaned = text.replace("\x00", "")
+    told = {"job_id": text, "name": text, "user": text, "command": [text, text], "reason": text, "method": text,
+            "nodes": [text, "n1"], "cluster": text, "launcher": text}  # fmt: skip
+    one = RecordedJob(samples=3)
+    labelled = cleaned.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    columns: dict[str, Column] = {
+        f'host_network_receive_bytes_total{{interface="{labelled}"}}': [0.0, 1e9, 3e9],
+        f'host_network_transmit_bytes_total{{interface="{labelled}"}}': [0.0, 1e9, 3e9],
+        f'perf_events_total{{group="{labelled}",event="x"}}': [1.0, 2.0, 3.0],
+        f'user_value{{name="{labelled}"}}': [1.0, 2.0, 3.0],
+        f"plugin_{cleaned}": [1.0, 1.0, 1.0],
+    }
+    with Recording(path) as recording:
+        recording.append([one.batch("n1", "host", columns), one.batch("n1", "job-1", {"job_processes": [1.0] * 3})])
+        recording.describe("n1", 1, {"hostname": text, "jobs": {"1": told}, "labels": {"env": text},
+                                     "capabilities": {"host_load1": text}, "hardware": {"model": text, "os": text},
+                                     "tool": {"version": text}})  # fmt: skip
+        recording.mark("n1", 1, "host", BEGIN_T, text)
+
+    document = made(path)
+    source = "".join(html(document))
+    page = Page(source)
+
+    assert not page.tags & {"script", "svg", "iframe"}
+    assert page.images == 0
+    assert not page.handlers
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", source)
+    if text.isprintable() and len(text) < 80:
+        assert " ".join(text.split()) in page.text
+
+
+def test_a_pdf_of_text_in_any_script_can_be_written_and_searched(tmp_path: Path) -> None:
+    names = ["\U0001f525 fire", "\u4f5c\u696d", "\u05d0\u05d1\u05d2", "\u0395\u03bb\u03bb", SCRIPT, "{0}{nb}"]
+    path = write_job(
+        tmp_path / "j.fmr", samples=2, told={"name": " ".join(names), "user": "x" * 5000}, series=("job_m",)
+    )
+    with Recording(path) as recording:
+        for at, hostile in enumerate(HOSTILE):
+            recording.mark("n1", 1, "host", BEGIN_T + at / 100, hostile)
+    pages = pdf_of(made(path), tmp_path / "r.pdf")
+
+    for name in names:
+        assert name in " ".join(pages) or name[::-1] in " ".join(pages), name  # some readers turn Hebrew round
+    assert len(pages) < 8
+
+
+def test_no_samples_are_a_report_too(tmp_path: Path) -> None:
+    document = made(write_job(tmp_path / "j.fmr", samples=0))
+    first = pdf_of(document, tmp_path / "r.pdf")[0]
+
+    assert "There is no sample of job 4711" in first
+    assert "0 %" not in first
+
+
+def test_one_sample_is_a_report_that_claims_no_rate(tmp_path: Path) -> None:
+    page = page_of(made(write_job(tmp_path / "j.fmr", samples=1)))
+
+    assert "rates, shares of time and means need two" in page.text
+    assert "/s" not in page.text.split("Everything in figures")[1].split("How it was measured")[0]
+
+
+def test_hosts_with_different_metrics_have_dashes_and_no_shifted_columns(tmp_path: Path) -> None:
+    path = tmp_path / "j.fmr"
+    full, bare = RecordedJob(samples=5), RecordedJob(samples=5)
+    with Recording(path) as recording:
+        recording.append([full.batch("a", "host", full.host()), full.batch("a", "job-1", full.job())])
+        few: dict[str, Column] = {"job_processes": [2.0] * 5, "job_memory_peak_bytes": [float(GIB)] * 5}
+        recording.append([bare.batch("b", "job-1", few)])
+    document = made(path)
+    table = next(section.parts[0] for section in document.sections if section.title == "Nodes")
+    rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}  # type: ignore[union-attr]
+
+    assert rows["a"]["CPU efficiency"] == "42 %"
+    assert rows["b"]["CPU efficiency"] == "-"
+    assert rows["b"]["Peak memory"] == "1.0 GiB"
+    assert rows["b"]["Samples"] == "5"
+
+
+def test_clocks_two_seconds_apart_are_told_and_shift_no_figure(tmp_path: Path) -> None:
+    paths = []
+    for at, name in enumerate(("a", "b")):
+        one = RecordedJob(samples=20, begin_t=BEGIN_T + 2 * at)
+        paths.append(tmp_path / f"{name}.fmr")
+        with Recording(paths[-1]) as recording:
+            recording.append([one.batch(name, "host", one.host()), one.batch(name, "job-1", one.job())])
+            recording.describe(name, 1, {"tool": {"clock_offset_s": 2.0 * at}, "jobs": {"1": {"cpus": 4}}})
+    with Source(paths) as source:
+        case = choose(source).read()
+    found = {one.name: one for one in find(case)}
+
+    assert "2 s apart" in found["clocks-apart"].text
+    assert found["cpu-efficiency"].figures["ratio"] == pytest.approx(0.85)
+    assert case.nodes[1].job is not None
+    assert case.nodes[1].job.samples == 20
+
+
+def test_a_store_of_many_nodes_without_a_job_is_a_report_of_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "store.fmr"
+    with Recording(path) as recording:
+        for at in range(12):
+            one = RecordedJob(samples=3, load=0.6 * at)
+            columns = {name: values for name, values in one.host().items() if name.startswith("host_")}
+            recording.append([one.batch(f"hospital-{at}", "host", columns)])
+    pages = pdf_of(made(path), tmp_path / "r.pdf")
+
+    assert "Report of hospital-0, hospital-1 and 10 more" in pages[0]
+    assert "most on hospital-11" in pages[0]
+    table = " ".join(pages).partition("CPUs busy")[2]
+    assert table.index("hospital-2 ") < table.index("hospital-10 ")
+    assert not any("Job 4711" in page for page in pages)
+
+
+def test_long_tables_break_with_their_headers_again(tmp_path: Path) -> None:
+    path = tmp_path / "store.fmr"
+    with Recording(path) as recording:
+        one = RecordedJob(samples=2)
+        columns: dict[str, Column] = {
+            f'host_disk_reads_total{{device="sd{at}"}}': [0.0, float(at)] for at in range(150)
+        }
+        recording.append([one.batch("n", "host", columns)])
+    pages = [page for page in pdf_of(made(path), tmp_path / "r.pdf") if 'device="sd' in page]
+
+    assert len(pages) >= 3
+    assert all("Series Mean Lowest Highest" in page for page in pages)
+    text = " ".join(pages)
+    assert all(f'device="sd{at}"' in text for at in range(150))
+
+
+def test_a_job_is_chosen_by_the_id_of_its_scheduler_too(tmp_path: Path) -> None:
+    path = write_job(tmp_path / "j.fmr", samples=2, key="123-server", told={"job_id": "123.server"})
+
+    assert made(path, job="123.server").title == made(path, job="123-server").title
+    with pytest.raises(NotFoundError, match=r"no job '7'.*123-server"):
+        made(path, job="7")
+    with pytest.raises(NotFoundError, match=r"no node 'x'.*n1, n2"):
+        made(path, nodes=["x"])
+
+
+def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp_path: Path) -> None:
+    with Source([write_job(tmp_path / "j.fmr", samples=2)]) as source:
+        with pytest.raises(InvalidInputError, match="say where the report goes"):
+            write(source)
+        with pytest.raises(InvalidInputError, match="there is no folder"):
+            write(source, pdf=tmp_path / "nowhere" / "r.pdf")
+    assert sorted(one.suffix for one in tmp_path.iterdir() if one.name != "j.fmr-wal") in (
+        [".fmr"], [".fmr", ".fmr-shm"])  # fmt: skip

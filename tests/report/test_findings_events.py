@@ -1,0 +1,255 @@
+"""What is said of waiting, throttling, balance, energy, gaps, clocks and the end, at the borders of each limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedmon.common.store.recording_notes import LostRange
+from fedmon.report.covered_time import ClockStep
+from fedmon.report.findings import ALL, Severity, balance, clocks, completeness, energy, find, run, throttling, traffic
+from fedmon.report.findings import waiting as waits
+from tests.report.cases import GIB, T, case, counter, cpu, gauge, node, only
+
+W, G, N, P, U = Severity.WARNING, Severity.GOOD, Severity.NOTE, Severity.PROBLEM, Severity.UNKNOWN
+
+
+def modes(**shares: float) -> dict[str, Any]:
+    rest = 1 - sum(shares.values())
+    return {f'host_cpu_seconds_total{{mode="{mode}"}}': share * 8000
+            for mode, share in ({"idle": rest} | shares).items()}  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.0999, G), (0.1, W), (0.2999, W), (0.3, P)])
+def test_io_wait_is_graded_at_its_limits(share: float, severity: Severity) -> None:
+    finding = only(waits.io_wait(case(node("a", host=modes(iowait=0.01)), node("b", host=modes(iowait=share)))))
+
+    assert severity is finding.severity
+    assert finding.nodes == ("b",)
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(0.05, True), (0.049, False)])
+def test_stolen_time_is_told_from_its_limit_on(share: float, is_told: bool) -> None:
+    assert bool(waits.steal(case(node(host=modes(steal=share))))) is is_told
+
+
+@pytest.mark.parametrize(
+    ("resource", "kind", "share", "is_told"),
+    [("io", "full", 0.1, True), ("io", "full", 0.099, False), ("io", "some", 0.9, False), ("memory", "full", 0.1, True),
+     ("cpu", "some", 0.5, True), ("cpu", "some", 0.49, False)],
+)  # fmt: skip
+def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: float, is_told: bool) -> None:
+    of_host = {f'host_pressure_seconds_total{{resource="{resource}",stalled="{kind}"}}': share * 1000}
+    of_job = {f'job_pressure_seconds_total{{resource="{resource}",kind="{kind}"}}': share * 1000}
+
+    assert bool(waits.pressure(case(node(job={}, host=of_host)))) is is_told
+    told = waits.pressure(case(node(job=of_job)))
+    assert bool(told) is is_told
+    assert all("of the job's cgroup" in one.how for one in told)
+
+
+@pytest.mark.parametrize(("held", "severity"), [(49.0, G), (50.0, W), (249.0, W), (250.0, P)])
+def test_a_cpu_quota_is_graded_by_the_share_of_what_was_wanted(held: float, severity: Severity) -> None:
+    job = {**cpu((1000 - held) / 1000), "job_cpu_throttled_seconds_total": held}
+    assert severity is only(throttling.cpu_quota(case(node(job=job, document={"cpus": 1})))).severity
+
+
+def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None:
+    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no cgroup of its own"}
+    finding = only(throttling.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
+
+    assert finding.severity is U
+    assert "no cgroup of its own" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "share", "expected"),
+    [("hardware_thermal", 0.049, None), ("software_thermal", 0.05, W), ("hardware_thermal", 0.25, P),
+     ("software_power_cap", 0.9, N), ("idle", 1.0, None)],
+)  # fmt: skip
+def test_gpu_clocks_that_are_held_down_are_told_by_cause(reason: str, share: float, expected: Severity | None) -> None:
+    told = throttling.gpu_clock(case(node(host={f'gpu_throttle_active{{gpu="0",reason="{reason}"}}': share})))
+    assert ([expected] if expected else []) == [one.severity for one in told]
+
+
+@pytest.mark.parametrize(("clock", "busy", "is_told"), [(2.4, 0.5, True), (2.41, 0.5, False), (1.0, 0.49, False)])
+def test_busy_cpus_below_their_best_clock_are_told(clock: float, busy: float, is_told: bool) -> None:
+    host = {"host_cpu_frequency_hertz": clock * 1e9, "host_cpu_frequency_max_hertz": 3e9, "host_cpu_busy_ratio": busy}
+    assert bool(throttling.cpu_clock(case(node(host=host)))) is is_told
+
+
+@pytest.mark.parametrize(("other", "severity"), [(1.0, W), (1.01, G), (2.0, G)])
+def test_nodes_are_unequal_from_a_quarter_on(other: float, severity: Severity) -> None:
+    nodes = [node(name, job=cpu(busy), document={"cpus": 4}) for name, busy in (("a", 2.0), ("b", other))]
+    assert severity is only(balance.imbalance(case(*nodes))).severity
+
+
+def test_unequal_memory_and_network_are_named_with_their_nodes() -> None:
+    def one(name: str, factor: float) -> Any:
+        host = {f'host_network_{way}_bytes_total{{interface="eth0"}}': factor * 1e9 for way in ("receive", "transmit")}
+        return node(name, job={**cpu(2.0), "job_memory_peak_bytes": factor * GIB}, host=host, document={"cpus": 4})
+
+    finding = only(balance.imbalance(case(one("a", 8.0), one("b", 1.0))))
+
+    assert finding.severity is N
+    assert "memory: a 8.0 GiB at the peak, b 1.0 GiB" in finding.text
+    assert "network: a" in finding.text
+
+
+def test_a_job_on_one_node_has_no_balance() -> None:
+    assert balance.imbalance(case(node(job=cpu(1)))) == []
+
+
+def test_loopback_is_no_network_traffic() -> None:
+    host = {f'host_network_{way}_bytes_total{{interface="{name}"}}': amount
+            for way in ("receive", "transmit") for name, amount in (("lo", 9e9), ("eth0", 2.0**20))}  # fmt: skip
+    assert traffic.network_bytes(node(host=host)) == (2.0**20, 2.0**20)
+
+
+@pytest.mark.parametrize(("left", "is_told"), [(5.0, True), (5.1, False)])
+def test_file_systems_are_full_from_their_limit_on(left: float, is_told: bool) -> None:
+    host = {'host_filesystem_size_bytes{mountpoint="/scratch"}': 100.0,
+            'host_filesystem_available_bytes{mountpoint="/scratch"}': left}  # fmt: skip
+    assert bool(traffic.full_file_systems(case(node(host=host)))) is is_told
+
+
+JOULES = "job_energy_joules_total"
+
+
+def test_energy_says_the_share_its_method_and_where_it_is_missing() -> None:
+    drew = {'node_energy_joules_total{method="gpus"}': 3.6e6}
+    first = node("a", job={JOULES: counter(JOULES, 1.7e6, first=1e5)}, host=drew)
+    finding = only(energy.energy(case(first, node("b", job={}))))
+
+    assert "The job used 500 Wh" in finding.text
+    assert "50 % of what its machines drew (1 kWh)" in finding.text
+    assert "Not measured on b" in finding.text
+    assert "GPUs only" in finding.how
+    assert finding.figures["joules"] == 1.8e6
+
+
+def test_co2_names_its_factor_and_the_source_of_it() -> None:
+    factor = {"region": "FR", "name": "France", "gco2e_per_kwh": 56.0, "date": "2023", "source": "Ember", "pue": 1.2}
+    one = node(job={"job_emissions_grams_total": 5.0}, hardware={"emission_factor": factor})
+    finding = only(energy.emissions(case(one)))
+
+    assert "5 g of CO2" in finding.text
+    assert finding.how == "energy x 56 g/kWh x PUE 1.2 (FR, France, 2023, Ember)"
+
+
+def test_energy_of_machines_is_told_when_the_share_of_the_job_is_not_known() -> None:
+    host = {'node_energy_joules_total{method="psys"}': 36_000.0}
+    assert "share of it is not known" in only(energy.energy(case(node(job={}, host=host)))).text
+
+
+@pytest.mark.parametrize(("seconds", "severity"), [(0.0, G), (9.0, G), (10.0, W), (99.0, W), (100.0, P)])
+def test_gaps_are_graded_at_their_limits(seconds: float, severity: Severity) -> None:
+    assert severity is only(completeness.gaps(case(node(job={}, hole_seconds=seconds)))).severity
+
+
+def test_lost_samples_are_told_with_their_reason() -> None:
+    lost = (LostRange(first_seq=5, last_seq=14, reason="the node dropped them"),)
+    finding = only(completeness.gaps(case(node(job={}, hole_seconds=20.0, missing=20, lost=lost))))
+
+    assert "10 the node dropped them" in finding.text
+    assert finding.figures["missing_samples"] == 20
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(1, W), (9, W), (10, None)])
+def test_few_samples_are_told(samples: int, expected: Severity | None) -> None:
+    told = completeness.samples(case(node(job={}, samples=samples)))
+    assert ([expected] if expected else []) == [one.severity for one in told]
+
+
+def test_no_sample_at_all_is_a_problem_and_nothing_is_made_up() -> None:
+    findings = find(case(node(document={"job_id": "1"})))
+
+    assert findings[0].name == "absent-nodes" or findings[0].name == "samples"
+    assert {"samples", "absent-nodes", "ending"} == {one.name for one in findings}
+
+
+def test_nodes_that_recorded_nothing_are_named() -> None:
+    told = {"nodes": ["a.cluster", "b.cluster", "c.cluster"]}
+    finding = only(completeness.absent_nodes(case(node("a", job={}, document=told), node("b", document=told))))
+
+    assert finding.severity is P
+    assert finding.nodes == ("c.cluster", "b")
+    assert "2 of the 3 nodes" in finding.text
+
+
+@pytest.mark.parametrize(("offset", "is_told"), [(0.5, True), (0.49, False), (2.0, True), (-2.0, True)])
+def test_clocks_apart_are_told_from_half_a_second_on(offset: float, is_told: bool) -> None:
+    nodes = [node(name, job={}, tool={"clock_offset_s": by}) for name, by in (("a", 0.0), ("b", offset))]
+    told = clocks.clocks_apart(case(*nodes))
+
+    assert bool(told) is is_told
+    assert all(f"{abs(offset):g} s apart" in one.text for one in told)
+
+
+@pytest.mark.parametrize(("by_s", "is_told"), [(1.0, True), (-1.0, True), (0.9, False)])
+def test_a_clock_that_was_set_is_told(by_s: float, is_told: bool) -> None:
+    assert bool(clocks.clock_set(case(node(job={}, steps=(ClockStep(T, by_s),))))) is is_told
+
+
+ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("told", "severity", "words"),
+    [
+        (ENDED | {"exit_code": 0}, G, "ended with exit code 0 after 16 min 40 s"),
+        (ENDED | {"exit_code": 3}, P, "exit code 3"),
+        (ENDED | {"exit_code": 137}, P, "exit code 137, SIGKILL"),
+        (ENDED | {"exit_code": -15}, P, "exit code -15, SIGTERM"),
+        (ENDED | {"exit_code": 255}, P, "exit code 255"),
+        (ENDED | {"reason": "time limit"}, N, "its exit code is not known. Noted reason: time limit."),
+        ({}, U, "was not recorded: it may still run, or the tool was killed"),
+    ],
+)
+def test_the_end_is_told_in_words(told: dict[str, Any], severity: Severity, words: str) -> None:
+    finding = only(run.ending(case(node(job={}, document=told))))
+
+    assert severity is finding.severity
+    assert words in finding.text
+
+
+@pytest.mark.parametrize(("limit", "severity"), [(1052.6, W), (1053.0, G)])
+def test_the_time_limit_is_near_from_95_percent_on(limit: float, severity: Severity) -> None:
+    assert severity is only(run.time_limit(case(node(job={}, document=ENDED | {"time_limit_s": limit})))).severity
+
+
+@pytest.mark.parametrize(("confidence", "severity"), [("certain", N), ("high", N), ("low", W), ("guess", W)])
+def test_the_finder_is_named_with_its_confidence(confidence: str, severity: Severity) -> None:
+    told = {"method": "environment", "confidence": confidence}
+    finding = only(run.finder(case(node(job={}, document=told))))
+
+    assert severity is finding.severity
+    assert f"environment (confidence: {confidence})" in finding.text
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(10.0, True), (9.9, False)])
+def test_measuring_is_told_when_it_costs_a_hundredth_of_a_cpu(seconds: float, is_told: bool) -> None:
+    assert bool(run.cost(case(node(host={"agent_cpu_seconds_total": seconds})))) is is_told
+
+
+def test_a_tool_that_had_to_slow_down_says_so() -> None:
+    interval = gauge("agent_interval_seconds", 2.0, high=8.0)
+    one = node(host={"agent_interval_seconds": interval}, tool={"interval_s": 1.0})
+    assert "every 8 s instead of 1 s" in only(run.cost(case(one))).text
+
+
+def test_values_of_a_training_are_told_from_first_to_last() -> None:
+    loss = counter('user_value{name="loss"}', -2.0, first=2.5)
+    assert "loss from 2.5 to 0.5" in only(run.training(case(node(user={loss.series: loss})))).text
+
+
+def test_every_limit_has_a_name_a_unit_and_a_reason() -> None:
+    assert len(ALL) == len({one.name for one in ALL}) > 20
+    assert all(len(one.why) > 20 for one in ALL)
+
+
+def test_the_worst_comes_first_and_unknown_last() -> None:
+    ranks = [one.severity.rank for one in find(case(node(job=cpu(0.1), host=modes(iowait=0.4), document={"cpus": 4})))]
+    assert sorted(ranks) == ranks
+    assert ranks[0] == 0

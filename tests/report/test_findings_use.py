@@ -1,0 +1,205 @@
+"""What is said of CPUs, memory and GPUs, at the borders of each limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedmon.report.findings import Severity, find
+from fedmon.report.findings.cpu import cpu_efficiency
+from fedmon.report.findings.gpu import gpu_errors, gpus
+from fedmon.report.findings.memory import memory, oom_kills, swap
+from tests.report.cases import GIB, case, counter, cpu, gauge, node, only
+
+FOUR = {"cpus": 4}
+
+
+@pytest.mark.parametrize(
+    ("busy", "severity"),
+    [
+        (4.4, Severity.NOTE),
+        (3.8, Severity.GOOD),
+        (2.404, Severity.GOOD),
+        (2.4, Severity.WARNING),
+        (0.804, Severity.WARNING),
+        (0.8, Severity.PROBLEM),
+        (0.0, Severity.PROBLEM),
+    ],
+)
+def test_cpu_efficiency_is_graded_at_its_limits(busy: float, severity: Severity) -> None:
+    finding = only(cpu_efficiency(case(node(job=cpu(busy), document=FOUR))))
+
+    assert severity is finding.severity
+    assert busy / 4 == pytest.approx(finding.figures["ratio"])
+
+
+def test_cpu_efficiency_counts_system_time_all_nodes_and_names_the_idle_cpus() -> None:
+    finding = only(cpu_efficiency(case(node("a", job=cpu(3), document=FOUR), node("b", job=cpu(1), document=FOUR))))
+
+    assert "66 min 40 s" in finding.text or "1 h 6 min" in finding.text
+    assert "50 % of the 8 CPUs that it was given" in finding.text
+    assert "4 of them were busy and 4 idle" in finding.text
+
+
+def test_a_program_with_one_thread_is_recognised() -> None:
+    assert "one thread" in only(cpu_efficiency(case(node(job=cpu(1), document={"cpus": 16})))).advice
+
+
+def test_cpus_of_the_machine_are_no_reproach_to_a_job_of_which_nobody_knows_what_it_was_given() -> None:
+    finding = only(cpu_efficiency(case(node(job=cpu(1), host={"host_cpu_count": 64.0}))))
+
+    assert finding.severity is Severity.NOTE
+    assert "of the 64 CPUs of the machine" in finding.text
+    assert "not known" in finding.how
+
+
+def test_one_sample_tells_no_efficiency_unless_the_start_is_known() -> None:
+    first = {name: counter(name, 0.0, first=50.0, grown_s=0.0) for name in cpu(1)}
+
+    unknown = only(cpu_efficiency(case(node(job=first, document=FOUR))))
+    known = only(cpu_efficiency(case(node(job=first, document=FOUR | {"started": "2023-11-14T22:12:20+00:00"}))))
+
+    assert unknown.severity is Severity.UNKNOWN
+    assert "one sample" in unknown.text
+    assert pytest.approx(100 / (60 * 4)) == known.figures["ratio"]  # T is 22:13:20
+
+
+def test_what_was_not_measured_is_unknown_with_the_reason_of_the_node() -> None:
+    reasons = {
+        "job_cpu_user_seconds_total": "no permission: /proc/1/stat",
+        "gpu_utilization_ratio": "not found: libnvidia-ml.so.1",
+        "job_energy_joules_total": "no permission: energy_uj is for root only",
+    }
+    findings = {one.name: one for one in find(case(node(job={"job_processes": 1.0}, capabilities=reasons)))}
+
+    assert findings["cpu-efficiency"].text == "Not measured: no permission: /proc/1/stat."
+    assert findings["gpu-use"].text == "Not measured: not found: libnvidia-ml.so.1."
+    assert findings["energy"].text == "Not measured: no permission: energy_uj is for root only."
+    assert all(findings[name].severity is Severity.UNKNOWN for name in ("cpu-efficiency", "gpu-use", "energy"))
+    assert not any(value == 0 for name in ("cpu-efficiency", "gpu-use") for value in findings[name].figures.values())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "severity"),
+    [(1.0, Severity.WARNING), (0.9, Severity.WARNING), (0.89, Severity.GOOD), (0.26, Severity.GOOD),
+     (0.25, Severity.NOTE)],
+)  # fmt: skip
+def test_peak_memory_is_graded_against_what_the_job_asked_for(ratio: float, severity: Severity) -> None:
+    told = {"memory_limit_bytes": 16 * GIB}
+    finding = only(memory(case(node(job={"job_memory_peak_bytes": ratio * 16 * GIB}, document=told))))
+
+    assert severity is finding.severity
+    assert "of 16.0 GiB" in finding.text
+    assert "what the job asked for" in finding.text
+
+
+def test_the_cgroup_limit_counts_before_the_request_and_the_machine_last() -> None:
+    machine = {"host_memory_total_bytes": 64 * GIB}
+    job = {"job_memory_peak_bytes": 4 * GIB}
+    told = {"memory_limit_bytes": 16 * GIB}
+
+    of_cgroup = only(memory(case(node(job={**job, "job_memory_limit_bytes": 8 * GIB}, host=machine, document=told))))
+    of_machine = only(memory(case(node(job=job, host=machine))))
+    of_nobody = only(memory(case(node(job=job))))
+
+    assert of_cgroup.figures["limit_bytes"] == 8 * GIB
+    assert "all memory of the machine" in of_machine.text
+    assert of_machine.severity is Severity.NOTE
+    assert of_nobody.figures["limit_bytes"] is None
+    assert "its limit is not known" in of_nobody.text
+
+
+def test_the_node_that_came_closest_to_its_limit_is_named() -> None:
+    nodes = [node(name, job={"job_memory_peak_bytes": amount * GIB}, document={"memory_limit_bytes": 16 * GIB})
+             for name, amount in (("a", 4), ("b", 15), ("c", 8))]  # fmt: skip
+    finding = only(memory(case(*nodes)))
+
+    assert finding.nodes == ("b",)
+    assert "on b, the fullest of 3 nodes" in finding.text
+    assert "27.0 GiB at their peaks" in finding.text
+
+
+def test_processes_that_the_kernel_killed_are_a_problem() -> None:
+    killed = {"job_memory_oom_kills_total": counter("job_memory_oom_kills_total", 0.0, first=2.0)}
+    finding = only(oom_kills(case(node(job=killed))))
+
+    assert finding.severity is Severity.PROBLEM
+    assert "killed 2 processes of the job" in finding.text
+    assert oom_kills(case(node(job={"job_memory_oom_kills_total": 0.0}))) == []
+    assert only(oom_kills(case(node(job={}, host={"host_oom_kills_total": 1.0})))).severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(("held", "is_told"), [(64 * 2**20, True), (64 * 2**20 - 1, False)])
+def test_memory_in_swap_is_told_from_its_limit_on(held: float, is_told: bool) -> None:
+    assert bool(swap(case(node(job={"job_memory_swap_bytes": held})))) is is_told
+
+
+@pytest.mark.parametrize(("rate", "is_told"), [(2.0**20, True), (2.0**20 - 1, False)])
+def test_reading_back_from_swap_is_told_from_its_limit_on(rate: float, is_told: bool) -> None:
+    assert bool(swap(case(node(job={}, host={"host_swap_in_bytes_total": rate * 1000})))) is is_told
+
+
+def gpu(use: float, idle: float, number: int = 0) -> dict[str, Any]:
+    name = f'gpu_utilization_ratio{{gpu="{number}"}}'
+    return {name: gauge(name, use, low_share=idle)}
+
+
+@pytest.mark.parametrize(
+    ("use", "idle", "severity"),
+    [
+        (0.6, 0.1, Severity.GOOD),
+        (0.151, 0.39, Severity.GOOD),
+        (0.15, 0.39, Severity.WARNING),
+        (0.6, 0.4, Severity.WARNING),
+        (0.05, 0.89, Severity.WARNING),
+        (0.05, 0.9, Severity.PROBLEM),
+    ],
+)
+def test_gpus_of_a_job_are_graded_at_their_limits(use: float, idle: float, severity: Severity) -> None:
+    finding = only(gpus(case(node(job={}, host=gpu(use, idle), document={"gpus": ["0"]}))))
+
+    assert severity is finding.severity
+    assert idle == finding.figures["idle_share"]
+
+
+def test_a_gpu_that_others_use_is_not_held_against_the_job() -> None:
+    host = {**gpu(0.8, 0.0, 0), **gpu(0.0, 1.0, 1)}
+    used = {'job_gpu_processes{gpu="0"}': 1.0}
+
+    finding = only(gpus(case(node(job=used, host=host, document={"gpus": ["0"]}))))
+    unknown = only(gpus(case(node(job={}, host=host))))
+
+    assert finding.figures["gpus"] == 1
+    assert finding.severity is Severity.GOOD
+    assert unknown.severity is Severity.NOTE
+    assert "which of them it was given is not known" in unknown.text
+
+
+def test_gpus_are_known_by_their_uuid_too() -> None:
+    info = 'gpu_info{gpu="1",uuid="GPU-abc",name="H100",driver="550"}'
+    host = {**gpu(0.8, 0.0, 0), **gpu(0.0, 1.0, 1), info: gauge(info, 1.0)}
+    finding = only(gpus(case(node(job={}, host=host, document={"gpus": ["GPU-abc"]}))))
+
+    assert finding.nodes == ("GPU 1 of n1",)
+    assert finding.severity is Severity.PROBLEM
+
+
+def test_a_machine_without_gpus_says_nothing_of_them() -> None:
+    assert gpus(case(node(job={}, hardware={"gpus": []}))) == []
+
+
+def test_errors_in_the_memory_of_a_gpu_are_a_problem() -> None:
+    errors = {'gpu_ecc_errors_total{gpu="0",counter="volatile",type="uncorrected"}': 1.0}
+    assert only(gpu_errors(case(node(host=errors)))).severity is Severity.PROBLEM
+
+
+def test_nodes_without_a_job_are_compared() -> None:
+    full: dict[str, Any] = {"host_cpu_busy_ratio": 0.95, "host_memory_total_bytes": 10 * GIB,
+            "host_memory_available_bytes": gauge("host_memory_available_bytes", 3 * GIB, low=GIB)}  # fmt: skip
+    idle = {"host_cpu_busy_ratio": 0.05, "host_memory_total_bytes": 10 * GIB, "host_memory_available_bytes": 9 * GIB}
+    findings = {one.name: one for one in find(case(node("a", host=full), node("b", host=idle), job=None))}
+
+    assert "most on a (95 %), least on b (5.0 %)" in findings["cpu-use"].text
+    assert findings["cpu-use"].nodes == ("a",)
+    assert findings["memory-use"].severity is Severity.WARNING

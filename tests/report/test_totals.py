@@ -1,0 +1,113 @@
+"""Sums over whole recordings: means by time, growth over resets and boots, holes, and clocks that are set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from fedmon.report.block import Block
+from fedmon.report.totals import StreamTotal, Totals
+
+NAN = float("nan")
+
+
+def block(seq: int, mono: Sequence[float], columns: Mapping[str, Sequence[float]], *, boot: int = 1,
+          stream: str = "host", ahead_s: float = 1e9) -> Block:  # fmt: skip
+    times = np.array(mono, dtype=np.float64)
+    arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
+    return Block("n1", boot, stream, seq, times + ahead_s, times, arrays)
+
+
+def total(*blocks: Block) -> StreamTotal:
+    totals = Totals()
+    for one in blocks:
+        totals.add(one)
+    (found,) = totals.streams()
+    return found
+
+
+def test_a_mean_is_weighted_by_time_and_goes_on_over_blocks() -> None:
+    found = total(block(0, [0, 1, 2, 4], {"x": [1, 1, 1, 4]}), block(4, [5], {"x": [2]}))
+    one = found.series["x"]
+
+    assert one.mean == pytest.approx((1 + 1 + 1 + 4 * 2 + 2) / 6)
+    assert (one.values, one.first, one.last, one.low, one.high) == (5, 1, 2, 1, 4)
+    assert (one.high_t, one.low_t) == (1e9 + 4, 1e9)
+
+
+def test_series_that_are_read_less_often_get_the_time_in_between() -> None:
+    slow = [5, NAN, NAN, NAN, 1, NAN, NAN, NAN, 1]
+    found = total(block(0, range(9), {"x": slow, "y": [NAN] * 9}))
+
+    assert found.series["x"].mean == pytest.approx((5 * 1 + 1 * 4 + 1 * 4) / 9)
+    assert found.series["x"].values == 3
+    assert found.empty == ("y",)
+    assert "y" not in found.series
+
+
+def test_counters_grow_over_blocks_and_boots_and_lose_only_what_a_reset_hides() -> None:
+    found = total(
+        block(0, [0, 1, 2], {"host_x_total": [10, 12, 14]}),
+        block(3, [3, 4], {"host_x_total": [3, 8]}),
+        block(0, [0, 1], {"host_x_total": [100, 101]}, boot=2),
+    )
+    one = found.series["host_x_total"]
+
+    assert (one.increase, one.resets, found.boots) == (2 + 2 + 5 + 1, 1, 2)
+    assert one.grown_s == 5
+    assert one.per_second == 2
+
+
+def test_one_sample_has_values_and_no_rate() -> None:
+    found = total(block(0, [7], {"host_x_total": [10], "y": [3]}))
+
+    assert found.series["y"].mean == 3
+    assert found.series["host_x_total"].per_second is None
+    assert found.interval_s is None
+
+
+def test_a_hole_is_no_time_of_the_mean_but_time_in_which_counters_grew() -> None:
+    columns = {"x": [1.0] * 10, "host_x_total": [float(at) for at in range(10)]}
+    later = {"x": [3.0] * 10, "host_x_total": [float(110 + at) for at in range(10)]}
+    found = total(block(0, range(10), columns), block(30, range(110, 120), later))
+
+    assert found.missing == 20
+    assert (found.hole_count, found.hole_seconds) == (1, 100)
+    assert found.holes[0].missing == 20
+    assert found.series["x"].mean == pytest.approx(2.0)
+    assert found.series["host_x_total"].per_second == 1
+
+
+def test_another_pace_and_one_late_tick_are_no_holes() -> None:
+    paced = total(block(0, [*range(10), *range(10, 40, 2)], {"x": [1.0] * 25}))
+    late = total(block(0, [0, 1, 2, 4.4, 5], {"x": [1.0] * 5}))
+
+    assert paced.hole_count == late.hole_count == 0
+
+
+def test_values_that_a_program_reports_when_it_likes_have_no_holes() -> None:
+    assert total(block(0, [0, 1, 2, 500], {"x": [1.0] * 4}, stream="user")).hole_count == 0
+
+
+def test_a_clock_that_is_set_changes_no_duration_and_is_noted() -> None:
+    found = total(block(0, [0, 1, 2], {"x": [1, 1, 1]}), block(3, [3, 4], {"x": [1, 1]}, ahead_s=1e9 - 3600))
+
+    assert [(step.t, step.by_s) for step in found.clock_steps] == [(1e9 - 3597, -3600)]
+    assert found.seconds == 4
+    assert found.hole_count == 0
+
+
+def test_the_share_of_the_time_below_the_idle_limit_is_kept_for_devices() -> None:
+    found = total(block(0, range(4), {'gpu_utilization_ratio{gpu="0"}': [0.0, 0.049, 0.05, 0.9], "x": [0, 0, 0, 0]}))
+
+    assert found.series['gpu_utilization_ratio{gpu="0"}'].low_share == pytest.approx(0.5)
+    assert found.series["x"].low_share is None
+
+
+def test_series_that_come_and_go_keep_their_own_sums() -> None:
+    found = total(block(0, [0, 1], {"x": [1, 1]}), block(2, [2, 3], {"y": [2, 2]}), block(4, [4, 5], {"x": [1, 1]}))
+
+    assert found.series["x"].values == 4
+    assert found.series["y"].mean == 2
