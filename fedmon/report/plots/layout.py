@@ -45,23 +45,23 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
 
 
-def spread(curves: Sequence[Curve], rest: Join, width_s: float) -> Layout:
-    """Spread curves over panels; lines beyond the largest of a panel become one by ``rest``."""
+def spread(curves: Sequence[Curve], width_s: float) -> Layout:
+    """Spread curves over panels; the mean stands for lines beyond the largest of a panel."""
     lines = [curve for curve in curves if not curve.is_limit]
     limits = [curve for curve in curves if curve.is_limit]
     names = list(dict.fromkeys(curve.name for curve in lines))
     nodes = sorted({curve.node for curve in lines}, key=natural)
     has_nodes = len(nodes) > 1
     if (len(lines) <= MOST_LINES and not (has_nodes and len(names) > 1)) or (len(names) == 1 and not has_nodes):
-        return Layout(panels=(_panel("", lines, limits, rest, width_s),), shares_scale=True)
+        return Layout(panels=(_panel("", lines, limits, width_s),), shares_scale=True)
     by_name = len(names) > 1 and (not has_nodes or len(names) <= len(nodes))
     if not by_name and len(nodes) > MOST_PANELS and len(names) == 1:
-        return Layout(panels=(_panel("", lines, limits, rest, width_s),), shares_scale=True)
+        return Layout(panels=(_panel("", lines, limits, width_s),), shares_scale=True)
     if by_name or (len(nodes) > MOST_PANELS and len(names) > 1):
         shown = sorted(names, key=lambda name: -_size(lines, lambda curve: curve.name == name))[:MOST_PANELS]
         return Layout(
             panels=tuple(
-                _panel(name, [curve for curve in lines if curve.name == name], limits, rest, width_s)
+                _panel(name, [curve for curve in lines if curve.name == name], limits, width_s)
                 for name in names
                 if name in shown
             ),
@@ -74,7 +74,6 @@ def spread(curves: Sequence[Curve], rest: Join, width_s: float) -> Layout:
                 node,
                 [curve for curve in lines if curve.node == node],
                 [curve for curve in limits if curve.node == node],
-                rest,
                 width_s,
             )
             for node in nodes
@@ -87,7 +86,7 @@ def _size(curves: Sequence[Curve], chosen: Callable[[Curve], bool]) -> float:
     return max((abs(curve.average) for curve in curves if chosen(curve)), default=0.0)
 
 
-def _panel(title: str, curves: Sequence[Curve], limits: Sequence[Curve], rest: Join, width_s: float) -> Panel:
+def _panel(title: str, curves: Sequence[Curve], limits: Sequence[Curve], width_s: float) -> Panel:
     first = curves[0].name
     alike = [curve for curve in curves if curve.name == first]
     lines = [Line(label=label, curve=curve) for label, curve in zip(_labels(curves, title), curves, strict=True)]
@@ -98,9 +97,9 @@ def _panel(title: str, curves: Sequence[Curve], limits: Sequence[Curve], rest: J
         by_size = sorted(range(len(lines)), key=lambda number: -abs(lines[number].curve.average))
         shown, others = by_size[: MOST_LINES - 1], [lines[number] for number in by_size[MOST_LINES - 1 :]]
         word = {Join.TOTAL: "total", Join.AVERAGE: "average", Join.HIGHEST: "highest"}[rest]
-        one = join([line.curve for line in others], rest, width_s)
+        one = join([line.curve for line in others], width_s)
         lines = [lines[number] for number in sorted(shown)]
-        lines.append(Line(label=f"{len(others)} others, {word}", curve=one, is_rest=True))
+        lines.append(Line(label=f"{len(others)} others, average", curve=one, is_rest=True))
     return Panel(
         title=title,
         lines=tuple(lines),

@@ -138,7 +138,7 @@ class Maker:
             lines = per_node(curves, figure, width_s, by_instance=by_instance)
             if figure.split and not by_instance and len(lines) < len(curves):
                 notes.append(f"{figure.within.value} of the devices of each node")
-        layout = spread(lines, over or figure.within, width_s)
+        layout = spread(lines, width_s)
         if layout.left_out:
             notes.append(f"no room for: {', '.join(literal(name) for name in layout.left_out)}")
         notes.insert(0, self._band(layout.panels, over))
@@ -161,7 +161,7 @@ class Maker:
         said = []
         if any(curve.low is not None or len(curve.t) > most for curve, most in shown):
             is_of_nodes = over is Join.AVERAGE and all(curve.low is not None for curve, _ in shown)
-            said.append(f"band: lowest to highest {'node' if is_of_nodes else 'value'}")
+            said.append(f"band: lowest to highest value{' of any node' * is_of_nodes}")
         if any(curve.is_peak_of_means for curve, _ in shown):
             width = scale_of(Quantity.SECONDS, self._bins.width_s).text(self._bins.width_s)
             said.append(f"max is that of means over {width}")
@@ -182,7 +182,7 @@ class Maker:
         ]
 
     def _draw_steps(self, figure: Figure, curves: Sequence[Curve]) -> Drawn:
-        layout = spread(curves, Join.AVERAGE, 1e-9)
+        layout = spread(curves, 1e-9)
         return draw(
             Drawing(
                 title=f"{figure.title}, by step",

@@ -18,8 +18,8 @@ from tests.report.plots.recordings import drawn, lines, made, panels, recording,
 CPU = "host_cpu_busy_ratio"
 HOSTILE = (
     "", " ", "$", "$$", "$x$", "$\\frac{1}{0}$", "\\", "\\alpha", "_", "_hidden", "__", "^", "{", "}", "{}", "a_b^c",
-    "%", "%s%n", "#", "&amp;", "<b>", "</svg>", "<script>alert(1)</script>", '"', "'", "`id`", "$(id)", "; rm -rf /", "a\nb",
-    "\r\n", "\t", "\x00", "\x1b[31m", "\u202egnp", "\u200b", "é", "中文", "🎉", "../../etc/passwd", "x" * 5000,
+    "%", "%s%n", "#", "&amp;", "<b>", "</svg>", "<script>alert(1)</script>", '"', "'", "`id`", "$(id)", "; rm -rf /",
+    "a\nb", "\r\n", "\t", "\x00", "\x1b[31m", "\u202egnp", "\u200b", "é", "中文", "🎉", "../../etc/passwd", "x" * 5000,
 )  # fmt: skip
 
 

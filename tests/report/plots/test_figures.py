@@ -174,6 +174,17 @@ def test_ten_nodes_with_two_lines_each_are_two_panels(tmp_path: Path) -> None:
     assert [text for text in texts(figure) if text in ("read", "written")] == ["read", "written"]
 
 
+def test_the_others_of_many_nodes_are_on_the_scale_of_one(tmp_path: Path) -> None:
+    batches = [samples({CPU: [0.5, number / 20]}, node=f"node-{number}") for number in range(12)]
+
+    figure = drawn(tmp_path / "a", "cpu_load_per_node", *batches)
+
+    (axes,) = panels(figure)
+    assert "6 others, average" in texts(figure)
+    assert lines(axes)[-1][1] == pytest.approx([50, 12.5])
+    assert axes.get_ylim()[1] < 100
+
+
 def test_gpus_of_a_few_nodes_have_a_panel_a_node(tmp_path: Path) -> None:
     gpus = {series("gpu_utilization_ratio", gpu=str(gpu)): [0.5, 0.6] for gpu in range(4)}
 
