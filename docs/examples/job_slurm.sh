@@ -8,11 +8,12 @@ nodes=$SLURM_JOB_NUM_NODES
 srun --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 \
   fedmon job --save_dir "$PWD" --sampling_freq 1 --gen_report --export csv &
 monitor=$!
-until [ -e ".ipc-$SLURM_JOB_ID" ] || ! kill -0 "$monitor" 2> /dev/null; do sleep 0.1; done
 
 # Your programs, as without a monitor.
-srun --overlap "${WORK:-./work.sh}"
+srun --overlap ${WORK:-./work.sh}
+status=$?
 
 # The programs are done: end the monitors, and wait until report and tables are written.
 echo FINISHED > ".ipc-$SLURM_JOB_ID"
 wait "$monitor"
+exit "$status"

@@ -43,6 +43,10 @@ class Results:
         assert values, f"{series} was not measured for job {self.key} on {host}; {self.log()}"
         return values[-1]
 
+    def cpu_s(self, host: str) -> float:
+        """Return the seconds of CPU time that the job used on one host."""
+        return sum(self.last(f"job_cpu_{mode}_seconds_total", host) for mode in ("user", "system"))
+
     def log(self) -> str:
         """Return all logs of the run."""
         return "\n".join(f"{file.name}: {file.read_text()}" for file in sorted(self.folder.rglob("*.log")))

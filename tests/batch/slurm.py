@@ -186,6 +186,10 @@ class Slurm:
             pids += [int(line.split()[0]) for line in lines if line.split()[0].isdigit()]
         return pids
 
+    def output(self, job_id: str) -> str:
+        """Return what a job printed."""
+        return (self.work / f"{job_id}.out").read_text()
+
     def logs(self) -> str:
         """Return the ends of all logs, for the message of a failed test."""
         return "\n".join(f"{file.name}: {file.read_text()[-2000:]}" for file in sorted(self.folder.glob("*.log")))

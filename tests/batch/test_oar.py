@@ -1,0 +1,80 @@
+"""Jobs of a real OAR, in namespaces of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.job.commands import runner
+from fedmon.node.job.finders import find
+from fedmon.node.job.identity import identify
+from tests.batch.loads import Loads
+from tests.batch.oar import CGROUPS, USER, Oar
+from tests.batch.results import Results, is_whole
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
+EXAMPLE = Path("docs/examples/job_oar.sh")
+
+
+def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) -> None:
+    # given
+    job = oar.submit("sleep 300 & (setsid sh -c 'sleep 301 &'); sleep 302; wait", "-l", "/resource_id=1,walltime=0:5:0")
+    procs = CGROUPS / "freezer" / "oar" / f"{USER}_{job}" / "cgroup.procs"
+    pids = wait_until(
+        lambda: six if len(six := _pids(procs)) == 6 else [], timeout_s=40, what="the processes of the job"
+    )
+    raw = Path(f"/proc/{pids[-1]}/environ").read_bytes().split(b"\0")
+    environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+
+    # when
+    identity = identify(environ, hostname=socket.gethostname(), pid=pids[-1])
+    found = find(identity, environ=environ, run=runner(environ), exclude=[os.getpid()])
+    oar.run("oardel", job)
+    oar.wait_state(job, "Error", "Terminated")
+
+    # then
+    assert (identity.scheduler, identity.job_id, identity.user) == ("oar", job, USER)
+    assert identity.time_limit_s == 300
+    assert (found.method, found.confidence.value, found.cgroup) == ("cgroup", "certain", f"/oar/{USER}_{job}")
+    assert sorted(found.pids) == sorted(pids[2:])
+    assert set(found.overhead) == set(pids[:2])
+
+
+def test_the_script_of_the_documentation_measures_a_job_of_oar(oar: Oar) -> None:
+    # given
+    require(_may_run_python(oar), f"{USER} may not run {sys.executable}, which lies in somebody's home")
+    loads = Loads(oar.work)
+    bin_folder = Path(sys.executable).parent
+    script = oar.work / "job.sh"
+    lines = EXAMPLE.read_text().splitlines()
+    lines.insert(1, f"export PATH={bin_folder}:$PATH WORK='{loads.burn(2)}'")
+    script.write_text("\n".join(lines) + "\n")
+    script.chmod(0o755)
+
+    # when
+    job = oar.submit(str(script), "-l", "/resource_id=1,walltime=0:5:0")
+    oar.wait_state(job, "Error", "Terminated", timeout_s=90)
+
+    # then
+    assert (oar.work / f"OAR.{job}.stdout").read_text() == ""
+    run = Results(oar.work / f"job-metrics-{job}", job)
+    assert (run.job("localhost")["method"], run.job("localhost")["confidence"]) == ("cgroup", "certain")
+    assert 2.0 <= run.cpu_s("localhost") <= 3.2, run.log()
+    assert is_whole(run.recording)
+
+
+def _may_run_python(oar: Oar) -> bool:
+    return oar.run(sys.executable, "-c", "import fedmon").returncode == 0
+
+
+def _pids(file: Path) -> list[int]:
+    try:
+        return [int(pid) for pid in file.read_text().split()]
+    except OSError:
+        return []

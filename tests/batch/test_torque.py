@@ -1,0 +1,74 @@
+"""Jobs that are submitted with Torque's commands; real SLURM runs them, with the variables of PBS."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.job.commands import runner
+from fedmon.node.job.finders import find
+from fedmon.node.job.identity import identify
+from tests.batch.daemons import processes
+from tests.batch.loads import Loads
+from tests.batch.results import Results, is_whole
+from tests.batch.slurm import Slurm
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
+EXAMPLE = Path("docs/examples/job_pbs.sh")
+
+
+def qsub(torque: Slurm, script: str, **environ: str) -> str:
+    """Submit a script and return the id of its job."""
+    file = torque.work / "job.sh"
+    file.write_text(script)
+    submitted = torque.run("qsub", "-V", "-j", "oe", "-o", str(torque.work / "output"), str(file), environ=environ)
+    assert submitted.returncode == 0, submitted.stderr
+    return submitted.stdout.strip()
+
+
+def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) -> None:
+    # given
+    loads = Loads(torque.work)
+    program = f"{loads.burn(2)}"
+
+    # when
+    job = qsub(torque, EXAMPLE.read_text(), WORK=program)
+    torque.wait_ended(job, timeout_s=60)
+
+    # then
+    told = (torque.work / "output").read_text()
+    assert told == ""
+    run = Results(torque.work / f"job-metrics-{job}", job)
+    assert is_whole(run.recording)
+    assert run.job("node1")["job_id"] == job
+    assert 0.9 <= run.cpu_s("node1") <= 2.4, run.log()
+    assert (run.folder / f"job-report-{job}.pdf").stat().st_size > 10_000, run.log()
+
+
+def test_the_variables_of_pbs_alone_lead_to_the_processes_of_the_job(torque: Slurm) -> None:
+    # given
+    job = qsub(torque, "#!/bin/sh\n#PBS -N fit\nsleep 321\n")
+    pid = wait_until(lambda: next(filter(_sleeps, processes()), 0), timeout_s=20, what="the job")
+    raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+    alone = {name: value for name, value in environ.items() if not name.startswith("SLURM")} | torque.environ
+
+    # when
+    identity = identify(alone, hostname=socket.gethostname(), pid=pid)
+    found = find(identity, environ=alone, run=runner(alone))
+
+    # then
+    assert (identity.scheduler, identity.job_id, identity.name) == ("pbs", job, "fit")
+    assert pid in found.pids
+    assert (found.method, found.confidence.value) == ("environment", "medium")
+    assert found.marker == f"PBS_JOBID={job}"
+
+
+def _sleeps(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00321\x00"
+    except OSError:
+        return False
