@@ -96,8 +96,8 @@ def _panel(title: str, curves: Sequence[Curve], limits: Sequence[Curve], width_s
     if len(lines) > MOST_LINES:
         by_size = sorted(range(len(lines)), key=lambda number: -abs(lines[number].curve.average))
         shown, others = by_size[: MOST_LINES - 1], [lines[number] for number in by_size[MOST_LINES - 1 :]]
-        word = {Join.TOTAL: "total", Join.AVERAGE: "average", Join.HIGHEST: "highest"}[rest]
-        one = join([line.curve for line in others], width_s)
+        # Their sum would be on another scale than the lines that are shown.
+        one = join([line.curve for line in others], Join.AVERAGE, width_s)
         lines = [lines[number] for number in sorted(shown)]
         lines.append(Line(label=f"{len(others)} others, average", curve=one, is_rest=True))
     return Panel(
