@@ -30,19 +30,19 @@ def tables(source: Source, job: str | None = None) -> list[Table]:
     return [*_views(source, _places(source, job))]
 
 
-def write_json(source: Source, folder: Path, job: str | None = None) -> list[Path]:
+def write_json(source: Source, folder: Path, job: str | None = None, *, name_job: bool = False) -> list[Path]:
     """Write a file for each of perfmon's groups into a folder, and return them.
 
-    They are called ``cpu_metrics.json`` and so on; with several jobs in the recordings ``cpu_metrics_<job>.json``. Each
-    file appears whole or not at all. Raises NotFoundError when there is nothing of the job, and OSError when the folder
-    cannot be written.
+    They are called ``cpu_metrics.json`` and so on; with several jobs in the recordings, or with ``name_job``,
+    ``cpu_metrics_<job>.json``. Each file appears whole or not at all. Raises NotFoundError when there is nothing of the
+    job, InvalidInputError when something else is in a file's place, and StorageError.
     """
     places = _places(source, job)
     jobs = list(dict.fromkeys(place.job for place in places))
     written = []
     for one in jobs:
         of_job = [place for place in places if place.job == one]
-        ending = f"_{one}.json" if one is not None and len(jobs) > 1 else ".json"
+        ending = f"_{one}.json" if one is not None and (name_job or len(jobs) > 1) else ".json"
         path = folder / f"{META_DATA}{ending}"
         write_meta_data(path, of_job)
         written.append(path)

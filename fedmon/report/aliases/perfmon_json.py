@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from fedmon.report.aliases.survey import Place
 from fedmon.report.aliases.view_table import Section, ViewTable, read
 from fedmon.report.column_spool import ColumnSpool
+from fedmon.report.export.atomic import replacing, storage_errors
 from fedmon.report.source import Source
-from fedmon.report.whole_file import replacing
 
 SECONDS, EXACT = "time_stamps", "timestamps"
 """Whole seconds, as perfmon wrote them, and the exact time in Unix seconds under the key that its manual names."""
@@ -26,10 +27,10 @@ def write_group(path: Path, source: Source, view: ViewTable) -> None:
     """Write one group as a file that appears whole or not at all; a value that is not known is null.
 
     At the top are ``host_names``, ``sampling_frequency``, which is the period in seconds, and ``labels``, then an
-    object for each host. Raises StorageError and OSError.
+    object for each host. Raises InvalidInputError and StorageError.
     """
     keys = host_keys([section.name for section in view.sections])
-    with replacing(path) as file:
+    with _whole(path) as file:
         _write_top(file, keys, [section.place for section in view.sections])
         for key, section in zip(keys, view.sections, strict=True):
             file.write(b",\n" + msgspec.json.encode(key) + b": ")
@@ -41,7 +42,7 @@ def write_group(path: Path, source: Source, view: ViewTable) -> None:
 def write_meta_data(path: Path, places: Sequence[Place]) -> None:
     """Write what is known of machines, jobs and the tool, as a file that appears whole or not at all."""
     keys = host_keys([place.host.name for place in places])
-    with replacing(path) as file:
+    with _whole(path) as file:
         _write_top(file, keys, places)
         for key, place in zip(keys, places, strict=True):
             known = {
@@ -52,6 +53,15 @@ def write_meta_data(path: Path, places: Sequence[Place]) -> None:
             }
             file.write(b",\n" + msgspec.json.encode(key) + b": " + msgspec.json.encode(known))
         file.write(b"\n}\n")
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears when it is complete; its folder is made."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new, storage_errors(path), new.open("wb") as file:
+        yield file
 
 
 def host_keys(names: Sequence[str]) -> list[str]:

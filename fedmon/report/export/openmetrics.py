@@ -6,6 +6,8 @@ Source: OpenMetrics 1.0, sections "ABNF", "MetricFamily" and "Supported Metric T
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -190,6 +192,10 @@ def _floats(column: pa.Array) -> np.ndarray:
 
 
 def _folder(file: BinaryIO) -> Path:
-    """Return the folder of a file, for what waits beside it."""
-    name = getattr(file, "name", None)
-    return Path(name).parent if isinstance(name, str) else Path(tempfile.gettempdir())
+    """Return the folder of a file, also of one that has no name yet, for what waits beside it."""
+    try:
+        folder = Path(f"/proc/self/fd/{file.fileno()}").readlink().parent
+    except OSError:
+        return Path(tempfile.gettempdir())
+    # What is no file, such as a pipe or a terminal, has no folder for ours.
+    return folder if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else Path(tempfile.gettempdir())

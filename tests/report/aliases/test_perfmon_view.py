@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedmon.common.errors import NotFoundError
+from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.energy import energy_collectors
@@ -369,7 +369,7 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> No
     (folder / "cpu_metrics.json").unlink()
     (folder / "cpu_metrics.json").mkdir()
 
-    with Source([path]) as source, pytest.raises(OSError, match="cpu_metrics"):
+    with Source([path]) as source, pytest.raises(InvalidInputError, match="cpu_metrics"):
         perfmon.write_json(source, folder)
 
     assert first["cpu_metrics"]["host_names"] == ["node-a"]

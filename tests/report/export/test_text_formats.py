@@ -20,10 +20,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series
 from fedmon.common.metrics.table import METRICS, Kind
+from fedmon.report import TidyTable, WideTable
 from fedmon.report.export.influx import write_influx
 from fedmon.report.export.json_lines import write_json_lines
 from fedmon.report.export.openmetrics import write_openmetrics
-from fedmon.report.frame import TidyTable, WideTable
 from fedmon.report.source import Source
 from tests.report.aliases.recorded import T0, RecordedHost
 
