@@ -73,14 +73,12 @@ class Reader:
         return Lines(sum(batch.num_rows for batch in made), csv_text.text(made))
 
 
-def is_long(plan: Plan) -> bool:
-    """Tell whether reading is worth several processes."""
-    return plan.rows * len(plan.layout.columns) >= LONG_VALUES and len(plan.spans) > 1 and readers() > 1
-
-
-def readers() -> int:
-    """Return how many processes may read: as many as there are CPUs for this one, within reason."""
-    return min(MOST_READERS, len(os.sched_getaffinity(0)))
+def readers(plan: Plan) -> int:
+    """Return how many processes should read: none for what is short, else as many as there are CPUs, within reason."""
+    if plan.rows * len(plan.layout.columns) < LONG_VALUES or len(plan.spans) < 2:
+        return 0
+    cpus = len(os.sched_getaffinity(0))
+    return min(MOST_READERS, cpus) if cpus > 1 else 0
 
 
 def opened(paths: Sequence[str]) -> list[RecordingRows]:

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from fedmon.common.errors import StorageError
-from fedmon.report.pieces import Form, Lines, Reader, Task, is_long, readers
+from fedmon.report.pieces import Form, Lines, Reader, Task, readers
 from fedmon.report.reading_worker import LENGTH, Answer
 from fedmon.report.selection import Plan
 from fedmon.report.source import Source
@@ -28,11 +28,17 @@ _PIPE_BYTES = 2**20
 _START = "import sys; sys.path[:] = {path!r}; from fedmon.report.reading_worker import main; main()"
 
 
-def read_pieces(source: Source, plan: Plan, *, is_tidy: bool, form: Form) -> Iterator[Piece]:
-    """Return the pieces of a table, in order. Raises StorageError."""
+def read_pieces(
+    source: Source, plan: Plan, *, is_tidy: bool, form: Form, processes: int | None = None
+) -> Iterator[Piece]:
+    """Return the pieces of a table, in order, read by so many processes more; None is as many as pay.
+
+    Raises StorageError.
+    """
     task = Task(paths=[str(path) for path in source.paths], layout=plan.layout, is_tidy=is_tidy, form=form)
-    if is_long(plan) and sys.executable:
-        yield from _by_processes(source, plan, task)
+    count = readers(plan) if processes is None else min(processes, len(plan.spans))
+    if count and sys.executable:
+        yield from _by_processes(source, plan, task, count)
         return
     reader = Reader(task, source.rows)
     for span in plan.spans:
@@ -44,11 +50,11 @@ def _piece(reader: Reader, span: Span, form: Form) -> Piece:
     return reader.csv(span) if form is Form.CSV else list(reader.batches(span))
 
 
-def _by_processes(source: Source, plan: Plan, task: Task) -> Iterator[Piece]:
+def _by_processes(source: Source, plan: Plan, task: Task, count: int) -> Iterator[Piece]:
     workers: list[_Worker] = []
     here: Reader | None = None
     try:
-        workers = [_Worker(task) for _ in range(min(readers(), len(plan.spans)))]
+        workers = [_Worker(task) for _ in range(count)]
         for number, span in enumerate(plan.spans[: _AHEAD * len(workers)]):
             workers[number % len(workers)].ask(span)
         for number, span in enumerate(plan.spans):

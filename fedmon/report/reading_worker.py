@@ -23,7 +23,7 @@ LENGTH = 8
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes with a piece: its rows, samples left out so far, what was logged since the last one, an error if any."""
+    """What comes with a piece: its rows, samples left out so far, what was logged since the last, an error if any."""
 
     rows: int = 0
     damaged: int = 0

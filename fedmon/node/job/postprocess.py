@@ -108,7 +108,7 @@ class _Steps:
 
     def _tables(self, source: Source) -> Iterator[Table]:
         from fedmon.report.aliases import perfmon
-        from fedmon.report.frame import WideTable
+        from fedmon.report.frames import WideTable
 
         yield from perfmon.tables(source, self._job(source))
         wide = WideTable(source)

@@ -73,8 +73,8 @@ def export(
     if view is not None and (tidy or no_rates or metric or since or until):
         raise InvalidInputError("--view has its own columns: leave --tidy, --no-rates, --metric, --since, --until away")
     with report_extra("an export"):
-        from fedmon.report.exporting import key_of
-        from fedmon.report.frame import TidyTable, WideTable
+        from fedmon.report.frames import TidyTable, WideTable
+        from fedmon.report.saving import key_of
         from fedmon.report.source import Source
 
         files = recordings(recording)

@@ -23,7 +23,8 @@ class WideTable:
     The first columns are ``host``, ``time`` (UTC) and the labels of the run that have a value; then come the series in
     the order of the table of metrics, then those that it does not know. ``metrics`` are names or globs; ``job`` is a
     job's id: of its hosts, what was measured while it ran. Times are Unix seconds and both included. A value that is
-    not there is null. Nothing but names is read before ``batches``, and that can be called again.
+    not there is null. Nothing but names is read before ``batches``, and that can be called again; a long table is then
+    read by ``processes`` of its own, as many as pay unless it is said.
 
     Raises NotFoundError for a job that is not there, and StorageError.
     """
@@ -40,8 +41,9 @@ class WideTable:
         rates: bool = True,
         since_t: float | None = None,
         until_t: float | None = None,
+        processes: int | None = None,
     ) -> None:
-        self.source = source
+        self.source, self._processes = source, processes
         selection = Selection(
             metrics=None if metrics is None else tuple(metrics), job=job, rates=rates, since_t=since_t, until_t=until_t
         )
@@ -65,7 +67,9 @@ class WideTable:
         with report_extra("a table"):
             from fedmon.report.pieces import Form
             from fedmon.report.reading import read_pieces
-        for piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.BATCHES):
+        for piece in read_pieces(
+            self.source, self.plan, is_tidy=self.is_tidy, form=Form.BATCHES, processes=self._processes
+        ):
             if isinstance(piece, list):
                 yield from piece
 
@@ -74,7 +78,9 @@ class WideTable:
         with report_extra("a table"):
             from fedmon.report.pieces import Form
             from fedmon.report.reading import read_pieces
-        for piece in read_pieces(self.source, self.plan, is_tidy=self.is_tidy, form=Form.CSV):
+        for piece in read_pieces(
+            self.source, self.plan, is_tidy=self.is_tidy, form=Form.CSV, processes=self._processes
+        ):
             if not isinstance(piece, list):
                 yield piece.rows, piece.text
 

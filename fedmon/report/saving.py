@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmon.report.export import write
-from fedmon.report.frame import TidyTable, WideTable
+from fedmon.report.frames import TidyTable, WideTable
 from fedmon.report.source import Source
 
 
-def export(
+def save(
     source: Source,
     path: Path | str,
     *,

@@ -1,0 +1,68 @@
+"""Small recordings for tables, and tables that are just there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording import Recording
+
+T0 = 1_763_700_000.0
+Column = list[float | None]
+
+
+def samples(
+    columns: Mapping[str, Column],
+    *,
+    node: str = "n1",
+    stream: str = "host",
+    boot: int = 1,
+    seq: int = 0,
+    t: Sequence[float] | None = None,
+    mono: Sequence[float] | None = None,
+) -> Batch:
+    """Return samples, a second apart unless times are given."""
+    length = len(next(iter(columns.values())))
+    moments = [T0 + seq + at for at in range(length)] if t is None else list(t)
+    return Batch(
+        node_id=node,
+        boot=boot,
+        stream=stream,
+        seq=seq,
+        t=moments,
+        mono=[moment - T0 + 1000 for moment in moments] if mono is None else list(mono),
+        columns=dict(columns),
+    )
+
+
+def recording(path: Path, *batches: Batch, documents: Mapping[str, Mapping[str, Any]] | None = None) -> Path:
+    """Store samples one batch after another, and what is known of nodes."""
+    with Recording(path) as store:
+        for batch in batches:
+            store.append([batch])
+        for node, document in (documents or {}).items():
+            store.describe(node, 1, document)
+    return path
+
+
+class FixedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of which every batch is given."""
+
+    parts: list[pa.RecordBatch]
+    name: str = "wide"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.parts[0].schema
+
+    @property
+    def rows(self) -> int:
+        return sum(part.num_rows for part in self.parts)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self.parts

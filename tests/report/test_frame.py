@@ -1,0 +1,250 @@
+"""Recordings as tables: one row for each host and time, whatever the nodes measured and their clocks did."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmon.common.errors import NotFoundError
+from fedmon.common.store.recording import Recording
+from fedmon.report import Source, TidyTable, WideTable, frame
+from tests.report.tables import T0, recording, samples
+
+BUSY = "host_cpu_busy_ratio"
+RECEIVED = 'host_network_receive_bytes_total{interface="eth0"}'
+RATE = 'host_network_receive_bytes_per_second{interface="eth0"}'
+RSS = "job_memory_rss_bytes"
+LOSS = 'user_value{name="loss"}'
+NAN = math.nan
+
+
+def seconds(table: pd.DataFrame) -> list[float]:
+    return [moment.timestamp() - T0 for moment in table["time"]]
+
+
+def test_streams_of_an_instant_share_a_row_and_other_moments_have_their_own(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "r",
+        samples({BUSY: [0.1, 0.2, 0.3]}),
+        samples({RSS: [5, 6]}, stream="job-7", seq=0, t=[T0 + 1, T0 + 2]),
+        samples({LOSS: [9.5, 8.5]}, stream="user", t=[T0 + 1, T0 + 1.5]),
+        documents={"n1": {"hostname": "node1.example", "labels": {"env": "test", "system": "atlas"}}},
+    )
+
+    with Source([path]) as source:
+        table = frame(source)
+
+    assert list(table.columns) == ["host", "time", "job", "system", "env", BUSY, RSS, LOSS]
+    assert seconds(table) == [0, 1, 1.5, 2]
+    np.testing.assert_array_equal(
+        table[[BUSY, RSS, LOSS]], [[0.1, NAN, NAN], [0.2, 5, 9.5], [NAN, NAN, 8.5], [0.3, 6, NAN]]
+    )
+    assert set(table["host"]) == {"node1.example"}
+    assert (set(table["job"]), set(table["system"]), set(table["env"])) == ({"7"}, {"atlas"}, {"test"})
+    assert str(table["time"].dtype) == "datetime64[us, UTC]"
+
+
+def test_columns_are_those_of_the_metric_table_in_whatever_order_they_were_recorded(tmp_path: Path) -> None:
+    names = [
+        'host_cpu_core_busy_ratio{cpu="10"}',
+        "zz_plugin_total",
+        'host_cpu_core_busy_ratio{cpu="2"}',
+        BUSY,
+        "aa_plugin",
+    ]
+    first = recording(tmp_path / "a", samples({name: [1, 2] for name in names}), samples({RSS: [1]}, node="n2"))
+    second = recording(
+        tmp_path / "b", samples({RSS: [1]}, node="n2"), samples({name: [1, 2] for name in reversed(names)})
+    )
+
+    with Source([first]) as one, Source([second]) as other:
+        expected, actual = WideTable(one).schema.names, WideTable(other).schema.names
+
+    assert expected == actual
+    assert actual[2:] == [BUSY, names[2], names[0], RSS, "aa_plugin", "zz_plugin_total", "zz_plugin_per_second"]
+
+
+def test_hosts_that_measure_different_things_have_nulls_and_come_in_natural_order(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "r",
+        samples({BUSY: [0.5, 0.6]}, node="n10", t=[T0 + 2, T0 + 3]),
+        samples({"host_load1": [1, 2]}, node="n2"),
+    )
+
+    with Source([path]) as source:
+        table = frame(source)
+
+    assert list(table["host"]) == ["n2", "n2", "n10", "n10"]
+    np.testing.assert_array_equal(table[BUSY], [NAN, NAN, 0.5, 0.6])
+    np.testing.assert_array_equal(table["host_load1"], [1, 2, NAN, NAN])
+
+
+def test_rates_come_from_the_monotonic_clock_and_a_reset_has_none(tmp_path: Path) -> None:
+    t = [T0, T0 + 1, T0 - 3600, T0 - 3599, T0 - 3598]
+    path = recording(
+        tmp_path / "r",
+        samples({RECEIVED: [10, 20, None, 60, 5]}, t=t, mono=[100, 101, 102, 103, 105]),
+        samples({RECEIVED: [7, 8]}, boot=2, t=[T0 + 9, T0 + 10], mono=[1, 2]),
+    )
+
+    with Source([path]) as source:
+        table = frame(source)
+
+    assert seconds(table) == [-3600, -3599, -3598, 0, 1, 9, 10]
+    np.testing.assert_array_equal(table[RECEIVED], [NAN, 60, 5, 10, 20, 7, 8])
+    np.testing.assert_array_equal(table[RATE], [NAN, 20, NAN, NAN, 10, NAN, 1])
+
+
+def test_a_clock_set_back_keeps_every_sample_also_at_a_time_that_comes_twice(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r", samples({BUSY: [0.1, 0.2, 0.3]}, t=[T0, T0 + 1, T0], mono=[5, 6, 7]))
+
+    with Source([path]) as source:
+        table = frame(source)
+
+    assert seconds(table) == [0, 0, 1]
+    assert list(table[BUSY]) == [0.1, 0.3, 0.2]
+
+
+def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -> None:
+    first = recording(tmp_path / "a", samples({RECEIVED: [0, 1, 3]}))
+    second = recording(tmp_path / "b", samples({RECEIVED: [3, 6, 10]}, seq=2))
+
+    with Source([first, second]) as source:
+        table = frame(source)
+
+    assert list(table[RECEIVED]) == [0, 1, 3, 6, 10]
+    np.testing.assert_array_equal(table[RATE], [NAN, 1, 2, 3, 4])
+
+
+def test_values_of_one_instant_share_a_row_unless_they_contradict_each_other(tmp_path: Path) -> None:
+    other = 'user_value{name="acc"}'
+    path = recording(tmp_path / "r", samples({LOSS: [1, None, 3], other: [None, 2, None]}, stream="user", t=[T0] * 3))
+
+    with Source([path]) as source:
+        table = frame(source)
+
+    np.testing.assert_array_equal(table[[other, LOSS]], [[2, 1], [NAN, 3]])
+
+
+@pytest.mark.parametrize("values", [[], [0.5]])
+def test_no_sample_and_one_sample_make_a_table(values: list[float], tmp_path: Path) -> None:
+    path = recording(tmp_path / "r", *([samples({BUSY: list(values)})] if values else []))
+
+    with Source([path]) as source:
+        table, tidy = frame(source), frame(source, tidy=True)
+
+    assert (len(table), len(tidy)) == (len(values), len(values))
+    assert list(table.columns)[:2] == ["host", "time"]
+
+
+def test_a_job_is_its_hosts_while_it_ran(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "r",
+        samples({BUSY: [0, 1, 2, 3], RECEIVED: [0, 10, 30, 60]}),
+        samples({BUSY: [7, 7, 7, 7]}, node="n2"),
+        samples({RSS: [5, 6]}, stream="job-a_1", t=[T0 + 1, T0 + 2]),
+        samples({RSS: [8]}, stream="job-b", t=[T0 + 3]),
+        documents={"n1": {"jobs": {"a_1": {"job_id": "a.server"}}}},
+    )
+
+    with Source([path]) as source:
+        table = frame(source, job="a.server")
+        both = frame(source)
+        with pytest.raises(NotFoundError, match="there are: a_1, b"):
+            frame(source, job="c")
+
+    assert list(table[BUSY]) == [1, 2]
+    assert list(table[RATE]) == [10, 20]
+    assert set(table["job"]) == {"a_1"}
+    assert [name for name in both.columns if name.startswith(RSS)] == [f'{RSS}{{job="a_1"}}', f'{RSS}{{job="b"}}']
+    assert "job" not in both.columns
+
+
+def test_metrics_and_times_choose_what_is_in_the_table(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r", samples({BUSY: [0, 1, 2, 3], RECEIVED: [0, 1, 3, 6], "host_load1": [1, 1, 1, 1]}))
+
+    with Source([path]) as source:
+        table = frame(source, metrics=["host_network_*", "host_load1"], since_t=T0 + 1, until_t=T0 + 2)
+        raw = frame(source, rates=False)
+
+    assert list(table.columns)[2:] == ["host_load1", RECEIVED, RATE]
+    assert list(table[RATE]) == [1, 2]
+    assert RATE not in raw.columns
+
+
+def test_the_tidy_table_has_a_row_for_each_value(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r", samples({BUSY: [0.5, None], RECEIVED: [10, 30], "plugin": [None, 4]}))
+
+    with Source([path]) as source:
+        tidy = frame(source, tidy=True)
+
+    rows = tidy[["metric", "labels", "unit", "kind", "value", "rate"]].astype(object).where(tidy.notna(), None)
+    assert rows.to_numpy().tolist() == [
+        [BUSY, None, "ratio", "gauge", 0.5, None],
+        ["host_network_receive_bytes_total", 'interface="eth0"', "bytes", "counter", 10, None],
+        ["host_network_receive_bytes_total", 'interface="eth0"', "bytes", "counter", 30, 20],
+        ["plugin", None, None, None, 4, None],
+    ]
+    assert set(tidy["stream"]) == {"host"}
+
+
+def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) -> None:
+    # given: rows of ten, gaps, a counter that is read every third time and starts anew, and a clock that is set back
+    numbers = range(18_000)
+    path = tmp_path / "r"
+    with Recording(path) as store:
+        for first in range(0, len(numbers), 1000):
+            chosen = numbers[first : first + 1000]
+            back = 3_000 if 10_000 <= first < 14_000 else 0
+            store.append(
+                [
+                    samples(
+                        {
+                            RECEIVED: [float(at % 9_000 * 7) if at % 3 == 0 else None for at in chosen],
+                            BUSY: [at % 11 / 11 for at in chosen],
+                        },
+                        node=node,
+                        seq=first + (5 if first > 15_000 else 0),
+                        t=[T0 + at - back for at in chosen],
+                        mono=[float(at) for at in chosen],
+                    )
+                    for node in ("n1", "n2")
+                ]
+            )
+
+    # when: the same plan is read in both ways
+    with Source([path]) as source:
+        tables = [WideTable(source, processes=processes) for processes in (0, 2)]
+        here, there = (
+            pd.concat([batch.to_pandas() for batch in table.batches()], ignore_index=True) for table in tables
+        )
+        csv_here, csv_there = (b"".join(bytes(text) for _, text in table.csv()) for table in tables)
+        # and: every rate is that of the whole stream at once
+        growth = [source_growth(source, node) for node in ("n1", "n2")]
+
+    assert len(tables[0].plan.spans) > 4
+    pd.testing.assert_frame_equal(here, there)
+    assert csv_here == csv_there
+    np.testing.assert_array_equal(np.sort(here[RATE].to_numpy()), np.sort(np.concatenate(growth)))
+
+
+def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    from fedmon.report.rates import Rates
+
+    rates = Rates()
+    return np.concatenate([rates.of(block, RECEIVED).per_second for block in source.blocks(node_id=node)])
+
+
+def test_tidy_rows_are_the_values_of_the_wide_table(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r", samples({BUSY: [at / 7 for at in range(500)], RECEIVED: list(range(500))}))
+
+    with Source([path]) as source:
+        wide, tidy = frame(source), TidyTable(source)
+        values = pd.concat([batch.to_pandas() for batch in tidy.batches()])
+
+    assert len(values) == tidy.rows == 1000
+    assert values.loc[values["metric"] == BUSY, "value"].tolist() == wide[BUSY].tolist()
