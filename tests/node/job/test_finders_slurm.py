@@ -14,6 +14,7 @@ from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
 from fedmon.node.job.finders.slurm import listed_pids
 from fedmon.node.job.identity import identify, named
 from tests.node.job.machine import KERNEL_THREAD, V1, Commands, Machine, environment, recorded, said
+from tests.support.requirements import require
 
 HEADER = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
 JOB = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1"}
@@ -217,6 +218,10 @@ def test_a_task_that_is_about_to_start_is_no_reason_to_doubt_the_list() -> None:
     assert listed_pids(said("scontrol listpids 1", HEADER + "-1 1 1 0 0\n60 1 batch 0 0\n"), "1") == [60]
 
 
+def test_a_task_that_is_about_to_start_has_no_process_yet() -> None:
+    assert listed_pids(said("scontrol listpids 1", HEADER + "-1 1 0 0 0\n60 1 batch 0 0\n"), "1") == [60]
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -300,14 +305,11 @@ def test_a_search_ends_at_once_when_the_tool_is_stopped(tmp_path: Path) -> None:
 
 
 def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the_jobs(tmp_path: Path) -> None:
+    require(os.geteuid() == 0, "only root can make files of another user")
     machine = Machine(tmp_path)
     machine.put(60, environ=JOB, start=10)
     machine.put(61, environ=JOB, start=20)
-    (machine.roots.proc / "61").chmod(0o755)
-    try:
-        os.chown(machine.roots.proc / "61", 12345, 12345)
-    except PermissionError:
-        pytest.skip("only root can give a file away")
+    os.chown(machine.roots.proc / "61", 12345, 12345)
     got = found(machine, job_id="1")
 
     assert (got.pids, got.detail) == ((60,), "variables of the job, 1 of another user left out")
