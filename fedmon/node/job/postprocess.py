@@ -78,7 +78,7 @@ class _Steps:
         with report_extra("a file of metrics"):
             from fedmon.report.aliases.perfmon import write_json
 
-        return write_json(source, self._made(self._folder.metrics), self._job(source))
+        return write_json(source, self._made(self._folder.metrics), self._job(source), name_job=self._is_shared)
 
     def export(self, source: Source, name: str) -> Iterator[Path]:
         """Write perfmon's groups and all metrics in one format, as far as anything was measured."""
