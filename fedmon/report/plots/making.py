@@ -76,9 +76,11 @@ class Maker:
             name = self._unique(f"{figure.name}_{file_name(each)}") if figure.each else figure.name
             title = f"{figure.title}: {literal(each, 48)}" if figure.each else figure.title
             own = msgspec.structs.replace(figure, name=name, title=title)
-            if figure.quiet and not self._choice.zeros and not self._has_values(parts):
-                self.left_out.append(name)
-                continue
+            if figure.quiet and not self._choice.zeros:
+                parts = [part for part in parts if part.is_limit or self._has_value(part)]  # noqa: PLW2901 - fewer
+                if all(part.is_limit for part in parts):
+                    self.left_out.append(name)
+                    continue
             if figure.over_step:
                 found += self._by_step(own, parts)
                 continue
@@ -196,8 +198,8 @@ class Maker:
             )
         )
 
-    def _has_values(self, parts: Sequence[Part]) -> bool:
-        return any(bool(np.any(self._bins.of(part.key).high)) for part in parts if not part.is_limit)
+    def _has_value(self, part: Part) -> bool:
+        return bool(np.any(self._bins.of(part.key).high))
 
     def _finished(self) -> list[tuple[float, str]]:
         found = []

@@ -48,10 +48,12 @@ def test_no_figure_shows_what_was_not_measured(tmp_path: Path) -> None:
 
 def test_errors_are_drawn_where_there_were_some_or_where_they_are_asked_for(tmp_path: Path) -> None:
     name = series("host_network_receive_errors_total", interface="eth0")
-    none, some = samples({name: [5, 5, 5]}), samples({name: [5, 5, 6]})
+    other = series("host_network_transmit_errors_total", interface="eth0")
+    none, some = samples({name: [5, 5, 5]}), samples({name: [5, 5, 6], other: [0, 0, 0]})
 
     with made(tmp_path / "a", none) as without, made(tmp_path / "b", some) as with_some:
         assert (list(without), list(with_some)) == ([], ["network_errors_per_node"])
+        assert len(lines(panels(with_some["network_errors_per_node"].draw())[0])) == 1
     with made(tmp_path / "c", none, zeros=True) as asked:
         assert list(asked) == ["network_errors_per_node"]
 

@@ -39,8 +39,8 @@ FIGURES: tuple[Figure, ...] = (
         group=Group.PERF,
         title="Bandwidth between caches",
         lines={
-            "perf_l2_bandwidth_bytes_per_second": "first and second level",
-            "perf_l3_bandwidth_bytes_per_second": "second and third level",
+            "perf_l2_bandwidth_bytes_per_second": "levels 1 and 2",
+            "perf_l3_bandwidth_bytes_per_second": "levels 2 and 3",
         },
     ),
     Figure(
@@ -49,9 +49,9 @@ FIGURES: tuple[Figure, ...] = (
         title="Share of branches and cache requests that missed",
         lines={
             "perf_branch_miss_ratio": "branches",
-            "perf_cache_miss_ratio": "last level of cache",
-            "perf_l2_miss_ratio": "second level",
-            "perf_l3_miss_ratio": "third level",
+            "perf_cache_miss_ratio": "last cache level",
+            "perf_l2_miss_ratio": "level 2",
+            "perf_l3_miss_ratio": "level 3",
         },
     ),
     Figure(
@@ -59,10 +59,10 @@ FIGURES: tuple[Figure, ...] = (
         group=Group.PERF,
         title="Cache requests and misses per instruction",
         lines={
-            "perf_l2_requests_per_instruction": "second level, requests",
-            "perf_l2_misses_per_instruction": "second level, misses",
-            "perf_l3_requests_per_instruction": "third level, requests",
-            "perf_l3_misses_per_instruction": "third level, misses",
+            "perf_l2_requests_per_instruction": "level 2 requests",
+            "perf_l2_misses_per_instruction": "level 2 misses",
+            "perf_l3_requests_per_instruction": "level 3 requests",
+            "perf_l3_misses_per_instruction": "level 3 misses",
         },
         noun="per instruction",
     ),
