@@ -3,8 +3,8 @@
 ``python -m bench.report``: this machine is measured for ``--seconds``, and what was measured repeated as needed,
 for the stream of the machine and for a job on it. ``job-1h-4-nodes`` and ``store-24h-10-nodes`` are seconds of
 ``fedmon report --output --pdf``, from its start to its end; the cases ending in ``-rss`` are the peak of the resident
-memory of all its processes together, looked at 20 times a second. ``-cpu`` is the same in CPU time, which a busy machine
-changes less. The peer is the budget.
+memory of all its processes together, looked at 20 times a second. ``-cpu`` is the same in CPU time, which a busy
+machine changes less. The peer is the budget.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ def draw_table(page: Page, table: Table) -> None:
         return
     widths = _widths(page, table)
     header = _lines(page, table.headers, widths, style="B")
-    _row(page, table, header, widths, is_header=True, least_mm=_height(header) + 12)
+    first = _height(_lines(page, table.rows[0], widths)) if table.rows else 0.0
+    _row(page, table, header, widths, is_header=True, least_mm=_height(header) + first)
     for cells in table.rows:
         lines = _lines(page, cells, widths)
         if page.left_mm < _height(lines):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.case import Case, Node, summed
 from fedmon.report.findings.finding import Finding, Severity, unknown
 from fedmon.report.wording import energy as amount_of
 from fedmon.report.wording import listed, mass, number, percent
@@ -38,8 +38,9 @@ def energy(case: Case) -> list[Finding]:
     lacking = f" Not measured on {listed([node.name for node in missing])}." if missing else ""
     if case.job is not None and jobs:
         joules = sum(jobs.values())
-        seconds = case.elapsed_s
-        power = f", {number(joules / seconds)} W on average" if seconds else ""
+        seconds = max(total.grown_s for node in case.nodes if (total := node.one(JOB_JOULES)) is not None)
+        grown = summed(node.one(JOB_JOULES) for node in case.nodes) or 0.0
+        power = f", {number(grown / seconds)} W on average" if seconds > 0 else ""
         share = f" That is {percent(joules / drawn)} of what its machines drew ({amount_of(drawn)})." if drawn else ""
         return [
             Finding(
