@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmon.common.metrics.series import metric_name, split_series
+from fedmon.report.aliases.view_table import VIEW
 from fedmon.report.block import Block
 from fedmon.report.source import Source
 
@@ -35,7 +36,8 @@ class UserTable:
         import pyarrow as pa
 
         fields = [pa.field("host", pa.string()), pa.field("time", pa.timestamp("us", tz="UTC"))]
-        return pa.schema(fields + [pa.field(header, pa.float64()) for header in self._headers.values()])
+        fields += [pa.field(header, pa.float64()) for header in self._headers.values()]
+        return pa.schema(fields, metadata={VIEW: self.name})
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the rows, by node and in the order in which they were reported."""

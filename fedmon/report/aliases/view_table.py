@@ -17,6 +17,8 @@ from fedmon.report.source import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
+VIEW = "fedmon.view"
+"""The key of a schema's metadata which says that columns are not called after series."""
 LABELS: Mapping[str, str] = {"system": "System", "partition": "Partition", "env": "Environment", "name": "Name"}
 """Columns of the owner's words for a run."""
 
@@ -81,7 +83,7 @@ class ViewTable:
         words = [*([self._names.job] if self._has_job else []), *(LABELS[label] for label in self._labels)]
         fields += [pa.field(word, pa.string()) for word in words]
         fields += [pa.field(header, pa.float64()) for header in self.headers]
-        return pa.schema(fields)
+        return pa.schema(fields, metadata={VIEW: self.name})
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the rows. Raises StorageError when a recording cannot be read."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _TIDY = frozenset({"metric", "labels", "value"})
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _PER_SECOND = "_per_second"
+_VIEW = b"fedmon.view"
+"""The key of a schema's metadata where columns have names in words, whatever these look like."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +60,9 @@ class Columns:
         self.time = times[0]
         self.words = [number for number, field in enumerate(schema) if pa.types.is_string(field.type)]
         self._names = [_OTHER.sub("_", schema.names[number]).strip("_").lower() for number in self.words]
+        is_view = _VIEW in (schema.metadata or {})
         self.numbers = [
-            _number(number, schema.names[number])
+            _number(number, schema.names[number], is_view=is_view)
             for number, field in enumerate(schema)
             if pa.types.is_floating(field.type)
         ]
@@ -80,9 +83,9 @@ def _changes(words: pa.Array) -> set[int]:
     return {int(row) + 1 for row in (encoded[1:] != encoded[:-1]).nonzero()[0]}
 
 
-def _number(index: int, name: str) -> Number:
+def _number(index: int, name: str, *, is_view: bool) -> Number:
     try:
-        metric, labels = split_series(name)
+        metric, labels = split_series("" if is_view else name)
     except ValueError:
         plain = _OTHER.sub("_", name).strip("_").lower()
         metric = plain if plain[:1].isalpha() else f"value_{plain}"
