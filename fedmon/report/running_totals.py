@@ -80,7 +80,7 @@ class RunningTotals:
                     # Rounding in a sum of thousands must not put the mean outside of the values.
                     "mean": min(max(one["sum"] / one["weight"], one["low"]), one["high"]),
                     "seconds": one["weight"],
-                    "increase": one["increase"] if self._is_counter[at] else None,
+                    "increase": one["increase"] if self._is_counter[at] and one["grown_s"] > 0 else None,
                     "grown_s": one["grown_s"],
                     "resets": int(one["resets"]),
                     "low_share": one["idle_s"] / one["weight"] if self._idle_below[at] > 0 else None,

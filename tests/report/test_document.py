@@ -237,6 +237,8 @@ def test_one_sample_is_a_report_that_claims_no_rate(tmp_path: Path) -> None:
     page = page_of(made(write_job(tmp_path / "j.fmr", samples=1)))
 
     assert "rates, shares of time and means need two" in page.text
+    assert not re.search(r"\b0 (B|J|Wh|W)\b", page.text)
+    assert "Problem" not in page.text
     assert "/s" not in page.text.split("Everything in figures")[1].split("How it was measured")[0]
 
 

@@ -65,6 +65,7 @@ def test_one_sample_has_values_and_no_rate() -> None:
 
     assert found.series["y"].mean == 3
     assert found.series["host_x_total"].per_second is None
+    assert found.series["host_x_total"].increase is None
     assert found.interval_s is None
 
 

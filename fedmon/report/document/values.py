@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedmon.common.metrics.display import MISSING, format_rate, format_value
 from fedmon.common.metrics.table import METRICS, Kind, Unit, metric_of
 from fedmon.report.document.model import Table, shown
-from fedmon.report.findings.case import Case
+from fedmon.report.findings.case import Case, summed
 from fedmon.report.natural_order import natural
 from fedmon.report.source import JOB
 from fedmon.report.totals import SeriesTotal
@@ -40,7 +40,7 @@ def value_table(case: Case) -> tuple[Table, int]:
 def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tuple[str, ...]:
     means = [(_mean(total), node) for node, total in totals]
     known = [(mean, node) for mean, node in means if mean is not None]
-    is_counter = totals[0][1].increase is not None
+    is_counter = _counts(name)
     if is_counter:
         metric = metric_of(name)
         # A second is too short for these: their growth is told as power.
@@ -49,7 +49,8 @@ def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tup
             format_rate(name, sum(mean for mean, _ in known) / len(known)) if has_rate else MISSING,
             *[MISSING] * 2,
         ]
-        last = format_value(name, sum(total.increase or 0.0 for _, total in totals))
+        grown = summed(total for _, total in totals)
+        last = format_value(name, grown)
     else:
         texts = [format_value(name, sum(mean for mean, _ in known) / len(known))] if known else [MISSING]
         texts += [format_value(name, min(total.low for _, total in totals)),
@@ -59,7 +60,11 @@ def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tup
 
 
 def _mean(total: SeriesTotal) -> float | None:
-    return total.per_second if total.increase is not None else total.mean
+    return total.per_second if _counts(total.series) else total.mean
+
+
+def _counts(name: str) -> bool:
+    return name.partition("{")[0].endswith("_total")
 
 
 def user_table(case: Case) -> Table:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from fedmon.report.findings import balance, clocks, completeness, cpu, energy, gpu, memory, run, throttling, traffic
 from fedmon.report.findings import waiting as waits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.finding import Finding, Severity
-from fedmon.report.findings.thresholds import ALL
+from fedmon.report.findings.thresholds import ALL, FEW_SAMPLES
 
 __all__ = ["ALL", "Case", "Finding", "Node", "Severity", "find"]
 
@@ -45,10 +47,32 @@ _FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
 )
 
 
+_ALWAYS = frozenset(
+    {"samples", "absent-nodes", "ending", "oom-kills", "gpu-errors", "memory-peak", "finder", "clocks-apart",
+     "clock-set", "time-limit", "gaps"}
+)  # fmt: skip
+"""Findings that do not rest on shares of time or means, so that a few samples are enough for them."""
+
+
 def find(case: Case) -> list[Finding]:
     """Return everything that can be said, the worst first; of equal weight in the order in which people ask."""
     found = [finding for finder in _FINDERS for finding in finder(case)]
     if not any(node.streams for node in case.nodes):
         # Without a sample each of the others would only say that there is none.
         found = [one for one in found if one.severity is not Severity.UNKNOWN or one.name == "ending"]
+    if _few(case):
+        found = [_softened(one) for one in found]
     return sorted(found, key=lambda one: one.severity.rank)
+
+
+def _few(case: Case) -> bool:
+    streams = [stream for node in case.nodes if (stream := completeness.main_stream(case, node)) is not None]
+    return bool(streams) and max(one.samples for one in streams) < FEW_SAMPLES.value
+
+
+def _softened(one: Finding) -> Finding:
+    """Return a finding that rests on few samples as a note: it may be so, and nobody can tell."""
+    if one.name in _ALWAYS or one.severity not in (Severity.PROBLEM, Severity.WARNING):
+        return one
+    text = f"{one.text} Too few samples to rely on it."
+    return msgspec.structs.replace(one, severity=Severity.NOTE, text=text, advice="")

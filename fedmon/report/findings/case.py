@@ -55,6 +55,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         reasons = [reason for metric in metrics if (reason := self.host.capabilities.get(metric))]
         if reasons:
             return reasons[0]
+        if self.all(metrics[0]):
+            return f"one reading of {metrics[0]} does not tell how much it grew"
         if metrics[0].startswith("job_") and self.job is None:
             return "there is no sample of the job from this node"
         if not self.streams:

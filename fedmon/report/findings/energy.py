@@ -23,7 +23,7 @@ def job_joules(node: Node) -> float | None:
     """Return a job's share of the energy of a node; None where it is not known."""
     total = node.one(JOB_JOULES)
     # The counter begins with the job, so what it shows at its first reading is the job's too.
-    return None if total is None or total.increase is None else total.increase + total.first
+    return None if total is None or not total.last else (total.increase or 0.0) + total.first
 
 
 def energy(case: Case) -> list[Finding]:
@@ -76,8 +76,12 @@ def energy(case: Case) -> list[Finding]:
 def emissions(case: Case) -> list[Finding]:
     """Say what that energy emitted, and by which factor."""
     metric = JOB_GRAMS if case.job is not None else NODE_GRAMS
-    grams = {node.name: (total.increase or 0.0) + (total.first if case.job is not None else 0.0)
-             for node in case.nodes if (total := node.one(metric)) is not None}  # fmt: skip
+    first = case.job is not None  # a job's counter begins with the job
+    grams = {
+        node.name: (total.increase or 0.0) + (total.first if first else 0.0)
+        for node in case.nodes
+        if (total := node.one(metric)) is not None and (total.increase is not None or (first and total.last))
+    }
     if not grams:
         return [unknown("emissions", "CO2", next((node.why_not(metric) for node in case.nodes), "no node"))]
     factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
