@@ -11,6 +11,7 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.report.export.atomic import replacing, storage_errors, target_of
+from fedmon.report.export.patient_file import PatientFile
 from fedmon.report.extra import report_extra
 from fedmon.report.table import Table
 
@@ -108,8 +109,10 @@ def write_counted(
     if chosen.is_appended:
         writer(table, path, key=key or "all", replace=replace, on_rows=counted.add)
     else:
-        with replacing(path) as new, storage_errors(path), new.open("wb") as file:
+        with replacing(path) as new, storage_errors(path), PatientFile(new) as file:
+            counted.check = file.check
             writer(table, file, on_rows=counted.add)
+            file.check()
     if progress is not None:
         progress(1.0)
     return Written(path=path, rows=counted.rows)
@@ -138,13 +141,15 @@ def _format(name: str) -> Format:
 
 
 class _Counted:
-    """Counts rows, and tells which part of all they are."""
+    """Counts rows, tells which part of all they are, and ends the writing when ``check`` raises."""
 
     def __init__(self, table: Table, progress: Callable[[float], None] | None) -> None:
         self.rows = 0
+        self.check: Callable[[], None] = lambda: None
         self._most, self._progress = max(1, table.rows), progress
 
     def add(self, rows: int) -> None:
         self.rows += rows
+        self.check()
         if self._progress is not None:
             self._progress(min(1.0, self.rows / self._most))

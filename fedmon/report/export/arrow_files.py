@@ -38,11 +38,11 @@ def write_feather(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: N
 
 
 def write_orc(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: None) -> None:
-    """Write ORC, compressed by zstd; names of columns are written as they are."""
+    """Write ORC, compressed by zstd; a name of a column cannot have a NUL there, and has %00 instead."""
     with pa.orc.ORCWriter(file, compression="zstd", file_version="0.12") as writer:
         written = 0
         for group in _groups(table, on_rows):
-            writer.write(group)
+            writer.write(group.rename_columns([name.replace("\0", "%00") for name in group.schema.names]))
             written += len(group)
         if not written:
             writer.write(table.schema.empty_table())

@@ -6,8 +6,7 @@ apostrophe in front of it (OWASP, "CSV injection").
 
 from __future__ import annotations
 
-import csv
-import io
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -22,9 +21,7 @@ _EXACT = float(2**53)
 
 def header(schema: pa.Schema) -> bytes:
     """Return the line with the names of the columns."""
-    line = io.StringIO(newline="")
-    csv.writer(line, lineterminator="\n").writerow([_safe(name) for name in schema.names])
-    return line.getvalue().encode()
+    return (",".join(_quoted(_safe(name)) for name in schema.names) + "\n").encode()
 
 
 def text(batches: Iterable[pa.RecordBatch]) -> memoryview:
@@ -47,6 +44,10 @@ def text(batches: Iterable[pa.RecordBatch]) -> memoryview:
         with pa.csv.CSVWriter(sink, plain.schema, write_options=options) as writer:
             writer.write_batch(plain)
     return memoryview(sink.getvalue())
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if re.search(_SPECIAL, name) else name
 
 
 def _safe(name: str) -> str:

@@ -19,7 +19,8 @@ import h5py
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.report.export.atomic import TargetExistsError, replacing, storage_errors, target_of
 from fedmon.report.export.file_lock import locked
-from fedmon.report.export.hdf5_columns import Group
+from fedmon.report.export.hdf5_columns import Group, attribute_texts
+from fedmon.report.export.patient_file import PatientFile
 from fedmon.report.table import Table
 
 _KEY = re.compile(r"[A-Za-z0-9_.@+-]{1,120}")
@@ -48,32 +49,36 @@ def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False, on_
                 if old is not None:
                     with new.open("wb") as copy:
                         shutil.copyfileobj(old, copy, 2**20)
-                with _opened(new, path, is_new=old is None) as file:
-                    _add(table, file, name, path=path, replace=replace, on_rows=on_rows)
+                with _opened(new, path, is_new=old is None) as (file, raw):
+
+                    def counted(rows: int, raw: PatientFile = raw) -> None:
+                        raw.check()
+                        on_rows(rows)
+
+                    _add(table, file, name, path=path, replace=replace, on_rows=counted)
             return
         if old is not None:
             return
 
 
 @contextlib.contextmanager
-def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[h5py.File]:
+def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[tuple[h5py.File, PatientFile]]:
     # The library wants the real path of what it opens itself, and what is written here has none yet.
-    with storage_errors(path), new.open("r+b", buffering=0) as raw:
+    with storage_errors(path), PatientFile(new) as raw:
         try:
             file = h5py.File(raw, "w" if is_new else "r+")
         except OSError as error:
+            raw.check()
             raise StorageError(f"cannot append to {path}: it is no HDF5 file that can be written: {error}") from error
-        try:
-            with file:
-                yield file
-        except (RuntimeError, KeyError) as error:  # what h5py raises when the disk is full depends on the moment
-            raise StorageError(f"cannot write {path}: {error}") from error
+        with file:
+            yield file, raw
+        raw.check()
 
 
 def _add(table: Table, file: h5py.File, name: str, *, path: Path, replace: bool, on_rows: OnRows) -> None:
     """Raise ConflictError where another table has the name, and _SameError where this one has it."""
     old = file.get(name)
-    if old is not None and not replace and list(old.attrs.get("columns", ())) != table.schema.names:
+    if old is not None and not replace and list(old.attrs.get("columns", ())) != attribute_texts(table.schema.names):
         raise _conflict(path, name)
     group = file.create_group(_NEW, track_order=True)
     columns = Group(group, table.schema)

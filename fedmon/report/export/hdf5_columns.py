@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 _CHUNK = 16_384
 _LEVEL = 1
 _THREADS = 2
-_UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|^\.+$")
+_UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|\.+$")
 _NO_TIME = np.iinfo(np.int64).min
 _UNITS = "microseconds since 1970-01-01T00:00:00Z"
 
@@ -29,7 +30,7 @@ class Group:
     def __init__(self, group: h5py.Group, schema: pa.Schema) -> None:
         self._digest = hashlib.sha256(repr(schema.names).encode())
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fedmon-hdf5")
-        group.attrs.create("columns", schema.names, dtype=h5py.string_dtype())
+        group.attrs.create("columns", attribute_texts(schema.names), dtype=h5py.string_dtype())
         self._columns: list[_Numbers | _Texts] = [
             _Texts(group, field) if pa.types.is_string(field.type) else _Numbers(group, field, self._pool)
             for field in schema
@@ -81,7 +82,7 @@ class _Numbers:
             compression_opts=_LEVEL,
             shuffle=True,
         )
-        self._set.attrs["name"] = field.name
+        self._set.attrs["name"] = attribute_texts([field.name])[0]
         if self._is_time:
             self._set.attrs["units"] = _UNITS
         self._pool = pool
@@ -154,7 +155,7 @@ class _Texts:
             compression="gzip",
             compression_opts=_LEVEL,
         )
-        made.attrs["name"] = self._name
+        made.attrs["name"] = attribute_texts([self._name])[0]
         return made
 
     def _widen(self, width: int) -> None:
@@ -163,6 +164,11 @@ class _Texts:
         self._set = self._made(width, len(old))
         for at in range(0, len(old), _CHUNK):
             self._set[at : at + _CHUNK] = old[at : at + _CHUNK].astype(self._set.dtype)
+
+
+def attribute_texts(names: Sequence[str]) -> list[str]:
+    """Return names as an attribute can hold them, which is without NUL."""
+    return [name.replace("\0", "%00") for name in names]
 
 
 def _usable(name: str) -> str:

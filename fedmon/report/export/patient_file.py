@@ -1,0 +1,83 @@
+"""A file whose failures wait until somebody can take them."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+
+class PatientFile(io.RawIOBase):
+    """A new or copied file that remembers the first error of writing, and takes what comes after it for written.
+
+    The libraries that write ORC and HDF5 end the whole process, or fail again, when a file fails them while they
+    close it. ``check`` raises what happened; nothing of a file with an error may be used. For one thread.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raise OSError."""
+        self.error: OSError | None = None
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._at = 0
+
+    def check(self) -> None:
+        """Raise OSError when something could not be written."""
+        if self.error is not None:
+            raise self.error
+
+    def write(self, content: Any) -> int:
+        """Write all of it."""
+        view = memoryview(content).cast("B")
+        length = view.nbytes
+        try:
+            while view and self.error is None:
+                written = os.pwrite(self._fd, view, self._at)
+                view, self._at = view[written:], self._at + written
+        except OSError as error:
+            self.error = error
+        self._at += view.nbytes
+        return length
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what there is, up to the length of the buffer."""
+        read = os.preadv(self._fd, [buffer], self._at)
+        self._at += read
+        return read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to a place."""
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: os.fstat(self._fd).st_size}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Make the file so long."""
+        length = self._at if size is None else size
+        try:
+            os.ftruncate(self._fd, length)
+        except OSError as error:
+            self.error = self.error or error
+        return length
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def writable(self) -> bool:
+        """Tell that it can be written."""
+        return True
+
+    def seekable(self) -> bool:
+        """Tell that it has places."""
+        return True
+
+    def close(self) -> None:
+        """Close it; safe to call twice."""
+        if not self.closed:
+            os.close(self._fd)
+        super().close()

@@ -1,0 +1,339 @@
+"""Tables in files: another library than the one that wrote reads each back, and a failure leaves what was there."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyorc
+import pytest
+import tables
+
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.metrics.series import series
+from fedmon.report import WideTable
+from fedmon.report.export import FORMATS, format_of, write
+from fedmon.report.source import Source
+from tests.report.tables import T0, FixedTable, recording, samples
+
+HOSTILE = [
+    "=cmd|' /C calc'!A0", "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "a,b", 'a"b', '"', '""', "a\nb", "a\r\nb",
+    "\n", ",", ";", "'", "`id`", "$(id)", "${HOME}", "%s", "%00", "a/b", "/", ".", "..", "../../etc/passwd", " a ",
+    "\x00", "a\x00b", "\x1b[31mred", "\x7f", "é", "日本", "\u202e", "😀", "\udc80", "a\udcffb", "NULL", "nan",
+    "{}", "x" * 300,
+]  # fmt: skip
+MOMENT = datetime.fromtimestamp(T0, UTC)
+
+
+def clean(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def table_of(text: str, *, name: str = "wide", rows: int = 2) -> FixedTable:
+    """Return a table with a text among its values and as the name of a column."""
+    schema = pa.schema(
+        [("host", pa.string()), ("time", pa.timestamp("us", tz="UTC")), (f"x{text}", pa.float64()), ("y", pa.float64())]
+    )
+    columns = [[text] * rows, [MOMENT] * rows, [1.5] * rows, [None] * rows]
+    return FixedTable(parts=[pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schema)], name=name)
+
+
+Read = tuple[list[str], list[Any], list[float], list[float]]
+
+
+def read_csv(path: Path) -> Read:
+    with path.open(newline="", encoding="utf-8") as file:
+        head, *rows = list(csv.reader(file))
+    return head, [row[0] for row in rows], [float(row[2]) for row in rows], [float(row[3] or "nan") for row in rows]
+
+
+def read_polars(path: Path) -> Read:
+    frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_ipc(path)
+    assert set(frame["time"]) == {MOMENT}
+    first, second = frame.to_series(2), frame["y"].fill_null(math.nan)
+    return frame.columns, frame["host"].to_list(), first.to_list(), second.to_list()
+
+
+def read_orc(path: Path) -> Read:
+    with path.open("rb") as file:
+        reader = pyorc.Reader(file, struct_repr=pyorc.StructRepr.TUPLE)
+        rows = list(reader)
+        names = list(reader.schema.fields)  # type: ignore[attr-defined]  # of a struct
+    assert {row[1] for row in rows} == {MOMENT}
+    return names, [row[0] for row in rows], [row[2] for row in rows], [row[3] or math.nan for row in rows]
+
+
+def read_hdf5(path: Path) -> Read:
+    with tables.open_file(path) as file:
+        group = file.get_node("/wide_all")
+        names = list(group._v_attrs["columns"])
+        sets = {node._v_attrs["name"]: node.read() for node in group}
+    assert set(sets["time"]) == {int(T0 * 1e6)}
+    return names, [text.decode() for text in sets["host"]], list(sets[names[2]]), list(sets["y"])
+
+
+def read_pickle(path: Path) -> Read:
+    frame = pd.read_pickle(path)
+    assert set(frame["time"]) == {pd.Timestamp(MOMENT)}
+    return list(frame.columns), list(frame["host"]), list(frame.iloc[:, 2]), list(frame["y"])
+
+
+READERS: dict[str, Callable[[Path], Read]] = {
+    "csv": read_csv, "parquet": read_polars, "feather": read_polars, "orc": read_orc, "hdf5": read_hdf5,
+    "pickle": read_pickle,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_was_written_is_read_back_by_another_library(name: str, tmp_path: Path) -> None:
+    table = table_of("n1.example")
+
+    file = write(table, tmp_path / f"x{FORMATS[name].suffix}", key="all")
+    names, hosts, first, second = READERS[name](file)
+
+    assert (names, hosts, first) == (table.schema.names, ["n1.example"] * 2, [1.5, 1.5])
+    assert all(map(math.isnan, second))
+    assert os.listdir(tmp_path) == [file.name]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_hostile_text_survives_in_values_and_names(name: str, tmp_path: Path) -> None:
+    assert len(HOSTILE) >= 40
+    for number, text in enumerate(map(clean, HOSTILE)):
+        table = table_of(text)
+        file = write(table, tmp_path / f"{number}{FORMATS[name].suffix}", key="all")
+
+        names, hosts, first, _ = READERS[name](file)
+
+        is_formula = name == "csv" and text[:1] in tuple("=+-@\t\r")
+        expected = f"'{text}" if is_formula else text
+        if name == "hdf5":  # texts of a fixed length end before their last NUL
+            expected = expected.rstrip("\0")
+        written = (
+            [one.replace("\0", "%00") for one in table.schema.names] if name in ("orc", "hdf5") else table.schema.names
+        )
+        assert (names, hosts, first) == (written, [expected] * 2, [1.5] * 2), text
+    assert len(os.listdir(tmp_path)) == len(HOSTILE)
+
+
+def test_hostile_hosts_and_interfaces_go_all_the_way(tmp_path: Path) -> None:
+    texts = [text for text in HOSTILE if text.isprintable() or text in ("a\nb", "\t=1")]
+    path = tmp_path / "r"
+    names = [series("host_network_receive_bytes_total", interface=text) for text in texts]
+    recording(
+        path,
+        *(samples({name: [1, 2]}, node=f"n{number}") for number, name in enumerate(names)),
+        documents={f"n{number}": {"hostname": text, "labels": {"env": text}} for number, text in enumerate(texts)},
+    )
+
+    with Source([path]) as source:
+        table = WideTable(source)
+        head, hosts, *_ = read_rows(write(table, tmp_path / "x.csv"))
+        frame = pl.read_parquet(write(table, tmp_path / "x.parquet"))
+
+    assert head == table.schema.names == frame.columns
+    assert {text if text[:1] not in tuple("=+-@\t") else f"'{text}" for text in texts} >= set(hosts) - {"n"}
+    assert set(frame["env"]) == set(texts) - {""}
+
+
+def read_rows(path: Path) -> tuple[list[str], list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        head, *rows = list(csv.reader(file))
+    return head, [row[0] for row in rows]
+
+
+def test_csv_has_whole_numbers_as_such_and_times_with_their_zone(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r", samples({"host_disk_reads_total": [10**12, None], "host_load1": [0.1, 2]}))
+
+    with Source([path]) as source:
+        text = write(WideTable(source, rates=False), tmp_path / "x.csv").read_text()
+
+    assert text.splitlines() == [
+        "host,time,host_load1,host_disk_reads_total",
+        "n1,2025-11-21 04:40:00.000000Z,0.1,1000000000000",
+        "n1,2025-11-21 04:40:01.000000Z,2,",
+    ]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_failure_leaves_the_old_file_and_no_other(name: str, tmp_path: Path) -> None:
+    class Failing(FixedTable, frozen=True, kw_only=True):
+        def batches(self) -> Iterator[pa.RecordBatch]:
+            yield self.parts[0]
+            raise StorageError("the recording is gone")
+
+    file = write(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all")
+    before = file.read_bytes()
+
+    with pytest.raises(StorageError, match="gone"):
+        write(Failing(parts=table_of("b").parts), file, key="other")
+
+    assert (file.read_bytes(), os.listdir(tmp_path)) == (before, [file.name])
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    # A limit on the size of files fails a write as a full disk does, for this process alone.
+    code = """
+import resource, signal, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[1]]
+from fedmon.common.errors import StorageError
+from fedmon.report.export import write
+from tests.report.export.test_files import noisy
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+for file in map(Path, sys.argv[2:]):
+    try:
+        write(noisy(), file, key="other")
+    except StorageError as error:
+        print(error)
+"""
+    files = [write(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all") for name in READERS]
+    before = [file.read_bytes() for file in files]
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parents[3]), *map(str, files)], capture_output=True, text=True
+    )
+
+    assert done.stdout.splitlines() == [f"cannot write {file}: File too large" for file in files], done.stderr
+    assert [file.read_bytes() for file in files] == before
+    assert set(os.listdir(tmp_path)) == {file.name for file in files}
+
+
+def noisy() -> FixedTable:
+    """Return a table of a megabyte that does not compress."""
+    values = np.random.default_rng(1).random((4, 32_768))
+    names = ["a", "b", "c", "d"]
+    return FixedTable(parts=[pa.RecordBatch.from_arrays(list(map(pa.array, values)), names=names)])
+
+
+def test_a_writer_that_is_killed_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    code = """
+import sys, threading
+from pathlib import Path
+sys.path[:0] = [sys.argv[1]]
+from fedmon.report.export import write
+from tests.report.export.test_files import noisy
+from tests.report.tables import FixedTable
+class Endless(FixedTable, frozen=True, kw_only=True):
+    def batches(self):
+        yield self.parts[0]
+        print("writing", flush=True)
+        threading.Event().wait()
+threads = [
+    threading.Thread(target=write, args=(Endless(parts=noisy().parts), Path(file)), kwargs={"key": "other"})
+    for file in sys.argv[2:]
+]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    files = [write(table_of("a"), tmp_path / name, key="all") for name in ("x.csv", "x.h5")]
+    before = [file.read_bytes() for file in files]
+
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(Path(__file__).parents[3]), *map(str, files)], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert [writer.stdout.readline() for _ in files] == [b"writing\n"] * 2
+        writer.kill()
+
+    assert [file.read_bytes() for file in files] == before
+    assert set(os.listdir(tmp_path)) == {file.name for file in files}
+    assert [write(table_of("b"), file, key="next") for file in files] == files  # and no lock is left
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for path, why in (
+        (tmp_path / "folder.csv", "it is a folder"),
+        (tmp_path / "none" / "x.csv", "there is no folder"),
+        (Path("/dev/null/x.csv"), "there is no folder"),
+    ):
+        with pytest.raises(InvalidInputError, match=why):
+            write(table_of("a"), path)
+    with pytest.raises(InvalidInputError, match="no regular file"):
+        write(table_of("a"), Path("/dev/null"), format="csv")
+    with pytest.raises(InvalidInputError, match="say --format"):
+        format_of(Path("x.txt"))
+
+
+def test_a_file_that_is_replaced_keeps_its_rights_and_a_link_its_target(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("old")
+    file.chmod(0o640)
+    link = tmp_path / "link.csv"
+    link.symlink_to(file)
+
+    write(table_of("a"), link)
+
+    assert link.is_symlink()
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert read_csv(file)[1] == ["a", "a"]
+
+
+def test_tables_of_several_jobs_lie_beside_each_other_in_one_hdf5_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.h5"
+
+    for key in ("1", "2_7"):
+        write(table_of(key, rows=40_000), file, key=key)
+    write(table_of("1", name="tidy"), file, key="1")
+    unchanged = file.stat().st_ino
+    write(table_of("2_7", rows=40_000), file, key="2_7")
+
+    with tables.open_file(file) as opened:
+        assert {node._v_name for node in opened.root} == {"wide_1", "wide_2_7", "tidy_1"}
+        assert len(opened.get_node("/wide_1/y")) == 40_000
+        assert set(opened.get_node("/wide_2_7/host").read()) == {b"2_7"}
+    assert file.stat().st_ino == unchanged
+
+
+def test_another_table_under_the_same_key_needs_a_word(tmp_path: Path) -> None:
+    file = write(table_of("a"), tmp_path / "x.h5", key="1")
+
+    with pytest.raises(ConflictError, match="wide_1"):
+        write(table_of("a", rows=3), file, key="1")
+    with pytest.raises(ConflictError, match="wide_1"):
+        write(table_of("b"), file, key="1")
+    write(table_of("b"), file, key="1", replace=True)
+
+    with tables.open_file(file) as opened:
+        assert set(opened.get_node("/wide_1/host").read()) == {b"b"}
+    (tmp_path / "no.h5").write_text("text")
+    with pytest.raises(StorageError, match="no HDF5 file"):
+        write(table_of("a"), tmp_path / "no.h5", key="1")
+
+
+def test_writers_of_one_hdf5_file_wait_for_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "x.h5"
+    keys = [str(number) for number in range(8)]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda key: write(table_of(key), file, key=key), keys))
+
+    with tables.open_file(file) as opened:
+        assert {node._v_name for node in opened.root} == {f"wide_{key}" for key in keys}
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_texts_that_grow_while_a_table_is_written_keep_their_ends(tmp_path: Path) -> None:
+    parts = [
+        table_of(text, rows=20_000).parts[0].rename_columns(["host", "time", "x", "y"]) for text in ("a", "abc" * 9)
+    ]
+
+    file = write(FixedTable(parts=parts), tmp_path / "x.h5", key="1")
+
+    with tables.open_file(file) as opened:
+        texts = opened.get_node("/wide_1/host").read()
+    assert (texts[0], texts[19_999], texts[20_000], texts[-1]) == (b"a", b"a", b"abc" * 9, b"abc" * 9)
