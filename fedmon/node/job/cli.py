@@ -19,7 +19,7 @@ _MANY = ("-e", "--export")
 _COMMAND = "fedmon.job.command"
 EXIT_CODES = (
     "Exit codes: that of the command, where there is one; else 0 done, 1 failed, 2 wrong use or a folder that cannot"
-    " be written, 3 the job was not found, 4 it is measured already."
+    " be written, 3 the job was not found."
 )
 
 

@@ -144,6 +144,11 @@ class MeasuredJob:
         lost = int(counts.get(DROPPED_FULL, 0) + counts.get(BUFFERED, 0))
         self._teller.lost = {"samples_lost": lost} if lost else {}
         document["tool"] |= self._teller.lost
+        left = len(self._measuring.jobs.pids().get(self._identity.key, ()))
+        if left and end.exit_code is not None:
+            # A shell does not wait for what a command left behind, and who waits for us shall not either.
+            logger.warning("%d processes that the command started go on without it, and are measured no longer", left)
+            self._teller.job |= {"left_running": left}
         self._teller.tell(document, mark=f"the run ended: {end.reason}")
         self.last_document = document
         return lost
@@ -167,7 +172,7 @@ class MeasuredJob:
             if cgroup.folders:
                 self._measuring.jobs.add(self._identity.key, cgroup=cgroup)
             else:
-                self._measuring.jobs.add(self._identity.key, pids=[told.pid], exclude=(os.getpid(), os.getppid()))
+                self._measuring.jobs.add(self._identity.key, pids=[told.pid], exclude=(os.getpid(),))
         except FedmonError as error:  # it was over before anybody could look, which is no mistake
             logger.warning("the command is not measured: %s", error)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.node.job.channel import Channel
-from fedmon.node.job.ending import End, Endings, margin_s
+from fedmon.node.job.ending import Endings, margin_s
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.ipc import StopFile
@@ -147,7 +147,11 @@ class JobRun:
         try:
             is_last = self._members.end({"ended": document["jobs"][self._identity.key]["ended"]})
             while is_last:
-                _merged(self._folder, self._options.export, report=self._options.gen_report)
+                _merged(
+                    self._folder, self._options.export, report=self._options.gen_report,
+                    # Who waits for a command waits no longer than it takes; 'fedmon job merge' does the rest.
+                    json=not self._options.command,
+                )  # fmt: skip
                 is_last = self._members.done()
         except FedmonError as error:
             self.complain(f"{error} ('fedmon job merge {self._folder.path}' tries again)")
@@ -157,8 +161,8 @@ def measure(
     options: JobOptions, identity: JobIdentity, *, environ: Mapping[str, str], channel: Channel | None = None
 ) -> int:
     """Run the tool once and return its exit code. Raises FedmonError when it could not begin."""
-    run = JobRun(options, identity, environ=environ, channel=channel)
     try:
+        run = JobRun(options, identity, environ=environ, channel=channel)
         run.begin()
     except FedmonError as error:
         if channel is None:
@@ -182,14 +186,14 @@ def measure(
 
 def merge_again(path: Path, *, exports: Sequence[str], report: bool) -> list[Path]:
     """Merge every job of a folder, and write what is asked for; returns the merged recordings. Raises FedmonError."""
-    return [_merged(folder, exports, report=report) for folder in JobFolder.found(path)]
+    return [_merged(folder, exports, report=report, json=True) for folder in JobFolder.found(path)]
 
 
-def _merged(folder: JobFolder, exports: Sequence[str], *, report: bool) -> Path:
+def _merged(folder: JobFolder, exports: Sequence[str], *, report: bool, json: bool) -> Path:
     from fedmon.node.job.merge import merge
 
     merged = merge(folder)
-    if exports or report:
+    if exports or report or json:
         from fedmon.node.job.postprocess import postprocess
 
         postprocess(folder, exports=exports, report=report, log=logger)

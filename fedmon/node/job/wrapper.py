@@ -66,7 +66,9 @@ class _Supervisor:
         first = channel.listen(None)
         if first is None or first.kind != "ready":
             os.waitpid(self._monitor, 0)
-            raise RefusedError(first.text if first is not None else "the measuring did not begin; see --verbose")
+            raise RefusedError(
+                first.text if first is not None else "the measuring could not begin: its process ended at once"
+            )
         cgroup = OwnCgroup(f"fedmon-{self._key}-{os.getpid()}")
         if not cgroup.folders:
             _become_subreaper()

@@ -1,0 +1,154 @@
+"""`fedmon job -- COMMAND`: the command runs as if nobody measured it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.node.job.tool_runs import FEDMON, environment, fitting, logs, recordings, start, the
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+BURN = "import time, sys\nend = time.process_time() + float(sys.argv[1])\nwhile time.process_time() < end: pass"
+
+
+def test_streams_words_and_exit_code_of_the_command_are_its_own(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    script = f'cat; echo "$@"; echo told >&2; echo here > /proc/self/fd/{write}; exit 7'
+
+    with start(
+        tmp_path, "-i", "1", "--system", "here", "--name", "a run", "-v",
+        command=["sh", "-c", script, "sh", "-e", "csv", "--help", "--", "-i", "x"],
+        stdin=subprocess.PIPE, pass_fds=[write],
+    ) as process:  # fmt: skip
+        os.close(write)
+        said, complained = process.communicate(b"given\n", timeout=30)
+    with open(read, "rb") as file:
+        assert file.read() == b"here\n"  # as a launcher of MPI and make's job server expect it
+
+    assert (process.returncode, said, complained) == (7, b"given\n-e csv --help -- -i x\n", b"told\n")
+    found = the(tmp_path)
+    assert found.document["labels"] == {"system": "here", "name": "a run"}
+    assert (found.job["exit_code"], found.job["method"], found.job["confidence"]) == (7, "command", "certain")
+    (config,) = tmp_path.glob("*/configs/*_run_config.yml")
+    assert "sampling_freq: 1.0\n" in config.read_text()
+
+
+def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) -> None:
+    with start(tmp_path, "-i", "30", command=[sys.executable, "-c", BURN, "0.6"]) as process:
+        process.wait(30)
+
+    found = the(tmp_path)
+    used = found.columns["job_cpu_user_seconds_total"][-1], found.columns["job_cpu_system_seconds_total"][-1]
+    assert process.returncode == 0
+    assert 0.55 < sum(fitting(used)) < 1.5
+    assert found.samples["host"] == 2  # one at the start and one at the end, and the period is far from over
+
+
+def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path) -> None:
+    require(os.geteuid() == 0 and shutil.which("unshare"), "hiding the cgroups takes root and unshare")
+    script = "(setsid sh -c 'sleep 1.4; :' > /dev/null &); sleep 1.5; exit 3"
+    hidden = f'mount -t tmpfs none /sys/fs/cgroup && exec "{FEDMON}" job -i 0.2 -d "{tmp_path}" -- sh -c "$1"'
+
+    done = subprocess.run(["unshare", "-m", "sh", "-c", hidden, "sh", script], env=environment(), timeout=30)
+
+    found = the(tmp_path)
+    assert done.returncode == 3
+    assert found.job["cgroup"] is None
+    assert max(fitting(found.columns["job_processes"])) >= 3  # the orphan and its child among them
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/", 126)])
+def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(tmp_path: Path, command: str, code: int) -> None:
+    with start(tmp_path, command=[command]) as process:
+        said, complained = process.communicate(timeout=30)
+
+    assert (code, b"") == (process.returncode, said)
+    assert complained.count(b"\n") == 1
+    assert code == the(tmp_path).job["exit_code"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_reaches_the_command_and_the_recording_is_complete(tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready"
+    with start(tmp_path, "-i", "1", command=["sh", "-c", f"touch '{ready}'; exec sleep 30"]) as process:
+        wait_until(lambda: ready.exists() and recordings(tmp_path))
+        process.send_signal(number)
+        process.wait(30)
+
+    assert 128 + number == process.returncode
+    found = the(tmp_path)
+    assert (128 + number, f"the command was ended by {number.name}") == (found.job["exit_code"], found.job["reason"])
+
+
+def test_keys_typed_at_a_terminal_reach_the_command_once(tmp_path: Path) -> None:
+    counting = textwrap.dedent("""
+        import os, signal, sys, time
+        got = []
+        signal.signal(signal.SIGINT, lambda *_: got.append(1))
+        print("ready", os.tcgetpgrp(0) == os.getpgrp(), flush=True)
+        while not got:
+            signal.pause()
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            signal.sigtimedwait([signal.SIGUSR2], 0.05)
+        print("got", len(got), flush=True)
+        sys.exit(4)
+    """)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = [FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", sys.executable, "-c", counting]
+        os.execve(FEDMON, words, environment())
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 1024)
+    os.write(terminal, b"\x03")
+    try:
+        while chunk := os.read(terminal, 1024):
+            said += chunk
+    except OSError:  # the terminal's last process has ended
+        pass
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(status) == 4
+    assert b"ready True" in said
+    assert b"got 1" in said
+
+
+def test_a_command_lives_on_and_its_recording_is_completed_when_the_tool_is_killed(tmp_path: Path) -> None:
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    script = f"echo $$ > '{ready}'; while [ ! -e '{go}' ]; do sleep 0.05; done; touch '{go}.seen'"
+    with start(tmp_path, "-i", "0.2", command=["sh", "-c", script]) as process:
+        wait_until(lambda: recordings(tmp_path) and ready.exists() and ready.read_text())
+        process.kill()
+    wait_until(lambda: "the process that ran the command was killed" in logs(tmp_path))
+    go.touch()
+
+    wait_until((tmp_path / "go.seen").exists, what="the command's own end")
+    wait_until(lambda: the(tmp_path).job["reason"])
+    job = the(tmp_path).job
+    assert (job["reason"], job["exit_code"]) == ("the process that ran the command was killed", None)
+
+
+def test_no_cgroup_is_left_behind_and_what_the_command_left_goes_on(tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    script = f"setsid sleep 20 > /dev/null 2>&1 & echo $! > '{pidfile}'; exit 5"
+    with start(tmp_path, command=["sh", "-c", script]) as process:
+        process.communicate(timeout=30)
+    remaining = int(pidfile.read_text())
+    try:
+        os.kill(remaining, 0)
+        assert process.returncode == 5
+        assert "go on without it" in logs(tmp_path)
+        assert [*Path("/sys/fs/cgroup").glob(f"**/fedmon-*-{process.pid}")] == []
+    finally:
+        os.kill(remaining, signal.SIGKILL)

@@ -1,0 +1,207 @@
+"""`fedmon job` beside a job that runs already: how it ends, and what it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import StorageError
+from fedmon.common.store.damage import DamagedFileError
+from tests.node.job.tool_runs import begin, environment, fitting, left, logs, recordings, start, the
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def program() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def beside(process: subprocess.Popen[bytes]) -> tuple[str, ...]:
+    return "-i", "0.2", "--pid", str(process.pid)
+
+
+def is_measured(folder: Path, hosts: int = 1) -> bool:
+    try:
+        return hosts == len([path for path in recordings(folder) if left(path).document.get("jobs")])
+    except StorageError:  # it is being made
+        return False
+
+
+def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    with start(tmp_path, "-i", "30", "--pid", str(program.pid), environ=environment()) as tool:
+        wait_until(lambda: is_measured(tmp_path))
+        program.kill()
+        program.wait()
+        said = tool.communicate(timeout=30)  # long before the next sample is due
+
+    found = the(tmp_path)
+    assert (tool.returncode, said) == (0, (b"", b""))
+    assert (found.job["method"], found.job["confidence"]) == ("pids", "certain")
+    assert found.job["reason"] == "all processes of the job have ended"
+    assert found.columns["job_processes"][-1] == 0
+    assert found.job["ended"] > found.job["started"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
+    tmp_path: Path, program: subprocess.Popen[bytes], number: signal.Signals
+) -> None:
+    exports = ("-e", "csv") if number is signal.SIGTERM else ()
+    with start(tmp_path, *beside(program), *exports) as tool:
+        wait_until(lambda: is_measured(tmp_path))
+        tool.send_signal(number)
+        tool.wait(30)
+
+    assert tool.returncode == 0
+    assert f"{number.name} came" == the(tmp_path).job["reason"]
+    assert bool(exports) == bool([*tmp_path.glob("*/*.csv")])
+    assert program.poll() is None
+
+
+def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="4711.server")) as tool:
+        wait_until(lambda: is_measured(tmp_path))
+        file = tmp_path / ".ipc-4711.server"
+        assert file.read_text() == "INPROGRESS\n"
+        file.write_text("FINISHED\n")
+        tool.wait(30)
+
+    assert tool.returncode == 0
+    assert the(tmp_path).job["reason"] == ".ipc-4711.server: it says FINISHED"
+
+
+def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    now = int(time.time())
+    slurm = environment(
+        SLURM_JOB_ID="4711", SLURM_JOB_START_TIME=str(now - 60), SLURM_JOB_END_TIME=str(now + 6), FEDMON_JOB_ID="x"
+    )
+    with start(tmp_path, *beside(program), environ=slurm) as tool:
+        tool.wait(30)
+
+    assert time.time() < now + 6.5
+    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
+    assert program.poll() is None
+
+
+def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_path: Path) -> None:
+    with start(tmp_path, "--pid", "4194304") as tool:
+        said, complained = tool.communicate(timeout=30)
+
+    found = the(tmp_path)
+    assert (tool.returncode, said) == (3, b"")
+    assert "there is no process 4194304 on this host" in found.job["reason"]
+    assert b"there is no process 4194304 on this host" in complained
+    assert "there is no process 4194304" in logs(tmp_path)
+    assert found.samples["host"] >= 2
+
+
+def test_two_runs_of_one_job_on_one_host_record_apart(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    environ = environment(FEDMON_JOB_ID="7")
+    with start(tmp_path, *beside(program), environ=environ) as first:
+        wait_until(lambda: is_measured(tmp_path))
+        with start(tmp_path, *beside(program), environ=environ) as second:
+            wait_until(lambda: is_measured(tmp_path, hosts=2))
+            (tmp_path / ".ipc-7").unlink()
+            first.wait(30), second.wait(30)
+
+    assert (first.returncode, second.returncode) == (0, 0)
+    for path in recordings(tmp_path):
+        assert left(path).job["reason"] == ".ipc-7: it was removed"
+    (merged,) = tmp_path.glob("*/*.fmr")
+    assert left(merged).samples.keys() == {"host", "job-7"}
+
+
+def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> None:
+    require(os.geteuid() == 0 and shutil.which("mount"), "mounting a small disk takes root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], check=True)
+    try:
+        with start(tmp_path, "-i", "0.2", "-c", "0.2", command=["sleep", "3"]) as tool:
+            wait_until(lambda: is_measured(tmp_path))
+            full = tmp_path / "full"
+            with full.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+            wait_until(lambda: "the disk is full" in logs(tmp_path))
+            os.truncate(full, 0)
+            said = tool.communicate(timeout=30)
+
+        found = the(tmp_path)
+        assert (tool.returncode, said) == (0, (b"", b""))
+        assert found.samples["host"] >= 14  # of the 16 of three seconds; none of them may be dropped
+        assert found.document["tool"].get("samples_lost", 0) == 0
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def killed_at(folder: Path, pid: int, delays_s: list[float]) -> None:
+    """Kill one run after each delay, and read what it left."""
+    folders = [folder / str(number) for number in range(len(delays_s))]
+    runs = [begin(each, "-i", "0.2", "-c", "0.2", "--pid", str(pid)) for each in folders]
+    began = time.monotonic()
+    for run, delay_s in sorted(zip(runs, delays_s, strict=True), key=lambda pair: pair[1]):
+        try:
+            run.wait(max(0.0, began + delay_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            run.kill()
+        run.communicate()
+    read = []
+    for each in sorted(folders, key=lambda each: delays_s[int(each.name)]):
+        for path in recordings(each):
+            try:
+                found = left(path)
+            except DamagedFileError as error:
+                if "there is no recording in it" not in str(error):  # killed before its first commit, it holds nothing
+                    raise
+                read.append(0)
+            else:
+                read.append(found.samples.get("host", 0))
+    assert read[-1] >= 2
+
+
+def test_what_a_killed_run_recorded_can_be_read(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    killed_at(tmp_path, program.pid, [0.3, 0.9, 1.4, 1.9, 2.3, 2.6, 2.8, 4.0])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_what_200_killed_runs_recorded_can_be_read(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    chance = random.Random(4)
+    for number in range(50):
+        delays_s = [chance.uniform(0.1, 3.0) for _ in range(3)]
+        killed_at(tmp_path / str(number), program.pid, [*delays_s, 4.0])
+
+
+def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    with start(tmp_path, "-i", "0.3", "-c", "0.5", "--pid", str(program.pid)) as tool:
+        wait_until(lambda: is_measured(tmp_path))
+        (path,) = recordings(tmp_path)
+        for _ in range(3):
+            before = left(path).samples["host"]
+            wait_until(lambda before=before: left(path).samples["host"] > before, 2.0)  # type: ignore[misc]
+        tool.terminate()
+        tool.wait(30)
+
+
+def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
+    words = " ".join([str(Path(sys.executable).with_name("fedmon")), "job", "-i", "0.2", "-d", f"'{tmp_path}'"])
+    script = f"{words} & tool=$!; sleep 2 & echo FINISHED > '{tmp_path}/x'; sleep 1.5; kill $tool; wait $tool"
+
+    done = subprocess.run(["sh", "-c", script], env=environment(), capture_output=True, timeout=30)
+
+    found = the(tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (found.job["method"], found.job["confidence"]) == ("ancestors", "low")
+    assert max(fitting(found.columns["job_processes"])) == 3  # the shell and both sleeps

@@ -1,0 +1,97 @@
+"""Runs of `fedmon job` for tests, and what they left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedmon.common.store.recording import Recording
+
+FEDMON = str(Path(sys.executable).with_name("fedmon"))
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return an environment of a job on this machine, without what the shell of the suite happens to hold."""
+    return {"PATH": os.environ["PATH"], **more}
+
+
+@contextlib.contextmanager
+def start(
+    folder: Path, *options: str, command: Sequence[str] = (), environ: Mapping[str, str] | None = None, **popen: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the tool, which records into ``folder``; it is killed when a test fails meanwhile."""
+    process = begin(folder, *options, command=command, environ=environ, **popen)
+    with process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
+def begin(
+    folder: Path, *options: str, command: Sequence[str] = (), environ: Mapping[str, str] | None = None, **popen: Any
+) -> subprocess.Popen[bytes]:
+    """Start the tool, which records into ``folder``."""
+    words = [FEDMON, "job", "-d", str(folder), *options, *(["--", *command] if command else [])]
+    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | popen
+    return subprocess.Popen(words, env=dict(environ or environment()), text=False, **given)
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What one recording holds: samples by stream, the description, and the columns of the job's stream."""
+
+    samples: dict[str, int]
+    document: dict[str, Any]
+    columns: dict[str, list[float | None]]
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """What is known of the job."""
+        (job,) = self.document["jobs"].values()
+        return dict(job)
+
+
+def left(path: Path) -> Left:
+    """Read a recording; everything in it, so that a damaged row is noticed."""
+    with Recording(path, read_only=True) as recording:
+        samples = {one.stream: one.samples for one in recording.extents()}
+        documents = [found.document for found in recording.descriptions()]
+        columns: dict[str, list[float | None]] = {}
+        read = dict.fromkeys(samples, 0)
+        for batch in recording.read():
+            read[batch.stream] += len(batch.t)
+            if batch.stream.startswith("job-"):
+                for series, values in batch.columns.items():
+                    columns.setdefault(series, []).extend(values)
+        # Samples may have come between the two; one that is damaged would be missing.
+        assert all(read[stream] >= count for stream, count in samples.items())
+        return Left(samples=samples, document=documents[0] if documents else {}, columns=columns)
+
+
+def recordings(folder: Path) -> list[Path]:
+    """Name what the hosts recorded, of every job in a folder."""
+    return sorted(folder.glob("*/recordings/**/*.fmr"))
+
+
+def the(folder: Path) -> Left:
+    """Read the one recording of a folder."""
+    (path,) = recordings(folder)
+    return left(path)
+
+
+def logs(folder: Path) -> str:
+    """Return everything that was logged."""
+    return "".join(path.read_text() for path in sorted(folder.glob("*/logs/**/*.log")))
+
+
+def fitting(values: Sequence[float | None]) -> Iterator[float]:
+    """Return the values that are there."""
+    return (value for value in values if value is not None)
