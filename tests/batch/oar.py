@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,8 @@ class Oar:
     """OAR with one host of two cores; jobs run as the user `alice`, who exists in there only."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="fedmon-oar-"))
+        # At the end of a job OAR removes all that its user owns below /tmp and /var/tmp.
+        self.folder = Path(tempfile.mkdtemp(prefix="fedmon-oar-", dir="/srv"))
         self.folder.chmod(0o755)
         self.work = self.folder / "work"
         self.work.mkdir()
@@ -152,6 +154,20 @@ class Oar:
         sshd = self.folder / "etc-oar" / "sshd_config"
         sshd.write_text(OBSOLETE_SSHD.sub("", sshd.read_text()) + "ListenAddress 127.0.0.1\n")
         self._accounts()
+        self._open_interpreter()
+
+    def _open_interpreter(self) -> None:
+        """Let the user of the jobs reach the interpreter where it lies in a home that is closed to others."""
+        prefix = Path(sys.base_prefix)
+        closed = [parent for parent in reversed(prefix.parents) if not parent.stat().st_mode & 0o001]
+        if not closed:
+            return
+        kept = self.folder / "interpreter"
+        kept.mkdir()
+        self._must("mount", "--bind", str(prefix), str(kept))
+        self._must("mount", "-t", "tmpfs", "-o", "mode=755", "none", str(closed[0]))
+        self._must("mkdir", "-p", str(prefix))
+        self._must("mount", "--bind", str(kept), str(prefix))
 
     def _accounts(self) -> None:
         """Add the user of the jobs, and let sshd take OAR's own account."""

@@ -1,0 +1,66 @@
+"""A node daemon that watches jobs of a real SLURM for its researchers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.monitor import Watch
+from tests.batch.slurm import Slurm
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
+
+
+def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitto: Broker, tmp_path: Path) -> None:
+    # given
+    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, metrics={"interval_s": 0.5})
+    job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302\n")
+    slurm.wait_running(job)
+    with (
+        NodeProcess(folder, environ=slurm.environ),
+        Federation(mosquitto.url, researcher_id="anna", folder=tmp_path / "anna") as federation,
+    ):
+        wait_until(lambda: federation.ping(timeout_s=1.0).ok, 20.0, what="the node")
+
+        # when
+        watched = _verb(slurm, folder, "watch", job)
+        with federation.monitor() as watch:
+            seen = _of_job(watch, job)
+            slurm.run("scancel", job)
+            slurm.wait_ended(job)
+            wait_until(lambda: not _verb(slurm, folder, "list")["jobs"], 20.0, what="the end of the watch")
+
+        # then
+        gone = fedmon("node", "job", "watch", job, "--dir", str(folder), environ=slurm.environ)
+
+    assert watched["job_id"] == job
+    assert seen >= 3
+    assert gone.returncode == 3
+    assert "has ended" in gone.stderr
+
+
+def _verb(slurm: Slurm, folder: Path, *words: str) -> Any:
+    ran = fedmon("node", "job", *words, "--dir", str(folder), "--json", environ=slurm.environ)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    return json.loads(ran.stdout)
+
+
+def _of_job(watch: Watch, job: str) -> float:
+    """Return how many processes of a job the researcher heard of first."""
+    heard: list[float] = []
+
+    def came() -> bool:
+        sample = watch.next(timeout_s=1.0)
+        if sample is not None and sample.stream == f"job-{job}" and sample.values.get("job_processes"):
+            heard.append(sample.values["job_processes"])
+        return bool(heard)
+
+    wait_until(came, 20.0, what=f"a sample of job {job}")
+    return heard[0]
