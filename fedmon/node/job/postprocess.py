@@ -78,7 +78,8 @@ class _Steps:
         with report_extra("a file of metrics"):
             from fedmon.report.aliases.perfmon import write_json
 
-        return write_json(source, self._made(self._folder.metrics), self._job(source), name_job=self._is_shared)
+        self._folder.make_folder(self._folder.metrics)
+        return write_json(source, self._folder.metrics, self._job(source), name_job=self._is_shared)
 
     def export(self, source: Source, name: str) -> Iterator[Path]:
         """Write perfmon's groups and all metrics in one format, as far as anything was measured."""
@@ -97,7 +98,10 @@ class _Steps:
         with report_extra("a plot"):
             from fedmon.report import plots
 
-        return plots.write(source, self._made(self._folder.plots), job=self._job(source))
+        self._folder.make_folder(self._folder.plots)
+        place = self._folder.plots / self._folder.key if self._is_shared else self._folder.plots
+        self._folder.make_folder(place)
+        return plots.write(source, place, job=self._job(source))
 
     def report(self, source: Source) -> Iterable[Path]:
         """Write the report, as a page and as a PDF."""
@@ -118,13 +122,6 @@ class _Steps:
     def _job(self, source: Source) -> str | None:
         """Return the job's key where there is something of it; a run that found no job measured the host alone."""
         return self._folder.key if self._folder.key in source.job_ids else None
-
-    def _made(self, path: Path) -> Path:
-        self._folder.make_folder(path)
-        if self._is_shared:
-            path /= self._folder.key
-            self._folder.make_folder(path)
-        return path
 
 
 def _is_shared(folder: JobFolder) -> bool:
