@@ -2,11 +2,12 @@
 
 In a notebook::
 
-    from fedmon.report import Source, frame, save
+    from fedmon.report import Source, frame, plot, save
 
     with Source(["job-metrics-4711/4711.fmr"]) as source:
         table = frame(source, metrics=["host_cpu_*"])
         save(source, "cpu.parquet", metrics=["host_cpu_*"])
+        plot(source, "plots", metrics=["host_cpu_*"])
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedmon.report.drawing import plot
     from fedmon.report.frames import TidyTable, WideTable, frame
     from fedmon.report.saving import save
     from fedmon.report.source import Source
 
-__all__ = ["Source", "TidyTable", "WideTable", "frame", "save"]
+__all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "save"]
 
 _LAZY = {
     "Source": "fedmon.report.source",
     "TidyTable": "fedmon.report.frames",
     "WideTable": "fedmon.report.frames",
     "frame": "fedmon.report.frames",
+    "plot": "fedmon.report.drawing",
     "save": "fedmon.report.saving",
 }
 

@@ -81,6 +81,8 @@ def plot(
             written = plots.write_plots(
                 chosen, output, kind=kind.value, progress=lambda share: progress(_READING + share * (1 - _READING))
             )
+    if bins.left_out:
+        sys.stderr.write(f"fedmon: {len(bins.left_out)} series are not drawn: there are too many in one recording\n")
     if json:
         rows = [
             {"path": str(path), "title": one.title, "group": one.group.value, "combined": one.is_combined}

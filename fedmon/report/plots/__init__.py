@@ -13,7 +13,7 @@ from fedmon.report.bins import Bins
 from fedmon.report.plots.catalogue import is_shown
 from fedmon.report.plots.figure import Group
 from fedmon.report.plots.making import Choice, Maker
-from fedmon.report.plots.plot import Plot, as_bytes, as_pdf, as_png, as_svg
+from fedmon.report.plots.plot import Plot, as_pdf, as_png, as_svg, maker_of
 from fedmon.report.source import JOB, Source
 from fedmon.report.subject import Subject, choose
 
@@ -101,7 +101,8 @@ def write(
 ) -> list[Path]:
     """Write the plots of a recording as files of one kind (png, svg, pdf); returns them in the order of reading.
 
-    Raises NotFoundError for a job that is not there, StorageError when a file cannot be written.
+    Raises NotFoundError for a job that is not there, InvalidInputError for another kind, StorageError when a file
+    cannot be written.
     """
     subject = choose(source, job=job)
     plots = figures(read_bins(subject), source, job=subject.job, per_node=per_node, combined=combined)
@@ -112,12 +113,12 @@ def write_plots(
     plots: Sequence[Plot], folder: Path, *, kind: str = "png", progress: Callable[[float], object] | None = None
 ) -> list[Path]:
     """Write plots into a folder, which is made; see `write`."""
-    found = []
+    make, found = maker_of(kind), []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number, plot in enumerate(plots):
             path = folder / f"{plot.name}.{kind}"
-            path.write_bytes(as_bytes(plot, kind))
+            path.write_bytes(make(plot))
             found.append(path)
             if progress is not None:
                 progress((number + 1) / len(plots))

@@ -65,7 +65,7 @@ class Maker:
         for figure in (*FIGURES, *unlisted(metrics)):
             if self._choice.groups is not None and figure.group not in self._choice.groups:
                 continue
-            if self._choice.metric is not None and not any(map(self._choice.metric, figure.metrics)):
+            if self._choice.metric is not None and not any(map(self._choice.metric, figure.lines)):
                 continue
             found += self._of(figure)
         return found

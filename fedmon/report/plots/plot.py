@@ -70,11 +70,11 @@ def as_pdf(plot: Plot) -> bytes:
     return _saved(plot, FigureCanvasPdf, "pdf", metadata={"CreationDate": None, "Title": plot.title})
 
 
-def as_bytes(plot: Plot, kind: str) -> bytes:
-    """Return a plot as one of KINDS. Raises InvalidInputError for another."""
+def maker_of(kind: str) -> Callable[[Plot], bytes]:
+    """Return what makes plots of a kind, one of KINDS. Raises InvalidInputError for another."""
     if kind not in KINDS:
         raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
-    return {"png": as_png, "svg": as_svg, "pdf": as_pdf}[kind](plot)
+    return {"png": as_png, "svg": as_svg, "pdf": as_pdf}[kind]
 
 
 def _saved(plot: Plot, canvas: Any, kind: str, **fields: Any) -> bytes:

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmon import report
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series
 from fedmon.report import plots
 from fedmon.report.source import Source
@@ -271,6 +273,20 @@ def test_files_are_named_after_the_figure_and_who_is_in_it(tmp_path: Path) -> No
 
     assert [one.name for one in written] == ["cpu_load_per_node.png", "cpu_load_all_nodes.png"]
     assert all(one.read_bytes().startswith(b"\x89PNG") for one in written)
+
+
+def test_a_notebook_draws_a_part_of_a_recording(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "a", *(samples({CPU: [0.1, 0.2], "host_load1": [1, 2]}, node=node) for node in ("a", "b"))
+    )
+
+    with Source([path]) as source:
+        written = report.plot(source, tmp_path / "plots", nodes=["b"], metrics=["host_cpu_*"], kind="svg")
+        with pytest.raises(InvalidInputError, match="gif"):
+            report.plot(source, tmp_path / "none", kind="gif")
+
+    assert written == [tmp_path / "plots/cpu_load_per_node.svg"]
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_dense_plot_is_small_as_svg_and_as_png_and_the_same_every_time(tmp_path: Path) -> None:
