@@ -112,8 +112,12 @@ class ViewTable:
 
 
 def measured(columns: Sequence[Column], place: Place) -> tuple[Column, ...]:
-    """Return the columns that can be told of a place."""
-    return tuple(column for column in columns if column.quantity.uses(place) is not None)
+    """Return the columns that can be told of a place; of several ways to tell one, the first."""
+    found: dict[tuple[str, ...], Column] = {}
+    for column in columns:
+        if column.quantity.uses(place) is not None:
+            found.setdefault(column.path, column)
+    return tuple(found.values())
 
 
 def read(source: Source, section: Section) -> Iterator[tuple[Instants, list[Floats]]]:

@@ -16,6 +16,7 @@ import pytest
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.energy import energy_collectors
 from fedmon.node.collectors.infiniband import infiniband_collectors
 from fedmon.node.collectors.nvml import NvmlSession, queries
@@ -25,12 +26,14 @@ from fedmon.report.aliases import VIEWS, perfmon
 from fedmon.report.aliases.perfmon_columns import CPU, gpu_columns
 from fedmon.report.source import Source
 from tests.node.jobs_real import Program, Watch
+from tests.node.test_perf_replay import Replay, counting, reading_with
 from tests.report.aliases.recorded import T0, RecordedHost, Values, read_all
 from tests.support.energy_tree import EnergyTree
 from tests.support.machine_tree import machine_tree, port_files, write_tree
 from tests.support.nvml import FakeGpu, FakeNvml
 
 MIB = 1024**2
+CLOCK = "perf_counted_seconds_total"
 
 
 def frames(path: Path | list[Path], job: str | None = None) -> dict[str, pd.DataFrame]:
@@ -263,6 +266,36 @@ def test_events_are_counts_of_an_interval_by_group_and_derived_values_begin_with
     assert files["cpu_metrics"]["node-a"]["memory_bw"] == [None, 64 * 2e6 / 2.0, None]
     mib = frames(path)["cpu_metrics"]["Memory (read) bandwidth [MiB/s]"].tolist()
     assert mib[1] == pytest.approx(64e6 / MIB)
+
+
+def is_later(reading: Reading, read: list[Values]) -> bool:
+    return (reading.values.get(CLOCK) or 0.0) > ((read[-1][CLOCK] or 0.0) if read else 0.0)
+
+
+def test_what_a_real_collector_counts_with_perf_is_told_of_the_machine_where_there_is_no_job(tmp_path: Path) -> None:
+    replay = Replay(tmp_path)
+    dp = "flops_dp.fp_arith_inst_retired"
+    counts = {
+        "cycles": 2000, "instructions": 3000, f"{dp}.scalar_double": 10, f"{dp}.128b_packed_double": 20,
+        f"{dp}.256b_packed_double": 30, "memory_server.unc_m_cas_count.rd": 5, "memory_server.unc_m_cas_count.wr": 7,
+    }  # fmt: skip
+    replay.answers(counts=counts, percent=50.0)
+    host, read = RecordedHost("node-a"), list[Values]()
+    with counting(replay.source("cycles", "flops_dp", "memory")) as collector:
+        for number in range(2):
+            read.append(reading_with(collector, lambda one: is_later(one, read)).values)
+            host.add(float(number), read[-1])
+    intervals = round((float(read[1][CLOCK] or 0) - float(read[0][CLOCK] or 0)) / 0.1)
+    path = host.write(tmp_path / "r.fmr")
+
+    files = documents(path, tmp_path / "json")
+
+    found = files["perf_metrics"]["node-a"]
+    assert found["hardware_events"]["cycles"] == [None, 2000 * intervals]
+    assert found["hardware_events"]["derv_ipc"][1] == 1.5
+    assert found["FLOPS_DP"]["fp_arith_inst_retired.128b_packed_double"] == [None, 20 * intervals]
+    assert found["FLOPS_DP"]["derv_flops_dp"][1] == pytest.approx(1e-6 * (10 + 2 * 20 + 4 * 30) / 0.1, abs=1e-6)
+    assert files["cpu_metrics"]["node-a"]["memory_bw"] == [None, pytest.approx(64 * 5 / 0.1)]
 
 
 def test_hosts_that_measure_different_things_stay_apart_and_keep_their_own_clocks(tmp_path: Path) -> None:
