@@ -67,7 +67,7 @@ def memory(case: Case) -> list[Finding]:
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else "; its limit is not known"
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
     text = f"At the most {size(use.peak)}{of}{where}."
-    if use.last is not None:
+    if use.last:  # 0 when its processes had ended
         text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
         text += f" All nodes together: {size(sum(each.peak for each in uses.values()))} at their peaks."

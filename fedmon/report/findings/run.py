@@ -25,7 +25,7 @@ def ending(case: Case) -> list[Finding]:
     elapsed_s = case.elapsed_s
     after = f" after {duration(elapsed_s)}" if elapsed_s is not None else ""
     code = next((code for code in codes if code), codes[0] if codes else None)
-    why = f" Noted reason: {reason}." if reason else ""
+    why = f" Noted reason: {reason}." if reason and (not codes or f"exit code {codes[0]}" not in reason) else ""
     if code is None and case.ended_t is None:
         span = case.span
         until = f" The last sample is of {moment(span[1])}." if span is not None else ""
