@@ -201,4 +201,4 @@ def _merged(folder: JobFolder, exports: Sequence[str], *, report: bool, json: bo
 
 
 def _recordings(folder: JobFolder) -> list[Path]:
-    return [*folder.recordings.glob(f"{folder.key}_*.fmr")]
+    return [*folder.recordings.glob("*.fmr")]
