@@ -102,7 +102,7 @@ def _graded(ratio: float, busy: float, cpus: float, *, is_of_machine: bool) -> t
     advice = (
         "About one CPU was busy: the program seems to run with one thread. Ask for one CPU, or let it use several."
         if 0.7 < busy < 1.3
-        else f"Ask for {counted(max(1, math.ceil(busy)), 'CPU')}, or find out what it waits for: storage, network, a lock."
+        else f"Ask for {counted(max(1, math.ceil(busy)), 'CPU')}, or find out what it waits for, such as storage."
     )
     if is_of_machine:
         return Severity.NOTE, advice
