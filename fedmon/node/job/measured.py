@@ -26,6 +26,7 @@ from fedmon.node.job.channel import Channel
 from fedmon.node.job.ending import End
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
+from fedmon.node.job.limit import ends_after, ends_at
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.telling import Teller
 from fedmon.node.jobs import JobRecord
@@ -82,7 +83,7 @@ class MeasuredJob:
             clock_offset_s=members.clock_offset_s,
         )
         self._told, self._tell_at = False, 0.0
-        self.ends_at = _ends_at(environ)
+        self.ends_at: float | None = None
         self.time_limit_s = identity.time_limit_s
         self.early_end: End | None = None
         """Why there is nothing to wait for."""
@@ -113,6 +114,7 @@ class MeasuredJob:
         if self._stream is not None:
             self._stream.start(self._measuring)
         self._measuring.follow(self._options.sampling_freq, live=True)
+        self._ask_for_the_limit()
         self._tell()
         return problem
 
@@ -209,6 +211,8 @@ class MeasuredJob:
             "pids": list(found.pids),
             "cgroup": found.cgroup,
         }
+        if found.method != "pids":
+            self.ends_at = ends_after(self._identity, min(found.starts.values(), default=None))
         jobs, key, mine = self._measuring.jobs, self._identity.key, (os.getpid(),)
         if found.cgroup is not None:
             try:
@@ -224,6 +228,14 @@ class MeasuredJob:
             exclude=mine,
             overhead=found.overhead,
         )
+
+    def _ask_for_the_limit(self) -> None:
+        from fedmon.node.job.commands import runner
+
+        told = ends_at(self._identity, self._environ, run=runner(self._environ))
+        self.ends_at = told if told is not None else self.ends_at
+        if self.ends_at is not None and self.time_limit_s is None:
+            self.time_limit_s = max(0.0, self.ends_at - time.time())  # of what is left, for the margin
 
     def _on_end(self, job: JobRecord) -> None:
         self._end_record = job
@@ -243,11 +255,6 @@ def _settings(options: JobOptions, node_id: str) -> NodeSettings:
         recording=RecordingSettings(max_bytes=MAX_BYTES, max_age_s=MAX_AGE_S),
         perf=perf,
     )
-
-
-def _ends_at(environ: Mapping[str, str]) -> float | None:
-    text = environ.get("SLURM_JOB_END_TIME", "")
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
 
 
 def _stream(broker: BrokerSettings, members: Membership) -> Stream:

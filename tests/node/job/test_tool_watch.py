@@ -96,6 +96,20 @@ def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, progr
     assert program.poll() is None
 
 
+def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
+    tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text('#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && date -d "+6 sec" +%FT%T\n')
+    squeue.chmod(0o755)
+    environ = environment(SLURM_JOB_ID="4711")
+    with start(tmp_path, *beside(program), environ=environ | {"PATH": f"{squeue.parent}:{environ['PATH']}"}) as tool:
+        tool.wait(30)
+
+    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
+
+
 def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_path: Path) -> None:
     with start(tmp_path, "--pid", "4194304") as tool:
         said, complained = tool.communicate(timeout=30)
