@@ -40,12 +40,14 @@ MACHINE, SAMPLER, VIEW = "tests/node/test_collectors_trees.py", "tests/node/test
     "tests/report/aliases/test_perfmon_view.py"
 )  # fmt: skip
 REPORT, PLOTS = "tests/report/test_document.py", "tests/report/plots/test_defects.py"
+TOOL, FILES = "tests/node/job/test_tool_watch.py", "tests/report/export/test_files.py"
 MERGE, HOSTS, LAYOUT = (f"tests/node/job/test_{part}.py" for part in ("merge", "hosts", "layout"))
 
 INDEX: dict[int, tuple[str, ...]] = {
     1: (f"{TREE}::test_each_process_of_a_chain_counts_once_and_only_the_given_one_is_a_root",),
     2: (
         f"{TREE}::test_a_root_that_ends_between_two_ticks_ends_the_job_and_takes_nothing_back",
+        f"{TOOL}::test_a_run_ends_with_the_last_process_of_the_job",
         f"{TREE}::test_each_process_of_a_chain_counts_once_and_only_the_given_one_is_a_root",
     ),
     3: (
@@ -68,6 +70,7 @@ INDEX: dict[int, tuple[str, ...]] = {
         f"{ACCOUNTS}::test_a_number_that_was_given_again_is_another_process",
         f"{TREE}::test_processes_of_another_user_are_counted_as_far_as_one_may_read_them",
         f"{TREE}::test_a_daemon_that_left_session_and_parent_is_known_by_its_environment",
+        "tests/node/job/test_finders_real.py::test_a_number_that_was_given_again_is_never_the_jobs",
     ),
     8: (
         f"{HERE}::test_weakness_08_sixty_processes_are_read_at_once_and_nothing_is_waited_for",
@@ -139,7 +142,10 @@ INDEX: dict[int, tuple[str, ...]] = {
         f"{VIEW}::test_each_gpu_is_a_host_of_its_own_in_perfmons_units",
     ),
     30: (f"{MERGE}::test_bytes_written_by_recording_and_merging_grow_no_faster_than_the_samples",),
-    31: (f"{HERE}::test_weakness_14_31_a_period_is_called_one_and_none_of_them_divides_by_nothing",),
+    31: (
+        f"{HERE}::test_weakness_14_31_a_period_is_called_one_and_none_of_them_divides_by_nothing",
+        f"{TOOL}::test_samples_are_on_the_disk_after_the_check_point",
+    ),
     32: (
         "tests/common/store/test_recording_killed.py::test_kill_loses_at_most_the_batch_in_hand_and_never_the_file",
         f"{MERGE}::test_a_merge_that_was_killed_leaves_nothing_that_a_later_one_does_not_remove",
@@ -149,11 +155,22 @@ INDEX: dict[int, tuple[str, ...]] = {
         f"{MERGE}::test_everything_of_all_hosts_is_in_the_merged_recording",
         f"{VIEW}::test_hosts_that_measure_different_things_stay_apart_and_keep_their_own_clocks",
     ),
-    34: (f"{HERE}::test_weakness_34_the_stop_file_may_go_or_hold_anything_and_no_descriptor_stays_open",),
+    34: (
+        f"{HERE}::test_weakness_34_the_stop_file_may_go_or_hold_anything_and_no_descriptor_stays_open",
+        f"{TOOL}::test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for",
+        f"{TOOL}::test_a_run_ends_before_the_time_limit_of_the_scheduler",
+        f"{TOOL}::test_finished_in_the_stop_file_ends_the_run",
+    ),
     35: ("tests/node/job/test_identity.py::test_a_missing_user_is_unknown_and_no_error",),
-    36: (f"{HOSTS}::test_of_eight_hosts_that_end_together_exactly_one_merges_every_sample_once",),
+    36: (
+        f"{HOSTS}::test_of_eight_hosts_that_end_together_exactly_one_merges_every_sample_once",
+        f"{FILES}::test_writers_of_one_hdf5_file_wait_for_each_other",
+    ),
     37: (f"{LAYOUT}::test_two_jobs_and_two_hosts_share_no_file",),
-    38: (f"{VIEW}::test_hosts_that_measure_different_things_stay_apart_and_keep_their_own_clocks",),
+    38: (
+        f"{VIEW}::test_hosts_that_measure_different_things_stay_apart_and_keep_their_own_clocks",
+        f"{PLOTS}::test_a_host_without_a_metric_shifts_nothing_defect_38",
+    ),
     39: (
         f"{PLOTS}::test_the_x_axis_is_time_and_no_category_defect_39",
         f"{PLOTS}::test_all_nodes_are_joined_by_time_and_not_by_row_defect_39",
