@@ -35,7 +35,7 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
             seen = _of_job(watch, job)
             slurm.run("scancel", job)
             slurm.wait_ended(job)
-            wait_until(lambda: not _verb(slurm, folder, "list")["jobs"], 20.0, what="the end of the watch")
+            wait_until(lambda: _states(slurm, folder) == ["ended"], 20.0, what="the end of the watch")
 
         # then
         gone = fedmon("node", "job", "watch", job, "--dir", str(folder), environ=slurm.environ)
@@ -52,14 +52,18 @@ def _verb(slurm: Slurm, folder: Path, *words: str) -> Any:
     return json.loads(ran.stdout)
 
 
+def _states(slurm: Slurm, folder: Path) -> list[str]:
+    return [job["state"] for job in _verb(slurm, folder, "list")["jobs"]]
+
+
 def _of_job(watch: Watch, job: str) -> float:
     """Return how many processes of a job the researcher heard of first."""
     heard: list[float] = []
 
     def came() -> bool:
         sample = watch.next(timeout_s=1.0)
-        if sample is not None and sample.stream == f"job-{job}" and sample.values.get("job_processes"):
-            heard.append(sample.values["job_processes"])
+        if sample is not None and sample.stream == f"job-{job}":
+            heard.extend(filter(None, [sample.values.get("job_processes")]))
         return bool(heard)
 
     wait_until(came, 20.0, what=f"a sample of job {job}")
