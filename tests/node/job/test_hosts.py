@@ -69,7 +69,7 @@ def merges(*said: Said) -> int:
 
 
 def test_of_eight_hosts_that_end_together_exactly_one_merges_every_sample_once(tmp_path: Path) -> None:
-    jobs = [Job(tmp_path, str(number)) for number in range(4)]
+    jobs = [Job(tmp_path, str(number)) for number in range(2)]
     started = [job.start(*({"host": f"n{n}", "expected": 8} for n in range(8))) for job in jobs]
     for job, process in zip(jobs, started, strict=True):
         said = job.said(process)

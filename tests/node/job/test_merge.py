@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
+from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import host_recordings, merge, merge_hosts
@@ -205,6 +206,23 @@ def test_a_merge_that_was_killed_leaves_nothing_that_a_later_one_does_not_remove
     os.utime(left, (0, 0))
     merge(folder)
     assert not left.exists()
+
+
+def test_metrics_that_only_one_host_or_only_its_first_samples_have_are_kept(folder: JobFolder) -> None:
+    """perfmon keeps the keys of the first checkpoint alone, and stops where another host has fewer."""
+    for host, names in (("a", ["first", "later"]), ("b", ["other"])):
+        with Recording(folder.recording(host)) as recording:
+            for number, name in enumerate(names):
+                t = [float(number)]
+                recording.append(
+                    [Batch(node_id=host, boot=1, stream="host", seq=number, t=t, mono=t, columns={name: [1.0]})]
+                )
+    merge(folder)
+    with Recording(folder.merged, read_only=True) as recording:
+        found = [
+            (one.node_id, name) for one in recording.read() for name, column in one.columns.items() if 1.0 in column
+        ]
+    assert sorted(found) == [("a", "first"), ("a", "later"), ("b", "other")]
 
 
 def test_jobs_whose_keys_begin_alike_are_not_mixed_up(tmp_path: Path) -> None:
