@@ -1,0 +1,87 @@
+"""`fedmon export`: what is asked for is written, and what cannot be is said in one line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fedmon.cli import main
+from tests.report.tables import T0, recording, samples
+
+COLUMNS: dict[str, list[float | None]] = {"host_load1": [1, 2, 3], "host_disk_reads_total": [0, 5, 15]}
+
+
+def run(*words: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", *map(str, words)])
+    return int(ended.value.code or 0)
+
+
+def test_a_folder_of_a_job_becomes_a_file_of_the_format_that_its_ending_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "job"
+    (folder / "recordings").mkdir(parents=True)
+    for node in ("a", "b"):
+        recording(folder / "recordings" / f"7_{node}.fmr", samples(COLUMNS, node=node))
+
+    code = run(folder, "-o", tmp_path / "x.parquet", "--metric", "host_disk_*", "--since", str(T0 + 1), "--json")
+
+    said = json.loads(capsys.readouterr().out)
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert (code, said["written"][0]["rows"], said["damaged_samples"]) == (0, 4, 0)
+    assert table.column_names == ["host", "time", "host_disk_reads_total", "host_disk_reads_per_second"]
+    assert table["host_disk_reads_per_second"].to_pylist() == [5, 10, 5, 10]
+
+
+def test_text_goes_to_stdout(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.fmr", samples(COLUMNS))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "fedmon", "export", str(path), "-o", "-", "-f", "csv", "--tidy", "--no-rates"],
+        capture_output=True,
+        text=True,
+    )
+
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["value"] for row in rows] == ["1", "0", "2", "5", "3", "15"]
+
+
+def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recording(tmp_path / "r.fmr", samples(COLUMNS))
+    out = tmp_path / "x.csv"
+
+    for words, code, why in (
+        ((tmp_path / "none", "-o", out), 3, "no recording"),
+        ((tmp_path, "-o", out, "--metric", "gpu_*"), 3, "fits what was selected; hosts: n1"),
+        ((path, "-o", out, "--job", "9"), 3, "no job '9'"),
+        ((path, "-o", tmp_path / "x.txt"), 2, "say --format"),
+        ((path, "-o", "-", "-f", "orc"), 2, "no text"),
+        ((path, "-o", tmp_path), 2, "say --format"),
+        ((path, "-o", out, "-f", "xml"), 2, "no format 'xml'"),
+        ((path, "-o", out, "--since", "soon"), 2, "is no time"),
+    ):
+        assert run(*words) == code, words
+        error = capsys.readouterr().err
+        assert why in error
+        assert len(error.splitlines()) == 1
+    assert not out.exists()
+
+
+def test_a_missing_library_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.fmr", samples(COLUMNS))
+    code = "import sys; sys.modules['pyarrow'] = None; from fedmon.cli import main; main(sys.argv[1:])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "export", str(path), "-o", str(tmp_path / "x.csv")], capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fedmon: an export needs pyarrow: pip install 'fedmon[report]'\n"
