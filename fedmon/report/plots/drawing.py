@@ -71,8 +71,7 @@ def draw(drawing: Drawing) -> Figure:
     top = max((line.curve.peak for panel in panels for line in (*panel.lines, *panel.limits)), default=0.0)
     notes = drawing.notes
     if len(panels) == 1:
-        scale = scale_of(drawing.quantity, shared, drawing.noun)
-        notes = "; ".join(filter(None, [_summary(panels[0], scale), notes]))
+        notes = "; ".join(filter(None, [_summary(panels[0], drawing), notes]))
     figure.text(
         0.1 / WIDTH_IN, 1 - 0.07 / height, drawing.title, va="top", size=TITLE_PT, weight="bold", parse_math=False
     )
@@ -87,7 +86,7 @@ def draw(drawing: Drawing) -> Figure:
         _marks(axes, drawing, is_first=position == 0)
         if panel.title:
             _text(axes, 0, 1.03, literal(panel.title, 60), size=TEXT_PT, va="bottom", weight="bold")
-            summary = _summary(panel, scale)
+            summary = _summary(panel, drawing)
             _text(axes, 1, 1.03, summary, size=SMALL_PT, va="bottom", ha="right", color="#333333")
         if _needs_legend(panel):
             draw_legend(figure, _entries(panel), scale, left_in=_LEFT_IN + width + 0.1, top_in=bottom + each_in)
@@ -122,12 +121,15 @@ def _largest(panel: Panel) -> float:
     return float(max(values, default=0.0)) or max((abs(line.curve.peak) for line in panel.lines), default=0.0)
 
 
-def _summary(panel: Panel, scale: Scale) -> str:
+def _summary(panel: Panel, drawing: Drawing) -> str:
     if not any(len(line.curve.t) for line in panel.lines):
         return ""
     of = f"{literal(panel.of)}: " if panel.of else ""
     each = " each" if len(panel.lines) > 1 and not panel.of else ""
-    return f"{of}mean {scale.text(panel.average)}{each}, max {scale.text(panel.peak)}"
+    average, peak = (
+        scale_of(drawing.quantity, value, drawing.noun).text(value) for value in (panel.average, panel.peak)
+    )
+    return f"{of}mean {average}{each}, max {peak}"
 
 
 def _lines(axes: Axes, panel: Panel, scale: Scale, drawing: Drawing) -> None:

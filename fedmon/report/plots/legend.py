@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROW_IN, _HEAD_IN = 0.142, 0.13
-_SAMPLE_IN, _NAME_IN, _MEAN_IN, _MAX_IN = 0.2, 0.25, 1.66, 2.1
-_LONGEST = 21
+_SAMPLE_IN, _NAME_IN, _MEAN_IN, _MAX_IN = 0.2, 0.25, 1.7, 2.12
+_LONGEST = 20
 _PT, _HEAD_PT = 7.0, 6.0
 
 
@@ -49,5 +49,6 @@ def draw_legend(
         )
         write(_NAME_IN, y_in, literal(label, _LONGEST), size=_PT, va="center")
         if curve is not None and len(curve.t):
-            write(_MEAN_IN, y_in, scale.number(curve.average), size=_PT, va="center", ha="right")
-            write(_MAX_IN, y_in, scale.number(curve.peak), size=_PT, va="center", ha="right")
+            for x_in, value in ((_MEAN_IN, curve.average), (_MAX_IN, curve.peak)):
+                is_tiny = 0 < abs(value * scale.factor) < 0.01
+                write(x_in, y_in, "≈ 0" if is_tiny else scale.number(value), size=_PT, va="center", ha="right")

@@ -43,6 +43,15 @@ def test_a_counter_is_drawn_as_its_growth_in_a_unit_that_people_read(tmp_path: P
     assert {"read", "written", "read: mean 2 MiB/s, max 2 MiB/s"} <= set(texts(figure))
 
 
+def test_what_is_small_beside_the_rest_is_still_told_in_its_own_unit(tmp_path: Path) -> None:
+    columns = {READ: [0.0, 1024.0, 2048.0], WRITTEN: [0.0, 1024.0**3, 2 * 1024.0**3]}
+
+    found = texts(drawn(tmp_path / "a", "disk_traffic_per_node", samples(columns)))
+
+    assert "read: mean 1 KiB/s, max 1 KiB/s" in found
+    assert {"GiB/s", "≈ 0"} <= set(found)
+
+
 def test_no_figure_shows_what_was_not_measured(tmp_path: Path) -> None:
     with made(tmp_path / "a", samples({CPU: [0.1, 0.2], "host_load1": [None, None]})) as found:
         assert list(found) == ["cpu_load_per_node"]
