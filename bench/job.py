@@ -3,8 +3,9 @@
 ``python -m bench.job``; ratios to the bare command, medians of pairs run in turns. Cases: ``cpu`` is one loop of
 arithmetic, ``forks`` a shell that starts a program again and again. ``*-whole`` is the time from the start of
 ``fedmon job -i 1 -- COMMAND`` to its end, its own start and end included; ``*-command`` is the command's own time, as
-the command itself takes it. The peer is the method of perfmon, restated from what it does: a process beside the
-command that reads every process of its tree once a second through psutil, each for half a second.
+the command itself takes it, and ``*-start-and-end`` the difference of both, in seconds. The peer is the method of
+perfmon, restated from what it does: a process beside the command that reads every process of its tree once a second
+through psutil, each for half a second.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def compare(case: str, *, seconds: float, pairs: int) -> None:
         )
         print_line(BENCH, f"{case}-{what}", ours=ours, peer=peer, unit="x bare")
         print_line(BENCH, f"{case}-{what}-budget", ours=ours, peer=BUDGETS[case], unit="x bare")
+    ours, peer = (statistics.median(whole - own for whole, own in taken[name]) for name in ("fedmon", "bare"))
+    print_line(BENCH, f"{case}-start-and-end", ours=ours, peer=peer, unit="s")
     print_line(BENCH, f"{case}-bare", ours=statistics.median(one[0] for one in taken["bare"]), peer=None, unit="s")
 
 
