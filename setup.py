@@ -29,7 +29,16 @@ BASE = [
     "urllib3>=2",
 ]
 BROKER = ["iotcore>=0.4", "python-multipart>=0.0.20", "starlette>=0.46", "uvicorn>=0.34"]
-REPORT = ["fonttools>=4.50", "fpdf2>=2.8", "h5py>=3.12", "matplotlib>=3.9", "numpy>=1.26", "pandas>=2.2", "pyarrow>=18"]
+REPORT = [
+    "fonttools>=4.50",
+    "fpdf2>=2.8",
+    "h5py>=3.12",
+    "matplotlib>=3.9",
+    "numpy>=1.26",
+    "pandas>=2.2",
+    "pillow>=10",
+    "pyarrow>=18",
+]
 TEST = [
     "build>=1.2",
     "hypothesis>=6.100",
