@@ -28,6 +28,7 @@ from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.limit import ends_after, ends_at
 from fedmon.node.job.options import JobOptions
+from fedmon.node.job.own_cgroup import remove_cgroup
 from fedmon.node.job.telling import Teller
 from fedmon.node.jobs import JobRecord
 from fedmon.node.measuring import Measuring
@@ -85,6 +86,7 @@ class MeasuredJob:
         self._told, self._tell_at = False, 0.0
         self.ends_at: float | None = None
         self.time_limit_s = identity.time_limit_s
+        self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         """Why there is nothing to wait for."""
         self.last_document: dict[str, Any] = {}
@@ -151,6 +153,8 @@ class MeasuredJob:
             # A shell does not wait for what a command left behind, and who waits for us shall not either.
             logger.warning("%d processes that the command started go on without it, and are measured no longer", left)
             self._teller.job |= {"left_running": left}
+        if self._channel is not None and self._channel.is_closed and self._cgroup is not None:
+            remove_cgroup(self._cgroup.folders.values())  # who made it was killed, and nobody else knows of it
         self._teller.tell(document, mark=f"the run ended: {end.reason}")
         self.last_document = document
         return lost
@@ -172,6 +176,7 @@ class MeasuredJob:
         }
         try:
             if cgroup.folders:
+                self._cgroup = cgroup
                 self._measuring.jobs.add(self._identity.key, cgroup=cgroup)
             else:
                 self._measuring.jobs.add(self._identity.key, pids=[told.pid], exclude=(os.getpid(),))

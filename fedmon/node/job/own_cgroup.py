@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE
@@ -53,18 +54,25 @@ class OwnCgroup:
 
     def remove(self) -> int:
         """Remove it, and return how many processes were left in it: those live on in the cgroup above."""
-        left: set[int] = set()
-        for folder in self.folders.values():
-            for pid in members_of(folder):
-                with contextlib.suppress(OSError):
-                    (folder.parent / "cgroup.procs").write_text(str(pid))
-                    left.add(pid)
-            try:
-                _remove(folder)
-            except OSError as error:
-                logger.warning("cgroup %s cannot be removed: %s", folder, error.strerror)
-        self.folders = {}
-        return len(left)
+        folders, self.folders = self.folders, {}
+        return remove_cgroup(folders.values())
+
+
+def remove_cgroup(folders: Iterable[Path]) -> int:
+    """Remove the folders of a cgroup; see OwnCgroup.remove."""
+    left: set[int] = set()
+    for folder in folders:
+        for pid in members_of(folder):
+            with contextlib.suppress(OSError):
+                (folder.parent / "cgroup.procs").write_text(str(pid))
+                left.add(pid)
+        try:
+            _remove(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            logger.warning("cgroup %s cannot be removed: %s", folder, error.strerror)
+    return len(left)
 
 
 def _made(folder: Path) -> bool:

@@ -133,6 +133,7 @@ def test_a_command_lives_on_and_its_recording_is_completed_when_the_tool_is_kill
     wait_until(lambda: "the process that ran the command was killed" in logs(tmp_path))
     go.touch()
 
+    wait_until(lambda: not [*Path("/sys/fs/cgroup").glob(f"**/fedmon-*-{process.pid}")], what="no cgroup")
     wait_until((tmp_path / "go.seen").exists, what="the command's own end")
     wait_until(lambda: the(tmp_path).job["reason"])
     job = the(tmp_path).job
