@@ -2,8 +2,8 @@
 
 ``python -m bench.export``: this machine is measured for ``--seconds``, and what was measured repeated as long as
 needed, into a recording that is merged as one of a day is (`--as-it-came` keeps rows of ten samples). Each case is a
-`fedmon export` of its own: ``csv`` and the other formats with the series as they were read, ``csv-rates`` with the rates that
-are there by default. The peer is pandas, writing the same table to CSV, once it has it.
+`fedmon export` of its own: ``csv`` and the other formats with the series as they were read, ``csv-rates`` with the
+rates that are there by default. The peer is pandas, writing the same table to CSV, once it has it.
 """
 
 from __future__ import annotations
