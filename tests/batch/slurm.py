@@ -53,7 +53,7 @@ SelectTypeParameters=CR_Core
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
-KillWait=30
+KillWait=60
 MinJobAge=600
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 AccountingStorageType=accounting_storage/none

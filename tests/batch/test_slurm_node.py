@@ -40,7 +40,7 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
         # then
         gone = fedmon("node", "job", "watch", job, "--dir", str(folder), environ=slurm.environ)
 
-    assert watched["job_id"] == job
+    assert watched["job"]["job_id"] == job
     assert seen >= 3
     assert gone.returncode == 3
     assert "has ended" in gone.stderr

@@ -16,7 +16,7 @@ from tests.batch.results import Results, is_whole
 from tests.batch.slurm import Slurm
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.batch, pytest.mark.timeout(180)]
 EXAMPLE = Path("docs/examples/job_pbs.sh")
 
 
@@ -36,7 +36,7 @@ def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) ->
 
     # when
     job = qsub(torque, EXAMPLE.read_text(), WORK=program)
-    torque.wait_ended(job, timeout_s=60)
+    torque.wait_ended(job, timeout_s=100)
 
     # then
     told = (torque.work / "output").read_text()
