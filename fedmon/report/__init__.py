@@ -2,12 +2,14 @@
 
 In a notebook::
 
-    from fedmon.report import Source, frame, plot, save
+    from pathlib import Path
+    from fedmon.report import Source, frame, plot, report, save
 
     with Source(["job-metrics-4711/4711.fmr"]) as source:
         table = frame(source, metrics=["host_cpu_*"])
         save(source, "cpu.parquet", metrics=["host_cpu_*"])
         plot(source, "plots", metrics=["host_cpu_*"])
+        report(source, html=Path("report.html"))
 """
 
 from __future__ import annotations
@@ -16,20 +18,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedmon.report.document import write as report
     from fedmon.report.drawing import plot
     from fedmon.report.frames import TidyTable, WideTable, frame
     from fedmon.report.saving import save
     from fedmon.report.source import Source
 
-__all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "save"]
+__all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "report", "save"]
 
 _LAZY = {
-    "Source": "fedmon.report.source",
-    "TidyTable": "fedmon.report.frames",
-    "WideTable": "fedmon.report.frames",
-    "frame": "fedmon.report.frames",
-    "plot": "fedmon.report.drawing",
-    "save": "fedmon.report.saving",
+    "Source": ("fedmon.report.source", "Source"),
+    "TidyTable": ("fedmon.report.frames", "TidyTable"),
+    "WideTable": ("fedmon.report.frames", "WideTable"),
+    "frame": ("fedmon.report.frames", "frame"),
+    "plot": ("fedmon.report.drawing", "plot"),
+    "report": ("fedmon.report.document", "write"),
+    "save": ("fedmon.report.saving", "save"),
 }
 
 
@@ -37,7 +41,8 @@ def __getattr__(name: str) -> object:
     """Import a public name on its first use: numpy and pyarrow take a while."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    module, attribute = _LAZY[name]
+    return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedmon.report
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
@@ -61,3 +62,7 @@ def test_no_recording_or_a_missing_one_is_an_error(tmp_path: Path) -> None:
         Source([])
     with pytest.raises(StorageError, match="there is no recording"):
         Source([tmp_path / "nothing"])
+
+
+def test_each_public_name_is_there() -> None:
+    assert [name for name in fedmon.report.__all__ if not callable(getattr(fedmon.report, name))] == []

@@ -11,6 +11,7 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
+from fedmon.node.job.given_gpus import given_gpus
 from fedmon.node.job.host_names import expand, from_file, own_name
 from fedmon.node.job.job_key import job_key
 
@@ -32,8 +33,8 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
     ``job_id`` is as its scheduler writes it, and ``key`` is made from it for streams and files. ``raw_id`` is what the
     scheduler's commands take; None when the id cannot be one of that scheduler's. ``host`` is the name that the
     scheduler has for this host. ``nodes`` are those of the job, ``step_nodes`` those of the SLURM step that this
-    process runs in. ``memory_limit_bytes`` and ``cpus`` are of this host. ``inside`` tells whether this process runs in
-    the job, or asks about it from outside.
+    process runs in. ``memory_limit_bytes``, ``cpus`` and ``gpus`` are of this host. ``inside`` tells whether this
+    process runs in the job, or asks about it from outside.
     """
 
     scheduler: SchedulerName
@@ -52,6 +53,7 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None
     cpus: int | None = None
     memory_limit_bytes: int | None = None
+    gpus: tuple[str, ...] | None = None
     inside: bool = True
 
 
@@ -61,18 +63,8 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int, scheduler: 
     ``scheduler`` holds fast to one where variables of several are set. Whatever the variables hold, the result is
     usable: numbers that are none are None, and text is cut at 256 characters, without any that hide.
     """
-    match scheduler_of(environ) if scheduler == "auto" else scheduler:
-        case "slurm" if _slurm_id(environ):
-            return _slurm(environ, hostname)
-        case "pbs" if environ.get("PBS_JOBID"):
-            return _pbs(environ, hostname)
-        case "oar" if _oar_id(environ):
-            return _oar(environ, hostname)
-    given = environ.get("FEDMON_JOB_ID", "")
-    job_id = given or f"{hostname.partition('.')[0] or 'host'}-{pid}"
-    return JobIdentity(
-        scheduler="none", job_id=_text(job_id) or "", key=job_key(job_id), host=hostname, user=_user(environ)
-    )
+    identity = _identified(environ, hostname, pid, scheduler)
+    return msgspec.structs.replace(identity, gpus=given_gpus(environ))
 
 
 def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentity:
@@ -120,6 +112,21 @@ def scheduler_of(environ: Mapping[str, str]) -> SchedulerName:
     if (slurm or pbs) and _oar_id(environ) and _is_file(environ.get("OAR_NODEFILE", "")):
         return "oar"
     return "slurm" if slurm else "pbs" if pbs else "oar" if _oar_id(environ) else "none"
+
+
+def _identified(environ: Mapping[str, str], hostname: str, pid: int, scheduler: str) -> JobIdentity:
+    match scheduler_of(environ) if scheduler == "auto" else scheduler:
+        case "slurm" if _slurm_id(environ):
+            return _slurm(environ, hostname)
+        case "pbs" if environ.get("PBS_JOBID"):
+            return _pbs(environ, hostname)
+        case "oar" if _oar_id(environ):
+            return _oar(environ, hostname)
+    given = environ.get("FEDMON_JOB_ID", "")
+    job_id = given or f"{hostname.partition('.')[0] or 'host'}-{pid}"
+    return JobIdentity(
+        scheduler="none", job_id=_text(job_id) or "", key=job_key(job_id), host=hostname, user=_user(environ)
+    )
 
 
 def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:

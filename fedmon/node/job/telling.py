@@ -60,6 +60,7 @@ class Teller:
             "time_limit_s": identity.time_limit_s,
             "memory_limit_bytes": identity.memory_limit_bytes,
             "cpus": identity.cpus,
+            "gpus": None if identity.gpus is None else list(identity.gpus),
         }
 
     def document(self, measuring: Measuring) -> dict[str, Any]:
