@@ -34,12 +34,17 @@ class Series:
         self.bins, self.nodes = bins, nodes
         self._by_metric: dict[str, list[tuple[SeriesKey, dict[str, str]]]] = {}
         jobs = set()
+        of_jobs, of_machines = set[str](), set[str]()
         for key in keys:
             name, labels = split_series(key.series)
             self._by_metric.setdefault(name, []).append((key, labels))
             if key.stream.startswith(JOB):
                 jobs.add(key.stream)
+                of_jobs.add(name)
+            else:
+                of_machines.add(name)
         self._has_several_jobs = len(jobs) > 1
+        self._of_both = of_jobs & of_machines
 
     @property
     def metrics(self) -> list[str]:
@@ -95,8 +100,11 @@ class Series:
             for label in figure.keep
             if (value := labels.get(label)) and not (by_instance and label == _ZONE)
         ]
-        if self._has_several_jobs and key.stream.startswith(JOB):
+        is_of_job = key.stream.startswith(JOB)
+        if is_of_job and self._has_several_jobs:
             kept.append(f"job {key.stream.removeprefix(JOB)}")
+        elif metric in self._of_both:
+            kept.append("job" if is_of_job else "machine")
         label = figure.lines.get(metric) or figure.limits.get(metric, "")
         rest = [
             f"{_SPOKEN[name]} {value}" if name in _SPOKEN and value.isdigit() else value

@@ -27,6 +27,7 @@ def test_the_list_of_what_is_not_shown_is_short_and_says_why() -> None:
         "host_uptime_seconds",
         "job_energy_kilowatt_hours_total",
         "node_energy_kilowatt_hours_total",
+        "perf_counted_seconds_total",
         "user_scenario_finished",
     ]
     assert all(quantities.values())

@@ -256,6 +256,16 @@ def test_training_values_are_drawn_over_time_and_over_their_steps(tmp_path: Path
     assert panels(over_steps)[0].get_xlabel() == "step, as the program counts"
 
 
+def test_what_a_job_and_its_machine_both_have_is_not_added_up(tmp_path: Path) -> None:
+    one = {"perf_starts_total": [0, 1, 2, 3]}
+
+    with made(tmp_path / "a", samples(one), samples(one, stream="job-7"), zeros=True) as found:
+        figure = found["perf_starts_per_node"].draw()
+
+    assert [y for axes in panels(figure) for _, y in lines(axes)] == [[1, 1, 1], [1, 1, 1]]
+    assert {"starts machine", "starts job"} <= {text.strip() for text in texts(figure)}
+
+
 def test_marks_are_thin_lines_with_their_text(tmp_path: Path) -> None:
     path = recording(tmp_path / "a", samples({CPU: [0.5] * 10}))
     from fedmon.common.store.recording import Recording

@@ -29,6 +29,7 @@ NOT_SHOWN: Mapping[str, str] = MappingProxyType(
         "host_uptime_seconds": "grows by a second a second",
         "node_energy_kilowatt_hours_total": "the energy in joules is shown, as power",
         "job_energy_kilowatt_hours_total": "the energy in joules is shown, as power",
+        "perf_counted_seconds_total": "grows by a second a second: the clock of what perf counts",
         "user_scenario_finished": "a moment: shown as a mark in every figure",
     }
 )

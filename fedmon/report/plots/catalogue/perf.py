@@ -88,7 +88,7 @@ FIGURES: tuple[Figure, ...] = (
         name="perf_coverage",
         group=Group.PERF,
         title="Time in which counters were free",
-        lines={"perf_running_ratio": "", "perf_counted_seconds_total": "perf counted"},
+        lines={"perf_running_ratio": ""},
         keep=("group",),
     ),
     Figure(
