@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.display import is_counter
+from fedmon.common.metrics.series import metric_name
 from fedmon.report.block import Block, Floats
 from fedmon.report.rates import Rates
 
@@ -16,6 +17,11 @@ COUNT = 800
 """Steps in time: about as many as a plot has pixels."""
 MOST_SERIES = 6000
 """Series that are kept at most, at 36 bytes a step."""
+_TOO_SOON = 0.25
+"""Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after another,
+and in so short a time the coarse steps of a counter look like a peak."""
+_PERF_CLOCK = "perf_counted_seconds_total"
+_PERF_COUNTS = ("perf_events_total", "perf_task_clock_seconds_total")
 _GAP = 1.75
 _NEIGHBOURS = 9
 
@@ -70,6 +76,7 @@ class _Stream:
 
     def __init__(self, count: int) -> None:
         self.rows: dict[str, int] = {}
+        self.usual_s = 0.0
         self.total = np.zeros((0, count))
         self.offset = np.zeros((0, count))
         self.low = np.zeros((0, count))
@@ -123,8 +130,10 @@ class Bins:
         if not names or not len(block.t):
             return
         values = np.empty((len(names), len(block.t)))
+        if len(block.t) > 2 or not stream.usual_s:
+            stream.usual_s = float(np.median(np.diff(block.mono))) if len(block.t) > 1 else 0.0
         for row, name in enumerate(names):
-            values[row] = self._rates.of(block, name).per_second if is_counter(name) else block.columns[name]
+            values[row] = self._per_second(block, name, stream.usual_s) if is_counter(name) else block.columns[name]
         offset = block.t - self.start
         steps = np.floor(offset / self.width_s).astype(np.int64)
         steps[block.t == self.end] = self.count - 1
@@ -165,6 +174,11 @@ class Bins:
                 stream.high[row, index],
                 count,
             )
+
+    def _per_second(self, block: Block, name: str, usual_s: float) -> Floats:
+        """Return the growth of a counter; what perf counts by perf's own clock, as it tells its counts late."""
+        clock = block.columns.get(_PERF_CLOCK) if metric_name(name) in _PERF_COUNTS else None
+        return self._rates.of(block, name, clock=clock, shortest_s=_TOO_SOON * usual_s).per_second
 
     def _wants(self, name: str) -> bool:
         if self._wanted is None:

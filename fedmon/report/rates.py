@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmon.report.block import Block, Floats
 
@@ -34,17 +35,23 @@ class Rates:
         """Say what a series of the block's stream was read as before, where that block was not seen."""
         self._last[block.node_id, block.boot, block.stream, name] = (mono, value)
 
-    def of(self, block: Block, name: str) -> Growth:
-        """Return the growth of one series of a block up to each of its samples; ask once for each block and series."""
-        values = block.columns[name]
+    def of(self, block: Block, name: str, *, clock: Floats | None = None, shortest_s: float = 0.0) -> Growth:
+        """Return the growth of one series of a block up to each of its samples; ask once for each block and series.
+
+        ``clock`` is what measures time in place of the monotonic clock, NaN where it was not read. A reading that comes
+        sooner than ``shortest_s`` after the one that the last rate was of has none; the next is over both times.
+        """
+        values, times = block.columns[name], block.mono if clock is None else clock
         key = (block.node_id, block.boot, block.stream, name)
-        known = np.flatnonzero(~np.isnan(values))
+        known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))
         per_second = np.full(len(values), np.nan)
         increase = np.full(len(values), np.nan)
+        before = self._last.get(key)
+        if shortest_s > 0:
+            known = _spaced(known, values, times, before, shortest_s)
         if not len(known):
             return Growth(per_second, increase)
-        readings, moments = values[known], block.mono[known]
-        before = self._last.get(key)
+        readings, moments = values[known], times[known]
         self._last[key] = (float(moments[-1]), float(readings[-1]))
         if before is None:
             before = (float(moments[0]), np.nan)
@@ -55,3 +62,18 @@ class Rates:
             increase[known] = np.where(is_growth, grown, np.nan)
             per_second[known] = np.where(is_growth, grown / elapsed, np.nan)
         return Growth(per_second, increase)
+
+
+def _spaced(
+    known: NDArray[np.intp], values: Floats, times: Floats, before: tuple[float, float] | None, shortest_s: float
+) -> NDArray[np.intp]:
+    """Return those of some readings that are at least so far apart, and those at which the counter went back."""
+    last, value = before if before is not None else (-np.inf, -np.inf)
+    if (np.diff(times[known], prepend=last) >= shortest_s).all():
+        return known
+    kept = []
+    for at in known.tolist():
+        if times[at] - last >= shortest_s or values[at] < value:
+            kept.append(at)
+            last, value = times[at], values[at]
+    return np.array(kept, dtype=np.intp)

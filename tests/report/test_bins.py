@@ -62,6 +62,28 @@ def test_a_counter_is_its_growth_and_a_restart_is_not_a_fall() -> None:
     assert (found.t.tolist(), found.mean.tolist()) == ([10, 20, 40, 50], [100, 0, 20, 20])
 
 
+def test_a_sample_right_after_another_is_no_peak_of_a_counter_and_hides_no_restart() -> None:
+    bins = Bins((0.0, 50.0))
+
+    bins.add(block([0, 10, 20, 30, 30.01], {COUNTER.series: [0, 100, 200, 300, 400]}))
+    bins.add(block([40, 40.01, 50], {COUNTER.series: [500, 100, 200]}, seq=5))
+    bins.add(block([50.0], {COUNTER.series: [900]}, seq=8))
+
+    found = bins.of(COUNTER)
+    assert (found.t.tolist(), found.mean.round(2).tolist()) == ([10, 20, 30, 40, 50], [10, 10, 10, 20, 10.01])
+
+
+def test_what_perf_counted_is_divided_by_the_clock_of_perf() -> None:
+    series = 'perf_events_total{group="software",event="page-faults"}'
+    bins = Bins((0.0, 4.0))
+
+    # Perf tells its counts when an interval of its own is over: once for two samples, and at once at the end.
+    counted, faults = [1.0, 2.0, np.nan, 3.0, 3.5], [100, 200, np.nan, 300, 350]
+    bins.add(block([0, 1, 2, 3, 3.3], {series: faults, "perf_counted_seconds_total": counted}))
+
+    assert bins.of(SeriesKey("n1", "host", series)).mean.tolist() == [100, 100, 100]
+
+
 def test_a_clock_that_is_set_back_disturbs_no_step() -> None:
     bins = Bins((0.0, 9.0), count=10)
 
