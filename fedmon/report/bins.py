@@ -18,8 +18,8 @@ COUNT = 800
 MOST_SERIES = 6000
 """Series that are kept at most, at 36 bytes a step."""
 _TOO_SOON = 0.25
-"""Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after another,
-and in so short a time the coarse steps of a counter look like a peak."""
+"""Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after
+another, and in so short a time the coarse steps of a counter look like a peak."""
 _PERF_CLOCK = "perf_counted_seconds_total"
 _PERF_COUNTS = ("perf_events_total", "perf_task_clock_seconds_total")
 _GAP = 1.75
