@@ -33,6 +33,14 @@ def test_a_report_goes_to_the_terminal_and_to_a_page_named_after_the_job(tmp_pat
     assert "<title>Job 4711 (train-resnet)</title>" in (tmp_path / "job-report-4711.html").read_text()
 
 
+def test_a_page_and_a_pdf_are_two_files(tmp_path: Path) -> None:
+    write_job(tmp_path / "job.fmr", samples=2, series=DRAWN)
+
+    done = fedmon("job.fmr", "-o", "x", "--pdf", "./x", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (2, "fedmon: x cannot be both the page and the PDF: name two files\n")
+
+
 def test_text_alone_writes_nothing_and_loads_no_heavy_library(tmp_path: Path) -> None:
     write_job(tmp_path / "job.fmr", samples=4)
     code = (

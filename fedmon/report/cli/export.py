@@ -13,7 +13,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
-from fedmon.report.cli.inputs import recordings, unix_time
+from fedmon.report.cli.inputs import recordings, refuse_recording, times
 from fedmon.report.cli.progress import progress_bar
 from fedmon.report.export import FORMATS, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
@@ -72,6 +72,7 @@ def export(
         raise InvalidInputError(f"no format {chosen!r}: there are {_FORMATS}")
     if view is not None and (tidy or no_rates or metric or since or until):
         raise InvalidInputError("--view has its own columns: leave --tidy, --no-rates, --metric, --since, --until away")
+    since_t, until_t = times(since, until)
     with report_extra("an export"):
         from fedmon.report.frames import TidyTable, WideTable
         from fedmon.report.saving import key_of
@@ -90,8 +91,8 @@ def export(
                         metrics=metric or None,
                         job=job,
                         rates=not no_rates,
-                        since_t=unix_time(since),
-                        until_t=unix_time(until),
+                        since_t=since_t,
+                        until_t=until_t,
                     )
                 ]
             if not any(table.rows for table in tables):
@@ -100,6 +101,8 @@ def export(
                 _print(tables, chosen)
                 return
             names = _names(output, tables, is_one=FORMATS[chosen].is_appended)
+            for path in names:
+                refuse_recording(path, files)
             written: list[dict[str, object]] = []
             for table, path in zip(tables, names, strict=True):
                 with progress_bar(f"Writing {path.name}", wanted=not json and table.rows > 0) as progress:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +32,20 @@ def recordings(paths: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
+def refuse_recording(path: Path, paths: Sequence[Path]) -> None:
+    """Raise InvalidInputError for a file that would take the place of what is read."""
+    if any(path.exists() and path.samefile(one) for one in paths):
+        raise InvalidInputError(f"{path} is the recording itself: name another file to write")
+
+
+def times(since: str | None, until: str | None) -> tuple[float | None, float | None]:
+    """Return from when and until when in Unix seconds; see `unix_time`. Raises InvalidInputError."""
+    since_t, until_t = unix_time(since), unix_time(until)
+    if since_t is not None and until_t is not None and until_t < since_t:
+        raise InvalidInputError(f"--until {until} is before --since {since}")
+    return since_t, until_t
+
+
 def unix_time(text: str | None) -> float | None:
     """Return a time as Unix seconds: such, or as "2026-11-21 10:00", in UTC unless it names its zone.
 
@@ -39,7 +54,8 @@ def unix_time(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text)
+        if math.isfinite(seconds := float(text)):
+            return seconds
     except ValueError:
         pass
     try:

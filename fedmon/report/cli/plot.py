@@ -12,7 +12,7 @@ import typer
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.log import escape_control
-from fedmon.report.cli.inputs import recordings, unix_time
+from fedmon.report.cli.inputs import recordings, times
 from fedmon.report.cli.progress import progress_bar
 from fedmon.report.extra import report_extra
 
@@ -55,6 +55,7 @@ def plot(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Draw what was measured: a file for each figure, per node and for all nodes together."""
+    since_t, until_t = times(since, until)
     with report_extra("a plot"):
         from fedmon.report import plots
         from fedmon.report.source import Source
@@ -62,9 +63,7 @@ def plot(
 
         groups = _groups(group)
         with Source(recordings(recording)) as source, progress_bar("Drawing", wanted=not json) as progress:
-            subject = choose(
-                source, job=job, nodes=tuple(node or ()), since_t=unix_time(since), until_t=unix_time(until)
-            )
+            subject = choose(source, job=job, nodes=tuple(node or ()), since_t=since_t, until_t=until_t)
             bins = plots.read_bins(subject, progress=lambda share: progress(share * _READING))
             chosen = plots.figures(
                 bins,

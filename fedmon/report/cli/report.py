@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.report.cli.inputs import recordings, unix_time
+from fedmon.report.cli.inputs import recordings, refuse_recording, times
 from fedmon.report.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ def report(
     """
     if text and (output is not None or pdf is not None):
         raise InvalidInputError("--text writes no file: leave it out, or leave out --output and --pdf")
+    if output is not None and pdf is not None and output.resolve() == pdf.resolve():
+        raise InvalidInputError(f"{output} cannot be both the page and the PDF: name two files")
+    since_t, until_t = times(since, until)
     from fedmon.report.extra import report_extra
 
     with report_extra("a report"):
@@ -49,7 +52,7 @@ def report(
 
     paths = recordings(recording)
     with Source(paths) as source:
-        subject = choose(source, job=job, nodes=tuple(node or ()), since_t=unix_time(since), until_t=unix_time(until))
+        subject = choose(source, job=job, nodes=tuple(node or ()), since_t=since_t, until_t=until_t)
         if output is None and pdf is None and not text and not json:
             output = Path(f"job-report-{subject.job}.html" if subject.job is not None else "fedmon-report.html")
         for path in (output, pdf):
@@ -98,5 +101,4 @@ def _refuse(path: Path | None, paths: list[Path]) -> None:
         return
     if path.is_dir():
         raise InvalidInputError(f"{path} is a folder: name the file in it that shall be written")
-    if any(path.exists() and path.samefile(one) for one in paths):
-        raise InvalidInputError(f"{path} is the recording itself: name another file for the report")
+    refuse_recording(path, paths)
