@@ -64,6 +64,28 @@ def test_a_named_cgroup_tells_exactly_what_all_of_its_processes_used() -> None:
         assert watch.watches.cgroup("a") == folders[0]
 
 
+@pytest.mark.parametrize("hierarchy", [UNIFIED, "cpuacct"])
+def test_who_measures_from_inside_the_jobs_cgroup_is_no_part_of_what_it_used(hierarchy: str) -> None:
+    with (
+        made(hierarchy) as folders,
+        Program(cgroups=folders) as program,
+        Program(cgroups=folders) as tool,
+        Watch() as watch,
+    ):
+        watch.watches.add("a", cgroup=str(folders[0]), exclude=(tool.pid,))
+        before = watch.cpu_s()
+        program.tell("burn 0.2")
+        tool.tell("burn 0.3")
+        tool.tell("short 3 0.02")
+
+        used = [watch.cpu_s() - before]
+        tool.end()
+        used.append(watch.cpu_s() - before)
+
+        assert used == pytest.approx([0.2, 0.2], abs=0.06)
+        assert set(watch.watches.pids()["a"]) == {program.pid}
+
+
 def test_the_controllers_of_version_1_are_read_where_those_are_mounted() -> None:
     names = ("cpuacct", "memory", "pids", "blkio")
     with made(*names) as folders, Program(cgroups=folders) as program, Watch() as watch:

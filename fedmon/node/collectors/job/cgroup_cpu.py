@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedmon.node.collectors.base import CollectorUnavailableError, Why
+from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Why
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.members import Excluded, parents_first
+from fedmon.node.collectors.job.overhead_cpu import OverheadCpu
 from fedmon.node.collectors.job.process import Birth, Process, birth_of
 from fedmon.node.collectors.procfile import ProcFile
 
@@ -19,10 +20,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class CgroupCpu:
     """Reads what all processes of a cgroup used, those that ended included: exact, whoever waited for them.
 
-    Raises CollectorUnavailableError where this cgroup has no such file.
+    What ``excluded`` processes in it used is taken off, to the clock tick; the result never goes down for that. Raises
+    CollectorUnavailableError where this cgroup has no such file.
     """
 
-    def __init__(self, cgroup: JobCgroup) -> None:
+    def __init__(self, cgroup: JobCgroup, *, excluded: Excluded | None = None, proc: Path = THIS_MACHINE.proc) -> None:
+        self._overhead: OverheadCpu | None = None
+        self._highest = (0.0, 0.0)
         unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
         choices = []
         if unified is not None:
@@ -33,14 +37,25 @@ class CgroupCpu:
         for method, paths in choices:
             self.method, self._files = method, [ProcFile(path, size_bytes=1024) for path in paths]
             try:
-                self.read()
+                self._read()
             except CollectorUnavailableError:
                 continue
+            if excluded is not None and excluded.processes:
+                self._overhead = OverheadCpu(paths[0].parent, excluded, proc=proc)
             return
         raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
 
     def read(self) -> tuple[float, float]:
         """Return user and system seconds. Raises CollectorUnavailableError."""
+        user_s, system_s = self._read()
+        if self._overhead is None:
+            return user_s, system_s
+        others_user_s, others_system_s = self._overhead.read()
+        highest_user_s, highest_system_s = self._highest
+        self._highest = (max(highest_user_s, user_s - others_user_s), max(highest_system_s, system_s - others_system_s))
+        return self._highest
+
+    def _read(self) -> tuple[float, float]:
         try:
             texts = [file.head() for file in self._files]
             if len(texts) == 2:

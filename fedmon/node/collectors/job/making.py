@@ -107,7 +107,7 @@ class JobMaker:
         }
         cpu: CgroupCpu | None = None
         with contextlib.suppress(CollectorUnavailableError):  # its controllers may count other things only
-            cpu = CgroupCpu(cgroup)
+            cpu = CgroupCpu(cgroup, excluded=excluded, proc=self._roots.proc)
             methods["cpu"] = cpu.method
         tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc, excluded=excluded), mono)
         watched = Watched(tree, cpu=cpu)

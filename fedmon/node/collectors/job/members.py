@@ -34,6 +34,11 @@ class Excluded:
         self._starts: dict[int, int | None] = dict.fromkeys(pids)
         self.alone = dict(alone or {})
 
+    @property
+    def processes(self) -> dict[int, int | None]:
+        """Return who is known to be excluded, with their starts as far as they are known."""
+        return {**self._starts, **self.alone}
+
     def without(self, births: Sequence[Birth], members: Container[int]) -> Sequence[Birth]:
         """Leave out who is excluded, of births with parents before their children."""
         if not (self._starts or self.alone):
