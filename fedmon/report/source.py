@@ -59,7 +59,7 @@ class Source:
             self.streams: list[RecordedStream] = []
             for number, recording in enumerate(self._recordings):
                 for stream in recording.extents():
-                    self.streams.append(stream)
+                    self.streams.append(self._timed(stream, self.rows[number]))
                     self._holders.setdefault((stream.node_id, stream.stream, stream.boot), set()).add(number)
             self.hosts = self._hosts()
         except BaseException:
@@ -86,7 +86,7 @@ class Source:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """Return when the first and the last sample was taken, in Unix seconds; None when there is none."""
+        """Return the earliest and the latest time of a sample, in Unix seconds; None when there is none."""
         if not self.streams:
             return None
         return min(one.oldest_t for one in self.streams), max(one.last_t for one in self.streams)
@@ -141,6 +141,16 @@ class Source:
     def count_damaged(self, samples: int) -> None:
         """Add samples that a reader of its rows left out."""
         self._damage.samples += samples
+
+    @staticmethod
+    def _timed(stream: RecordedStream, rows: RecordingRows) -> RecordedStream:
+        """Return a stream with its earliest and latest time: where the clock was set these are not its end's."""
+        reaches = rows.reaches((stream.node_id, stream.stream, stream.boot))
+        if not reaches:  # dropped by who writes it in the meantime
+            return stream
+        return msgspec.structs.replace(
+            stream, oldest_t=min(one.low_t for one in reaches), last_t=max(one.high_t for one in reaches)
+        )
 
     def _hosts(self) -> list[Host]:
         boots: dict[str, set[int]] = {}

@@ -66,13 +66,16 @@ class Subject:
         for host in self.hosts:
             streams = {one.stream: one for one in found if one.node_id == host.node_id}
             own = [one for one in self._streams() if one.node_id == host.node_id and one.stream != "user"]
+            job = streams.get(f"{JOB}{self.job}") if self.job is not None else None
             nodes.append(
                 Node(
                     host=host,
                     streams=streams,
-                    job=streams.get(f"{JOB}{self.job}") if self.job is not None else None,
+                    job=job,
                     document=host.jobs.get(self.job, {}) if self.job is not None else {},
                     lost=tuple(lost for one in own for lost in self.source.lost(one)),
+                    has_begin=job is None
+                    or all(job.first_t <= one.oldest_t for one in own if one.stream == job.stream),
                 )
             )
         names, span = {host.node_id for host in self.hosts}, self.span

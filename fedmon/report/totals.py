@@ -69,6 +69,11 @@ class StreamTotal(msgspec.Struct, frozen=True, kw_only=True):
     series: Mapping[str, SeriesTotal]
     empty: tuple[str, ...]
 
+    @property
+    def elapsed_s(self) -> float:
+        """From the first sample to the last; by the monotonic clock where the wall clock was set."""
+        return self.seconds + self.hole_seconds if self.clock_steps else self.last_t - self.first_t
+
 
 class Totals:
     """Adds up blocks, in the order in which Source gives them; bounded memory for each series. For one thread."""

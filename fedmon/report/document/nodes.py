@@ -132,7 +132,7 @@ def job_table(case: Case) -> Table:
                     shown(told.get("name"), 40),
                     shown(told.get("user"), 30),
                     moment(total.first_t) if total is not None else MISSING,
-                    duration(total.last_t - total.first_t) if total is not None else MISSING,
+                    duration(total.elapsed_s) if total is not None else MISSING,
                     duration(sum(one or 0.0 for one in seconds)) if seconds else MISSING,
                     size(peak.high) if peak is not None else MISSING,
                 )

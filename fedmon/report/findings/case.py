@@ -20,7 +20,8 @@ Labels = Mapping[str, str]
 class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One node: what it said of itself, and the totals of its streams; ``job`` is that of the case's job.
 
-    ``document`` is what the node knows of the job. ``lost`` is what of its streams will never be there.
+    ``document`` is what the node knows of the job. ``lost`` is what of its streams will never be there. ``has_begin``
+    tells whether the first sample of the job is among what is looked at, so that counters begin with the job.
     """
 
     host: Host
@@ -28,6 +29,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     job: StreamTotal | None = None
     document: Mapping[str, Any] = {}
     lost: tuple[LostRange, ...] = ()
+    has_begin: bool = True
 
     @property
     def name(self) -> str:
@@ -118,8 +120,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def span(self) -> tuple[float, float] | None:
         """When the first and the last sample was taken, of the job where there is one; None when there is none."""
-        streams = [node.job for node in self.nodes if node.job is not None]
-        streams = streams or [one for node in self.nodes for one in node.streams.values()]
+        streams = self._measured()
         if not streams:
             return None
         return min(one.first_t for one in streams), max(one.last_t for one in streams)
@@ -138,10 +139,23 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def elapsed_s(self) -> float | None:
         """How long the job took, or how long was measured; None without any sample."""
-        span = self.span
-        if self.job is not None and self.started_t is not None and self.ended_t is not None:
+        was_set = any(one.clock_steps for one in self._measured())
+        if self.job is not None and self.started_t is not None and self.ended_t is not None and not was_set:
             return max(0.0, self.ended_t - self.started_t)
+        return self.measured_s
+
+    @property
+    def measured_s(self) -> float | None:
+        """How long was measured, whatever was done to clocks; None without any sample."""
+        streams, span = self._measured(), self.span
+        if any(one.clock_steps for one in streams):
+            return max(one.elapsed_s for one in streams)
         return None if span is None else span[1] - span[0]
+
+    def _measured(self) -> list[StreamTotal]:
+        """Return the streams of the job, where there is one, else all."""
+        streams = [node.job for node in self.nodes if node.job is not None]
+        return streams or [one for node in self.nodes for one in node.streams.values()]
 
 
 def unix(text: object) -> float | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedmon.report.findings.case import Case, Node, summed
 from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.totals import SeriesTotal
 from fedmon.report.wording import energy as amount_of
 from fedmon.report.wording import listed, mass, number, percent
 
@@ -22,8 +23,15 @@ _METHODS = {
 def job_joules(node: Node) -> float | None:
     """Return a job's share of the energy of a node; None where it is not known."""
     total = node.one(JOB_JOULES)
+    return None if total is None or not total.last else _of_job(node, total)
+
+
+def _of_job(node: Node, total: SeriesTotal) -> float | None:
+    """Return how much of a counter belongs to the job; None where one reading within the job does not tell."""
+    if not node.has_begin:
+        return total.increase
     # The counter begins with the job, so what it shows at its first reading is the job's too.
-    return None if total is None or not total.last else (total.increase or 0.0) + total.first
+    return (total.increase or 0.0) + total.first
 
 
 def energy(case: Case) -> list[Finding]:
@@ -76,11 +84,12 @@ def energy(case: Case) -> list[Finding]:
 def emissions(case: Case) -> list[Finding]:
     """Say what that energy emitted, and by which factor."""
     metric = JOB_GRAMS if case.job is not None else NODE_GRAMS
-    first = case.job is not None  # a job's counter begins with the job
+    totals = [(node, total) for node in case.nodes if (total := node.one(metric)) is not None]
     grams = {
-        node.name: (total.increase or 0.0) + (total.first if first else 0.0)
-        for node in case.nodes
-        if (total := node.one(metric)) is not None and (total.increase is not None or (first and total.last))
+        node.name: amount
+        for node, total in totals
+        if total.last or total.increase is not None
+        if (amount := _of_job(node, total) if case.job is not None else total.increase) is not None
     }
     if not grams:
         return [unknown("emissions", "CO2", next((node.why_not(metric) for node in case.nodes), "no node"))]

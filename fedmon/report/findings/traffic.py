@@ -58,7 +58,7 @@ def volumes(case: Case) -> list[Finding]:
             continue
         into, out = (sum(pair[at] for pair in pairs) for at in (0, 1))
         figures[f"{name}_in_bytes"], figures[f"{name}_out_bytes"] = into, out
-        elapsed = case.span[1] - case.span[0] if case.span is not None else 0.0
+        elapsed = case.measured_s or 0.0
         rate = f" ({size_rate((into + out) / elapsed)} together)" if elapsed > 0 else ""
         parts.append(words.format(size(into), size(out)) + rate)
     if not parts:

@@ -1,0 +1,71 @@
+"""What a report is about, from recordings whose right answers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.store.recording import Recording
+from fedmon.report.findings import Finding, find
+from fedmon.report.source import Source
+from fedmon.report.subject import choose
+
+T0 = 1_795_255_200.0
+COUNT = 101
+ENDED = {"started": "2026-11-21T10:00:00+00:00", "ended": "2026-11-21T08:01:40+00:00", "exit_code": 0}
+"""How the tool notes a job of 100 s in which the clock was set back by two hours."""
+
+
+def found(
+    path: Path, *, stream: str = "job-7", step_s: float = 0.0, since_t: float | None = None, ended: bool = False
+) -> dict[str, Finding]:
+    """What is found in samples once a second, where the wall clock is set by ``step_s`` after 50 s."""
+    batch = Batch(
+        node_id="n1",
+        boot=1,
+        stream=stream,
+        seq=0,
+        t=[T0 + second + (step_s if second >= 50 else 0.0) for second in range(COUNT)],
+        mono=[float(second) for second in range(COUNT)],
+        columns={
+            "job_cpu_user_seconds_total": [2.0 * second for second in range(COUNT)],
+            "job_cpu_system_seconds_total": [0.0] * COUNT,
+            "job_energy_joules_total": [10.0 * (second + 1) for second in range(COUNT)],
+            "job_emissions_grams_total": [1.0 * (second + 1) for second in range(COUNT)],
+            "host_network_receive_bytes_total": [2.0**20 * second for second in range(COUNT)],
+            "host_network_transmit_bytes_total": [0.0] * COUNT,
+        },
+    )
+    with Recording(path) as store:
+        store.append([batch])
+        store.describe("n1", 1, {"jobs": {"7": {"cpus": 4, **(ENDED if ended else {})}}})
+    with Source([path]) as source:
+        case = choose(source, since_t=since_t).read()
+        return {one.name: one for one in find(case)}
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_by_hours_takes_no_sample_and_stretches_no_time(step_s: float, tmp_path: Path) -> None:
+    of_job = found(tmp_path / "job.fmr", step_s=step_s, ended=True)
+    of_node = found(tmp_path / "node.fmr", step_s=step_s, stream="host")
+
+    assert of_job["cpu-efficiency"].figures["ratio"] == pytest.approx(0.5)
+    assert of_job["cpu-efficiency"].figures["elapsed_seconds"] == pytest.approx(100)
+    assert of_job["ending"].text == "The job ended with exit code 0 after 1 min 40 s."
+    assert "(1.0 MiB/s together)" in of_node["volumes"].text
+
+
+def test_counters_that_begin_with_the_job_count_from_the_time_that_is_looked_at(tmp_path: Path) -> None:
+    whole, part = found(tmp_path / "a.fmr"), found(tmp_path / "b.fmr", since_t=T0 + 50)
+
+    assert (whole["energy"].figures["joules"], whole["emissions"].figures["grams"]) == (1010, 101)
+    assert (part["energy"].figures["joules"], part["emissions"].figures["grams"]) == (500, 50)
+
+
+def test_a_source_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_path: Path) -> None:
+    found(tmp_path / "r.fmr", step_s=-7200.0)
+
+    with Source([tmp_path / "r.fmr"]) as source:
+        assert source.span == (T0 - 7150, T0 + 49)
