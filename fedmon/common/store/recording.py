@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store import recording_notes as notes
 from fedmon.common.store.recording_body import Chooser
@@ -45,7 +46,7 @@ class Recording:
     reads never waits for who writes. A file that is damaged when a writer opens it is set aside (``aside``), and
     what can be read of it is taken over. Bounds: when the file would take more than ``max_bytes``, or a sample is
     older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the file
-    cannot be read or written; then nothing has changed.
+    cannot be read or written, and InvalidInputError for text that is no Unicode; then nothing has changed.
     """
 
     def __init__(
@@ -277,8 +278,10 @@ class Recording:
         """Forget what is in memory when something failed: the file did not follow."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._streams.forget()
+            if isinstance(error, UnicodeEncodeError):
+                raise InvalidInputError(f"{ascii(error.object)[:80]} is no Unicode, so not to be kept") from error
             raise
 
 

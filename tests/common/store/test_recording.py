@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.common.errors import StorageError
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, seqs
@@ -30,6 +30,23 @@ def test_samples_come_back_as_they_were_and_the_file_is_private(path: Path) -> N
 
     assert flat(found) == flat([given[0], given[1], given[3], given[2], given[4]])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_text_that_is_no_unicode_is_refused_by_name_and_changes_nothing(path: Path) -> None:
+    surrogate = 'host_disk_reads_total{device="\ud800"}'
+    bad = msgspec.structs.replace(batch(10), columns={surrogate: [1.0] * 10})
+
+    with Recording(path) as recording:
+        recording.append([batch(0)])
+        for keep in (
+            lambda: recording.append([bad]),
+            lambda: recording.describe(NODE, 1, {"hostname": "\ud800"}),
+            lambda: recording.mark("\ud800", 1, STREAM, T0, "text"),
+        ):
+            with pytest.raises(InvalidInputError, match=r"\\ud800.* is no Unicode"):
+                keep()
+
+        assert flat(recording.read()) == flat([batch(0)])
 
 
 def test_what_is_there_already_is_left_out(path: Path) -> None:
