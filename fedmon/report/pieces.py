@@ -43,9 +43,9 @@ class Lines(NamedTuple):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reading process is told first."""
+    """What a reading process is told first; ``paths`` as the system has them, which need not be text."""
 
-    paths: list[str]
+    paths: list[bytes]
     layout: Layout
     is_tidy: bool
     form: Form
@@ -81,6 +81,6 @@ def readers(plan: Plan) -> int:
     return min(MOST_READERS, cpus) if cpus > 1 else 0
 
 
-def opened(paths: Sequence[str]) -> list[RecordingRows]:
+def opened(paths: Sequence[bytes]) -> list[RecordingRows]:
     """Open recordings. Raises StorageError."""
-    return [RecordingRows(Path(path)) for path in paths]
+    return [RecordingRows(Path(os.fsdecode(path))) for path in paths]

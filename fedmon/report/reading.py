@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def read_pieces(
 
     Raises StorageError.
     """
-    task = Task(paths=[str(path) for path in source.paths], layout=plan.layout, is_tidy=is_tidy, form=form)
+    task = Task(paths=[os.fsencode(path) for path in source.paths], layout=plan.layout, is_tidy=is_tidy, form=form)
     count = readers(plan) if processes is None else min(processes, len(plan.spans))
     if count and sys.executable:
         yield from _by_processes(source, plan, task, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedmon.cli import main
+from fedmon.report.frames import WideTable
+from fedmon.report.source import Source
 from tests.report.tables import T0, recording, samples
 
 COLUMNS: dict[str, list[float | None]] = {"host_load1": [1, 2, 3], "host_disk_reads_total": [0, 5, 15]}
@@ -52,6 +55,17 @@ def test_text_goes_to_stdout(tmp_path: Path) -> None:
 
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["value"] for row in rows] == ["1", "0", "2", "5", "3", "15"]
+
+
+def test_a_folder_need_not_be_named_in_unicode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    recording(folder / "r.fmr", samples(COLUMNS))
+
+    assert run(folder, "-o", folder / "x.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["written"][0]["path"].endswith("/\\udcff/x.csv")
+    with Source([folder / "r.fmr"]) as source:
+        assert [rows for rows, _ in WideTable(source, processes=1).csv()] == [3]
 
 
 def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

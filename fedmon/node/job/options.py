@@ -50,10 +50,15 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         # Nothing comes to share the commit with a sample when the next one is farther away.
         return 0.0 if self.sampling_freq >= most else most
 
+    @property
+    def told_command(self) -> list[str]:
+        """The words of the command as they are written down."""
+        return [_readable(word) for word in self.command]
+
     def told(self) -> dict[str, Any]:
         """Return the options as they are written down, without what belongs to the broker's user."""
         return {
-            "save_dir": str(self.save_dir),
+            "save_dir": _readable(str(self.save_dir)),
             "prefix": self.prefix,
             "launcher": self.launcher,
             "sampling_freq": self.sampling_freq,
@@ -64,8 +69,13 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             "verbose": self.verbose,
             "pid": list(self.pids),
             "broker": None if self.broker is None else self.broker.url,
-            "command": list(self.command),
+            "command": self.told_command,
         }
+
+
+def _readable(text: str) -> str:
+    """Return a text with what is no Unicode as its code: names of files need not be UTF-8, and ours are."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def checked(options: JobOptions) -> JobOptions:

@@ -59,7 +59,7 @@ def run_config(
         "temp_path": str(recording),
         "perf_event_file": None,
         "db_lock_file": None,
-        "command": list(options.command),
+        "command": options.told_command,
         "broker": None if options.broker is None else options.broker.url,
     }
 

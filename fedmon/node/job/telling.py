@@ -52,7 +52,7 @@ class Teller:
             "array_index": identity.array_index,
             "nodes": list(identity.nodes or (identity.host,)),
             "launcher": options.launcher,
-            "command": list(options.command) or None,
+            "command": options.told_command or None,
             "started": _now(),
             "ended": None,
             "exit_code": None,

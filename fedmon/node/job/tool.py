@@ -51,7 +51,7 @@ class JobRun:
 
     def begin(self) -> None:
         """Take part under a name of its own, and log from now on. Raises StorageError and InvalidInputError."""
-        self._members.begin({"pid": os.getpid(), "command": list(self._options.command)})
+        self._members.begin({"pid": os.getpid(), "command": self._options.told_command})
         try:
             self._log = LogFile(self._folder.log(self._members.host), verbose=self._options.verbose)
         except StorageError:
@@ -80,7 +80,7 @@ class JobRun:
             self._options, self._identity, members=self._members, environ=self._environ, channel=self._channel
         )
         with Endings([measured.look_after, self._stopped, self._limit(measured)], channel=self._channel) as endings:
-            problem = measured.start()
+            measured.start()
             self._configure(measured)
             end = measured.early_end or endings.wait()
             logger.info("the run ends: %s", end.reason)
@@ -91,13 +91,13 @@ class JobRun:
             self.complain(
                 f"{lost} samples could not be written and are lost; see {self._folder.log(self._members.host)}"
             )
-        if problem is not None:
-            self.complain(str(problem))
+        if measured.problem is not None:
+            self.complain(str(measured.problem))
         try:
             self._write_up(measured.last_document)
         except KeyboardInterrupt:
             logger.warning("given up; 'fedmon job merge %s' does the rest", self._folder.path)
-        return 0 if problem is None else problem.exit_code
+        return 0 if measured.problem is None else measured.problem.exit_code
 
     def close(self) -> None:
         """Let go of the folder and the log."""

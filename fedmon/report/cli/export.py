@@ -17,6 +17,7 @@ from fedmon.report.cli.inputs import recordings, refuse_recording, times
 from fedmon.report.cli.progress import progress_bar
 from fedmon.report.export import FORMATS, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
+from fedmon.report.layout import sound
 
 if TYPE_CHECKING:
     from fedmon.report.source import Source
@@ -114,7 +115,7 @@ def export(
                         replace=replace,
                         progress=progress,
                     )
-                written.append({"path": str(done.path), "table": table.name, "rows": done.rows})
+                written.append({"path": sound(str(done.path)), "table": table.name, "rows": done.rows})
             damaged = source.damaged
     _report(written, chosen, damaged, as_json=json)
 

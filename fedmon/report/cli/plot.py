@@ -15,6 +15,7 @@ from fedmon.common.log import escape_control
 from fedmon.report.cli.inputs import recordings, times
 from fedmon.report.cli.progress import progress_bar
 from fedmon.report.extra import report_extra
+from fedmon.report.layout import sound
 
 if TYPE_CHECKING:
     from fedmon.report.plots import Group
@@ -84,7 +85,7 @@ def plot(
         sys.stderr.write(f"fedmon: {len(bins.left_out)} series are not drawn: there are too many in one recording\n")
     if json:
         rows = [
-            {"path": str(path), "title": one.title, "group": one.group.value, "combined": one.is_combined}
+            {"path": sound(str(path)), "title": one.title, "group": one.group.value, "combined": one.is_combined}
             for path, one in zip(written, chosen, strict=True)
         ]
         sys.stdout.write(msgspec.json.encode({"plots": rows}).decode() + "\n")

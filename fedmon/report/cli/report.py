@@ -13,6 +13,7 @@ import typer
 from fedmon.common.errors import InvalidInputError
 from fedmon.report.cli.inputs import recordings, refuse_recording, times
 from fedmon.report.cli.progress import progress_bar
+from fedmon.report.layout import sound
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding
@@ -91,7 +92,7 @@ def _document(case: Case, findings: list[Finding], written: list[Path]) -> dict[
         "since_t": span[0] if span is not None else None,
         "until_t": span[1] if span is not None else None,
         "findings": findings,
-        "written": [str(path) for path in written],
+        "written": [sound(str(path)) for path in written],
     }
 
 

@@ -42,6 +42,14 @@ def test_streams_words_and_exit_code_of_the_command_are_its_own(tmp_path: Path) 
     assert "sampling_freq: 1.0\n" in config.read_text()
 
 
+def test_a_command_need_not_be_unicode(tmp_path: Path) -> None:
+    with start(tmp_path, "-i", "1", command=["echo", os.fsdecode(b"\xff")]) as process:
+        said, _ = process.communicate(timeout=30)
+
+    assert (process.returncode, said) == (0, b"\xff\n")
+    assert the(tmp_path).job["command"] == ["echo", "\\udcff"]
+
+
 def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) -> None:
     with start(tmp_path, "-i", "30", command=[sys.executable, "-c", BURN, "0.6"]) as process:
         process.wait(30)
