@@ -103,7 +103,8 @@ def job(  # noqa: PLR0917 - each is an option, and none is given by its place
 
     Everything goes into a folder, and nothing onto the job's output. The measuring ends with the job's processes or
     the command, before the scheduler's time limit, with SIGTERM, SIGINT or SIGUSR1, or when FINISHED is written into
-    the file .ipc-JOBID; then the recordings of all hosts are merged, and tables and report are written.
+    the file .ipc-JOBID; then the recordings of all hosts are merged, and tables and report are written. Below a
+    scheduler's daemon or a launcher it waits for more processes of the job, such as those of the next step.
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -20,7 +20,6 @@ from fedmon.common.settings import (
     RecordingSettings,
     broker_from_url,
 )
-from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.channel import Channel
 from fedmon.node.job.ending import End
@@ -36,6 +35,7 @@ from fedmon.node.recorder import BUFFERED, DROPPED_FULL
 
 if TYPE_CHECKING:
     from fedmon.node.job.finders import Found
+    from fedmon.node.job.searching import JobSearch
     from fedmon.node.job.streaming import Stream
 
 logger = logging.getLogger(__name__)
@@ -63,14 +63,16 @@ class MeasuredJob:
     ) -> None:
         self._options, self._identity, self._environ, self._channel = options, identity, environ, channel
         self._end_record: JobRecord | None = None
+        self._search: JobSearch | None = None
+        self._is_watched = False
         self._stream = _stream(options.broker, members) if options.broker is not None else None
         self._settings = settings = _settings(options, members.node_id)
         self._measuring = Measuring(
             settings,
             boot=members.boot,
             recording_file=members.recording,
-            send=_send_nowhere if self._stream is None else self._stream.send,
-            leaves=_nothing_leaves if self._stream is None else _everything_leaves,
+            send=(lambda _payload: True) if self._stream is None else self._stream.send,
+            leaves=lambda _metric: self._stream is not None,
             on_sent=lambda _names, _samples: None,
             on_job_end=self._on_end,
             hold_s=options.hold_s,
@@ -89,6 +91,8 @@ class MeasuredJob:
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         """Why there is nothing to wait for."""
+        self.problem: FedmonError | None = None
+        """Why the job is not measured."""
         self.last_document: dict[str, Any] = {}
         """What was written down last."""
 
@@ -102,33 +106,40 @@ class MeasuredJob:
         """Whether there is a perf that counts events."""
         return self._settings.perf.enabled
 
-    def start(self) -> FedmonError | None:
-        """Take the first sample, of the job too; returns why there is no job to measure."""
+    def start(self) -> None:
+        """Take the first sample, of the job too."""
         if self._channel is not None:
             # Its command runs already: the first tick is to have both.
-            problem: FedmonError | None = None
             self._watch_command(self._channel)
             self._measuring.start()
         else:
+            from fedmon.node.job.searching import JobSearch
+
             self._measuring.start()
-            problem = self._find()
+            self._search = JobSearch(self._identity, environ=self._environ, pids=self._options.pids)
+            self._find(self._search)
             self._measuring.sampler.sample_now()
         if self._stream is not None:
             self._stream.start(self._measuring)
         self._measuring.follow(self._options.sampling_freq, live=True)
         self._ask_for_the_limit()
         self._tell()
-        return problem
 
     def look_after(self) -> str | None:
-        """Do what is due about once a second; returns why to end, when no process of the job is left."""
+        """Do what is due about once a second; returns why to end, when no process of the job is left, nor can come."""
         self._measuring.follow(self._options.sampling_freq, live=True)
         if not self._told and time.monotonic() >= self._tell_at:
             self._tell()
-        if self._channel is not None:
+        if self._search is None:
             return None
         if self._end_record is not None:
-            return ALL_GONE
+            if not self._search.goes_on:
+                return ALL_GONE
+            logger.info("%s, and it is looked for again until the run is ended", ALL_GONE)
+            self._end_record, self._is_watched = None, False
+        if not self._is_watched:
+            self._find_again(self._search)
+            return None
         pids = self._measuring.jobs.pids().get(self._identity.key, ())
         if pids and not any(map(_is_there, pids)):
             # Whether there are new ones the next sample tells, and that may be far away.
@@ -183,25 +194,30 @@ class MeasuredJob:
         except FedmonError as error:  # it was over before anybody could look, which is no mistake
             logger.warning("the command is not measured: %s", error)
 
-    def _find(self) -> FedmonError | None:
-        from fedmon.node.job.commands import runner
-        from fedmon.node.job.finders import find
-
+    def _find(self, search: JobSearch) -> None:
         try:
-            found = find(
-                self._identity,
-                environ=self._environ,
-                roots=THIS_MACHINE,
-                run=runner(self._environ),
-                pids=self._options.pids,
-                exclude=(os.getpid(),),
-            )
-            self._watch(found)
+            self._watch(search.first())
+            self._is_watched = True
         except FedmonError as error:
             logger.warning("the job is not measured, only its host: %s", error)
-            self.early_end = End(reason=str(error))
-            return error
-        return None
+            self.problem = error
+            if search.goes_on:
+                logger.info("the job is looked for again until the run is ended")
+            else:
+                self.early_end = End(reason=str(error))
+
+    def _find_again(self, search: JobSearch) -> None:
+        found = search.again()
+        if found is None:
+            return
+        try:
+            self._watch(found)
+        except FedmonError as error:  # it has ended since it was found
+            logger.info("the job is not measured: %s", error)
+            return
+        self.problem, self._is_watched = None, True
+        self._measuring.sampler.sample_now()
+        self._tell()
 
     def _watch(self, found: Found) -> None:
         for method, why in found.tried:
@@ -216,7 +232,7 @@ class MeasuredJob:
             "pids": list(found.pids),
             "cgroup": found.cgroup,
         }
-        if found.method != "pids":
+        if found.method != "pids" and self.ends_at is None:
             self.ends_at = ends_after(self._identity, min(found.starts.values(), default=None))
         jobs, key, mine = self._measuring.jobs, self._identity.key, (os.getpid(),)
         if found.cgroup is not None:
@@ -266,18 +282,6 @@ def _stream(broker: BrokerSettings, members: Membership) -> Stream:
     from fedmon.node.job.streaming import Stream
 
     return Stream(broker, members.node_id)
-
-
-def _send_nowhere(_payload: bytes) -> bool:
-    return True
-
-
-def _nothing_leaves(_metric: str) -> bool:
-    return False
-
-
-def _everything_leaves(_metric: str) -> bool:
-    return True
 
 
 def _is_there(pid: int) -> bool:

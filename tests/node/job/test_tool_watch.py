@@ -17,7 +17,7 @@ import pytest
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.damage import DamagedFileError
-from tests.node.job.tool_runs import begin, environment, fitting, left, logs, recordings, start, the
+from tests.node.job.tool_runs import FEDMON, begin, environment, fitting, left, logs, recordings, start, the
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -219,3 +219,32 @@ def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert (found.job["method"], found.job["confidence"]) == ("ancestors", "low")
     assert max(fitting(found.columns["job_processes"])) == 3  # the shell and both sleeps
+
+
+def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp_path: Path) -> None:
+    # given a host where nothing of the job runs yet, as the second one of a job before its first step
+    job_id = str(10**9 + os.getpid())
+    daemon, folder, environ = tmp_path / "slurmstepd", tmp_path / "saved", environment(SLURM_JOB_ID=job_id)
+    daemon.symlink_to("/bin/sh")
+    tool = f'SLURM_JOB_ID={job_id} "{FEDMON}" job -i 0.2 -c 0.2 -d "{folder}"'
+    with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=environment()) as kept:
+        wait_until(lambda: is_measured(folder))
+
+        # when two steps follow one another
+        for number in (1, 2):
+            with subprocess.Popen(["sleep", "60"], env=environ) as step:
+                wait_until(lambda number=number: len(starts(folder)) == number)  # type: ignore[misc]
+                step.kill()
+            wait_until(lambda number=number: logs(folder).count("it is looked for again") == number)  # type: ignore[misc]
+        (folder / f".ipc-{job_id}").write_text("FINISHED")
+
+    # then
+    found = the(folder)
+    assert (kept.returncode, found.job["method"]) == (0, "environment")
+    assert found.job["reason"] == f".ipc-{job_id}: it says FINISHED"
+
+
+def starts(folder: Path) -> list[int]:
+    """Return at which samples the job had processes, and none before."""
+    alive = [value > 0 for value in fitting(the(folder).columns.get("job_processes", []))]
+    return [at for at, is_alive in enumerate(alive) if is_alive and not (at and alive[at - 1])]
