@@ -3,13 +3,13 @@
 In a notebook::
 
     from pathlib import Path
-    from fedmon.report import Source, frame, plot, report, save
+    from fedmon.report import Source, frame, plot, save, write_report
 
     with Source(["job-metrics-4711/4711.fmr"]) as source:
         table = frame(source, metrics=["host_cpu_*"])
         save(source, "cpu.parquet", metrics=["host_cpu_*"])
         plot(source, "plots", metrics=["host_cpu_*"])
-        report(source, html=Path("report.html"))
+        write_report(source, html=Path("report.html"))
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedmon.report.document import write as report
+    from fedmon.report.document import write as write_report
     from fedmon.report.drawing import plot
     from fedmon.report.frames import TidyTable, WideTable, frame
     from fedmon.report.saving import save
     from fedmon.report.source import Source
 
-__all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "report", "save"]
+__all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "save", "write_report"]
 
 _LAZY = {
     "Source": ("fedmon.report.source", "Source"),
@@ -32,8 +32,8 @@ _LAZY = {
     "WideTable": ("fedmon.report.frames", "WideTable"),
     "frame": ("fedmon.report.frames", "frame"),
     "plot": ("fedmon.report.drawing", "plot"),
-    "report": ("fedmon.report.document", "write"),
     "save": ("fedmon.report.saving", "save"),
+    "write_report": ("fedmon.report.document", "write"),
 }
 
 

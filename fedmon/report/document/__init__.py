@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fedmon.report.document.write import write
+from fedmon.report.document.writing import write
 
 __all__ = ["write"]
