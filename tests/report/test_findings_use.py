@@ -46,6 +46,15 @@ def test_a_program_with_one_thread_is_recognised() -> None:
     assert "one thread" in only(cpu_efficiency(case(node(job=cpu(1), document={"cpus": 16})))).advice
 
 
+def test_a_job_that_waited_for_cpus_is_not_told_to_take_fewer() -> None:
+    waited = {'job_pressure_seconds_total{resource="cpu",kind="some"}': counter("p", 700.0)}
+
+    advice = only(cpu_efficiency(case(node(job={**cpu(1), **waited}, document=FOUR)))).advice
+
+    assert "Ask for" not in advice
+    assert "others used them" in advice
+
+
 def test_cpus_of_the_machine_are_no_reproach_to_a_job_of_which_nobody_knows_what_it_was_given() -> None:
     finding = only(cpu_efficiency(case(node(job=cpu(1), host={"host_cpu_count": 64.0}))))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node, unix
 from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.findings.waiting import pressure_shares
 from fedmon.report.wording import counted, duration, listed, number, percent
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
@@ -69,6 +70,8 @@ def cpu_efficiency(case: Case) -> list[Finding]:
         f"{f' and {number(cpus - busy)} idle' if busy < cpus else ''}."
     )
     severity, advice = _graded(ratio, busy, cpus, is_of_machine=is_of_machine)
+    if advice and ratio < limits.CPU_HIGH.value and any(map(_lacked_cpus, case.nodes)):
+        advice = "It wanted more CPUs than it got, as others used them: fewer would make it slower."
     return [
         Finding(
             name=_NAME,
@@ -90,6 +93,11 @@ def cpu_efficiency(case: Case) -> list[Finding]:
             nodes=tuple(uses),
         )
     ]
+
+
+def _lacked_cpus(node: Node) -> bool:
+    """Tell whether threads of the job often had to wait for a CPU."""
+    return pressure_shares(node, of_job=True).get(("cpu", "some"), 0.0) >= limits.CPU_PRESSURE_HIGH.value
 
 
 def _graded(ratio: float, busy: float, cpus: float, *, is_of_machine: bool) -> tuple[Severity, str]:
