@@ -47,7 +47,8 @@ def test_a_program_with_one_thread_is_recognised() -> None:
 
 
 def test_a_job_that_waited_for_cpus_is_not_told_to_take_fewer() -> None:
-    waited = {'job_pressure_seconds_total{resource="cpu",kind="some"}': counter("p", 700.0)}
+    pressure = 'job_pressure_seconds_total{resource="cpu",kind="some"}'
+    waited = {pressure: counter(pressure, 700.0)}
 
     advice = only(cpu_efficiency(case(node(job={**cpu(1), **waited}, document=FOUR)))).advice
 
