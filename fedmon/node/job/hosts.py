@@ -27,6 +27,7 @@ BEAT_S = 3.0
 SILENT_BEATS = 4
 """A host that misses so many beats is taken for dead."""
 _LOOKS_A_BEAT = 6
+_TICK_S = 0.01
 _MOST_NAMES = 1000
 _MOST_TRIES = 100
 
@@ -176,14 +177,19 @@ class Membership:
             return ""
 
     def _clock_offset(self) -> float | None:
-        """Return this host's wall clock less that of the file server, in seconds; None where that cannot be told."""
+        """Return this host's wall clock less that of the file server, in seconds, or 0 where they may be the same.
+
+        None where that cannot be told.
+        """
         before = self._wall()
         try:
             found = self._roll.beat(self._entry, b"0", sync=True)
         except OSError as error:
             logger.warning("the clocks of the hosts cannot be compared: %s", error)
             return None
-        return round((before + self._wall()) / 2 - found.st_mtime, 3)
+        # A slow disk is no reason to doubt a clock, nor that files have the time of the kernel's last tick.
+        nearest = min(max(found.st_mtime, before - _TICK_S), self._wall())
+        return round(nearest - found.st_mtime, 3)
 
     def _beat_on(self) -> None:
         while not self._ended.wait(self._beat_s):

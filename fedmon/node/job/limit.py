@@ -1,4 +1,4 @@
-"""When the scheduler will end a job, so that its recording is whole before."""
+"""When this process began, and when the scheduler will end the job, so that its recording is whole before."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import time
 from collections.abc import Mapping
 
+from fedmon.node.collectors.job.files import read_file
+from fedmon.node.collectors.job.process import birth_of
 from fedmon.node.job.commands import CommandError, Runner
 from fedmon.node.job.identity import JobIdentity
 
@@ -39,4 +41,17 @@ def ends_after(identity: JobIdentity, first_start: int | None) -> float | None:
     """Return when a job ends whose first process on this host started at so many clock ticks after the boot."""
     if identity.time_limit_s is None or first_start is None:
         return None
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + first_start / _TICKS + identity.time_limit_s
+    return _at(first_start) + identity.time_limit_s
+
+
+def began() -> float:
+    """Return when this process was forked, in Unix seconds: before Python had read its modules, which can take long."""
+    try:
+        birth = birth_of(os.getpid(), read_file(b"/proc/self/stat", 1024))
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return _at(birth.start + 1)  # the kernel counts whole ticks that were over
+
+
+def _at(ticks: int) -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / _TICKS

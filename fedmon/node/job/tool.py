@@ -16,6 +16,7 @@ from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.ipc import StopFile
 from fedmon.node.job.layout import JobFolder
+from fedmon.node.job.limit import began
 from fedmon.node.job.log_file import LogFile
 from fedmon.node.job.options import JobOptions
 
@@ -41,7 +42,7 @@ class JobRun:
         channel: Channel | None = None,
     ) -> None:
         self._options, self._identity, self._environ, self._channel = options, identity, environ, channel
-        self._began = time.time()
+        self._began = began()
         self._folder = JobFolder(options.save_dir, options.prefix, identity.key, job_id=identity.job_id)
         nodes = identity.step_nodes or identity.nodes
         self._members = Membership(self._folder, host=identity.host, expected=len(nodes) if nodes else None)

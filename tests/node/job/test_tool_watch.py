@@ -55,6 +55,18 @@ def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: su
     assert found.job["ended"] > found.job["started"]
 
 
+def test_finished_ends_a_run_that_has_not_read_its_modules_yet(
+    tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
+    with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="7")) as tool:
+        used = Path(f"/proc/{tool.pid}/stat")
+        wait_until(lambda: int(used.read_text().rsplit(")", 1)[1].split()[11]) >= 3)  # hundredths of a second
+        (tmp_path / ".ipc-7").write_text("FINISHED\n")
+        tool.wait(30)
+
+    assert the(tmp_path).job["reason"] == ".ipc-7: it says FINISHED"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
     tmp_path: Path, program: subprocess.Popen[bytes], number: signal.Signals
