@@ -111,7 +111,7 @@ def job(  # noqa: PLR0917 - each is an option, and none is given by its place
     labels = {key: text for key, text in zip(LABELS, (system, partition, env, name), strict=True) if text is not None}
     options = checked(
         JobOptions(
-            save_dir=(Path.cwd() if save_dir is None else save_dir).expanduser().absolute(),
+            save_dir=_absolute(Path() if save_dir is None else save_dir),
             prefix=prefix,
             launcher=launcher,
             sampling_freq=sampling_freq,
@@ -137,12 +137,14 @@ def merge(
     """Merge what all hosts recorded so far; also when a host died, and as often as you like."""
     from fedmon.node.job.tool import merge_again
 
+    folder = _absolute(folder)
     options = checked(JobOptions(save_dir=folder, export=tuple(dict.fromkeys(export or ())), gen_report=gen_report))
     for path in merge_again(folder, exports=options.export, report=gen_report):
         print(path)
 
 
 def _run(options: JobOptions) -> int:
+    _keep_places()
     environ = dict(os.environ)
     identity = identify(environ, hostname=socket.gethostname(), pid=os.getpid())
 
@@ -161,6 +163,23 @@ def _run(options: JobOptions) -> int:
         if error.exit_code == 1:  # it could not begin, which is not to be taken for an end of the job
             raise SettingsError(str(error)) from None
         raise
+
+
+def _keep_places() -> None:
+    """Open what is closed of the standard streams, for us alone, so that no file of ours comes to lie there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError) as error:  # the present folder was removed, or this user has no home
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInputError(f"the folder {path} cannot be used: {why}") from None
 
 
 def _broker(url: str) -> Any:

@@ -161,3 +161,14 @@ def test_no_cgroup_is_left_behind_and_what_the_command_left_goes_on(tmp_path: Pa
         assert [*Path("/sys/fs/cgroup").glob(f"**/fedmon-*-{process.pid}")] == []
     finally:
         os.kill(remaining, signal.SIGKILL)
+
+
+def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measured(tmp_path: Path) -> None:
+    look = f"ls /proc/$$/fd > '{tmp_path}/descriptors'; exit 3"
+    closed = f'exec "{FEDMON}" job -d "{tmp_path}" -- sh -c "$1" <&- >&- 2>&-'
+
+    done = subprocess.run(["sh", "-c", closed, "sh", look], env=environment(), timeout=30)
+
+    assert done.returncode == 3
+    assert not {"0", "1", "2"} & {*(tmp_path / "descriptors").read_text().split()}
+    assert the(tmp_path).job["exit_code"] == 3

@@ -136,3 +136,12 @@ def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> 
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> None:
+    script = f'cd "{tmp_path}" && rmdir "{tmp_path}" && "{FEDMON}" job -- echo ran'
+
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment(), timeout=30)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the folder . cannot be used: No such file or directory" in done.stderr
