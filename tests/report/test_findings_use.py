@@ -42,6 +42,12 @@ def test_cpu_efficiency_counts_system_time_all_nodes_and_names_the_idle_cpus() -
     assert "4 of them were busy and 4 idle" in finding.text
 
 
+def test_one_cpu_is_no_plural() -> None:
+    text = only(cpu_efficiency(case(node(job=cpu(1), document={"cpus": 1})))).text
+
+    assert text.endswith("100 % of the one CPU that it was given.")
+
+
 def test_a_program_with_one_thread_is_recognised() -> None:
     assert "one thread" in only(cpu_efficiency(case(node(job=cpu(1), document={"cpus": 16})))).advice
 

@@ -66,9 +66,11 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     whose = "of the machine" if is_of_machine else "that it was given"
     text = (
         f"The job used {duration(used_s)} of CPU time in {duration(elapsed_s)} {where}: {percent(ratio)} of the"
-        f" {number(cpus)} CPUs {whose}. On average {number(busy)} of them were busy"
-        f"{f' and {number(cpus - busy)} idle' if busy < cpus else ''}."
+        f" {f'{number(cpus)} CPUs' if cpus != 1 else 'one CPU'} {whose}."
     )
+    if cpus != 1:
+        idle = f" and {number(cpus - busy)} idle" if busy < cpus else ""
+        text += f" On average {number(busy)} of them were busy{idle}."
     severity, advice = _graded(ratio, busy, cpus, is_of_machine=is_of_machine)
     if advice and ratio < limits.CPU_HIGH.value and any(map(_lacked_cpus, case.nodes)):
         advice = "It wanted more CPUs than it got, as others used them: fewer would make it slower."

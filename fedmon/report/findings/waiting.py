@@ -85,7 +85,7 @@ def pressure(case: Case) -> list[Finding]:
                 advice={
                     "memory": "Memory is short: ask for more, or run less at once.",
                     "io": "Storage is the bottleneck: larger pieces, fewer files, or a faster file system.",
-                    "cpu": "More threads want to run than there are CPUs, its own or others': start fewer, or ask for more.",
+                    "cpu": "More threads, of whomever, want to run than there are CPUs: start fewer, or ask for more.",
                 }[resource],
                 figures={"ratio": shares[names[0]][0]},
                 nodes=tuple(names),
