@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.process import birth_of
 from fedmon.node.job.commands import CommandError, Runner
+from fedmon.node.job.ending import margin_s
 from fedmon.node.job.identity import JobIdentity
 
 logger = logging.getLogger(__name__)
@@ -19,29 +20,57 @@ _ASK_WITHIN_S = 2.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def ends_at(identity: JobIdentity, environ: Mapping[str, str], *, run: Runner) -> float | None:
-    """Return when a job of SLURM ends at the latest, in Unix seconds; None where nobody tells.
+class TimeLimit:
+    """Knows when a job ends at the latest, as far as somebody tells; for one thread."""
 
-    Its variables say so from SLURM 23 on, and squeue before. Source: sbatch(1), SLURM_JOB_END_TIME; squeue(1), %e.
-    """
-    if identity.scheduler != "slurm" or identity.raw_id is None:
-        return None
-    text = environ.get("SLURM_JOB_END_TIME", "")
-    if text.isascii() and text.isdigit() and len(text) < 12:
-        return float(text)
-    try:
-        said = run(["squeue", "--noheader", f"--jobs={identity.raw_id}", "--format=%e"], _ASK_WITHIN_S).checked()
-        return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
-    except (CommandError, ValueError) as error:
-        logger.info("when the job ends at the latest is not known: %s", error)
-        return None
+    def __init__(self, identity: JobIdentity, environ: Mapping[str, str], run: Runner) -> None:
+        self._identity, self._environ, self._run = identity, environ, run
+        self._ends_at: float | None = None
+        self._length_s = identity.time_limit_s
 
+    def ask(self, *, first_start: int | None) -> None:
+        """Find it out. A job of SLURM has it in its variables from release 23 on, and squeue tells it before.
 
-def ends_after(identity: JobIdentity, first_start: int | None) -> float | None:
-    """Return when a job ends whose first process on this host started at so many clock ticks after the boot."""
-    if identity.time_limit_s is None or first_start is None:
-        return None
-    return _at(first_start) + identity.time_limit_s
+        Elsewhere it is so long after the job's first process on this host, which began ``first_start`` clock ticks
+        after the boot. Source: sbatch(1), SLURM_JOB_END_TIME.
+        """
+        text = self._environ.get("SLURM_JOB_END_TIME", "")
+        if self._identity.scheduler == "slurm" and text.isascii() and text.isdigit() and len(text) < 12:
+            self._ends_at = float(text)
+        else:
+            self._ends_at = self._told()
+        if self._ends_at is None and self._length_s is not None and first_start is not None:
+            self._ends_at = _at(first_start) + self._length_s
+        if self._ends_at is None:
+            return
+        left_s = self._ends_at - time.time()
+        if left_s <= 0:
+            logger.warning("that the job ended %.0f s ago is not believed: this process runs", -left_s)
+            self._ends_at = None
+        elif self._length_s is None:
+            self._length_s = left_s
+
+    def is_near(self) -> bool:
+        """Tell whether a run is to end now, so that everything can be written before; a limit may have been moved."""
+        if self._ends_at is None or time.time() < self._ends_at - margin_s(self._length_s or 0.0):
+            return False
+        moved_to = self._told()
+        if moved_to is None or moved_to <= self._ends_at:
+            return True
+        self._ends_at = moved_to
+        return False
+
+    def _told(self) -> float | None:
+        """Ask SLURM for its present word. Source: squeue(1), %e."""
+        if self._identity.scheduler != "slurm" or self._identity.raw_id is None:
+            return None
+        argv = ["squeue", "--noheader", f"--jobs={self._identity.raw_id}", "--format=%e"]
+        try:
+            said = self._run(argv, _ASK_WITHIN_S).checked()
+            return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
+        except (CommandError, ValueError) as error:
+            logger.info("when the job ends at the latest is not told: %s", error)
+            return None
 
 
 def began() -> float:

@@ -22,10 +22,11 @@ from fedmon.common.settings import (
 )
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.channel import Channel
+from fedmon.node.job.commands import runner
 from fedmon.node.job.ending import End
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
-from fedmon.node.job.limit import ends_after, ends_at
+from fedmon.node.job.limit import TimeLimit
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.own_cgroup import remove_cgroup
 from fedmon.node.job.telling import Teller
@@ -49,7 +50,7 @@ ALL_GONE = "all processes of the job have ended"
 class MeasuredJob:
     """Samples one host and one job on it into the recording of ``members``; for the main thread of the tool.
 
-    ``ends_at`` is when the scheduler ends the job, in Unix seconds, where that is known.
+    ``limit`` knows when the scheduler ends the job.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class MeasuredJob:
         self._end_record: JobRecord | None = None
         self._search: JobSearch | None = None
         self._is_watched = False
+        self._first_start: int | None = None
         self._stream = _stream(options.broker, members) if options.broker is not None else None
         self._settings = settings = _settings(options, members.node_id)
         self._measuring = Measuring(
@@ -86,8 +88,7 @@ class MeasuredJob:
             clock_offset_s=members.clock_offset_s,
         )
         self._told, self._tell_at = False, 0.0
-        self.ends_at: float | None = None
-        self.time_limit_s = identity.time_limit_s
+        self.limit = TimeLimit(identity, environ, runner(environ))
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         """Why there is nothing to wait for."""
@@ -122,7 +123,7 @@ class MeasuredJob:
         if self._stream is not None:
             self._stream.start(self._measuring)
         self._measuring.follow(self._options.sampling_freq, live=True)
-        self._ask_for_the_limit()
+        self.limit.ask(first_start=self._first_start)
         self._tell()
 
     def look_after(self) -> str | None:
@@ -232,8 +233,8 @@ class MeasuredJob:
             "pids": list(found.pids),
             "cgroup": found.cgroup,
         }
-        if found.method != "pids" and self.ends_at is None:
-            self.ends_at = ends_after(self._identity, min(found.starts.values(), default=None))
+        if found.method != "pids" and self._first_start is None:
+            self._first_start = min(found.starts.values(), default=None)
         jobs, key, mine = self._measuring.jobs, self._identity.key, (os.getpid(),)
         if found.cgroup is not None:
             try:
@@ -249,14 +250,6 @@ class MeasuredJob:
             exclude=mine,
             overhead=found.overhead,
         )
-
-    def _ask_for_the_limit(self) -> None:
-        from fedmon.node.job.commands import runner
-
-        told = ends_at(self._identity, self._environ, run=runner(self._environ))
-        self.ends_at = told if told is not None else self.ends_at
-        if self.ends_at is not None and self.time_limit_s is None:
-            self.time_limit_s = max(0.0, self.ends_at - time.time())  # of what is left, for the margin
 
     def _on_end(self, job: JobRecord) -> None:
         self._end_record = job

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.node.job.channel import Channel
-from fedmon.node.job.ending import Endings, margin_s
+from fedmon.node.job.ending import Endings
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.ipc import StopFile
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from fedmon.node.job.measured import MeasuredJob
 
 logger = logging.getLogger(__name__)
+
+_NEAR = "the time limit of the scheduler is near"
 
 
 class JobRun:
@@ -80,7 +81,10 @@ class JobRun:
         measured = MeasuredJob(
             self._options, self._identity, members=self._members, environ=self._environ, channel=self._channel
         )
-        with Endings([measured.look_after, self._stopped, self._limit(measured)], channel=self._channel) as endings:
+        with Endings(
+            [measured.look_after, self._stopped, lambda: _NEAR if measured.limit.is_near() else None],
+            channel=self._channel,
+        ) as endings:
             measured.start()
             self._configure(measured)
             end = measured.early_end or endings.wait()
@@ -119,15 +123,6 @@ class JobRun:
     def _stopped(self) -> str | None:
         why = self._stop_file.says_stop()
         return None if why is None else f"{self._folder.ipc.name}: {why}"
-
-    def _limit(self, measured: MeasuredJob) -> Callable[[], str | None]:
-        def reached() -> str | None:
-            ends_at = measured.ends_at
-            if ends_at is None or time.time() < ends_at - margin_s(measured.time_limit_s or 0.0):
-                return None
-            return "the time limit of the scheduler is near"
-
-        return reached
 
     def _configure(self, measured: MeasuredJob) -> None:
         if not self._options.verbose:
