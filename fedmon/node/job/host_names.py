@@ -46,7 +46,8 @@ def from_file(path: str) -> tuple[str, ...] | None:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
         with os.fdopen(os.dup(descriptor), "rb") as file:
-            text = file.read(_MAX_FILE_BYTES).decode(errors="replace")
+            # Some files of the kernel look plain and would block; those say nothing now.
+            text = (file.read(_MAX_FILE_BYTES) or b"").decode(errors="replace")
     except OSError:
         return None
     finally:
