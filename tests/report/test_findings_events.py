@@ -129,6 +129,21 @@ def test_energy_says_the_share_its_method_and_where_it_is_missing() -> None:
     assert finding.figures["joules"] == 1.8e6
 
 
+def test_a_job_is_compared_with_the_machines_of_which_its_share_is_known() -> None:
+    drew = {'node_energy_joules_total{method="psys"}': 1000.0}
+    nodes = [node("a", job={JOULES: counter(JOULES, 500.0)}, host=drew), node("b", job={}, host=drew)]
+    finding = only(energy.energy(case(*nodes)))
+
+    assert "50 % of what its machines drew (1000 J" in finding.text
+    assert "Not measured on b" in finding.text
+
+
+def test_co2_says_which_nodes_are_not_in_it() -> None:
+    one = node("a", job={"job_emissions_grams_total": 5.0})
+
+    assert only(energy.emissions(case(one, node("b", job={})))).text.endswith("Not measured on b.")
+
+
 def test_co2_names_its_factor_and_the_source_of_it() -> None:
     factor = {"region": "FR", "name": "France", "gco2e_per_kwh": 56.0, "date": "2023", "source": "Ember", "pue": 1.2}
     one = node(job={"job_emissions_grams_total": 5.0}, hardware={"emission_factor": factor})

@@ -123,7 +123,7 @@ def test_the_cgroup_limit_counts_before_the_request_and_the_machine_last() -> No
     assert "all memory of the machine" in of_machine.text
     assert of_machine.severity is Severity.NOTE
     assert of_nobody.figures["limit_bytes"] is None
-    assert "its limit is not known" in of_nobody.text
+    assert "Its limit is not known." in of_nobody.text
 
 
 def test_the_node_that_came_closest_to_its_limit_is_named() -> None:

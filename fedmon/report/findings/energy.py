@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedmon.report.findings.case import Case, Node, summed
@@ -43,13 +44,13 @@ def energy(case: Case) -> list[Finding]:
     jobs = {node.name: joules for node in case.nodes if (joules := job_joules(node)) is not None}
     source = listed([_METHODS.get(method, method) for method in sorted(methods)])
     missing = [node for node in case.nodes if node.name not in (jobs if case.job is not None else machines)]
-    lacking = f" Not measured on {listed([node.name for node in missing])}." if missing else ""
+    lacking = _lacking(missing)
     if case.job is not None and jobs:
         joules = sum(jobs.values())
         seconds = max(total.grown_s for node in case.nodes if (total := node.one(JOB_JOULES)) is not None)
         grown = summed(node.one(JOB_JOULES) for node in case.nodes) or 0.0
         power = f", {number(grown / seconds)} W on average" if seconds > 0 else ""
-        share = f" That is {percent(joules / drawn)} of what its machines drew ({amount_of(drawn)})." if drawn else ""
+        share = _share(jobs, machines)
         return [
             Finding(
                 name="energy",
@@ -81,6 +82,21 @@ def energy(case: Case) -> list[Finding]:
     ]
 
 
+def _share(jobs: Mapping[str, float], machines: Mapping[str, float]) -> str:
+    """Return a sentence that compares a job with its machines, where both are known."""
+    both = jobs.keys() & machines.keys()
+    drawn = sum(machines[name] for name in both)
+    if not drawn:
+        return ""
+    whose = "its machines" if len(both) == len(jobs) else listed(sorted(both))
+    return f" That is {percent(sum(jobs[name] for name in both) / drawn)} of what {whose} drew ({amount_of(drawn)})."
+
+
+def _lacking(nodes: list[Node]) -> str:
+    """Return a sentence about nodes that are not in a sum."""
+    return f" Not measured on {listed([node.name for node in nodes])}." if nodes else ""
+
+
 def emissions(case: Case) -> list[Finding]:
     """Say what that energy emitted, and by which factor."""
     metric = JOB_GRAMS if case.job is not None else NODE_GRAMS
@@ -95,12 +111,13 @@ def emissions(case: Case) -> list[Finding]:
         return [unknown("emissions", "CO2", next((node.why_not(metric) for node in case.nodes), "no node"))]
     factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
     total_grams = sum(grams.values())
+    lacking = _lacking([node for node in case.nodes if node.name not in grams])
     return [
         Finding(
             name="emissions",
             severity=Severity.NOTE,
             title="CO2",
-            text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent.",
+            text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent.{lacking}",
             how=f"energy x {' or '.join(sorted(factors))}",
             figures={"grams": total_grams},
             nodes=tuple(grams),

@@ -64,9 +64,9 @@ def memory(case: Case) -> list[Finding]:
         return [unknown("memory-peak", "Peak memory", why)]
     most = max(uses, key=lambda name: (uses[name].ratio, uses[name].peak))
     use = uses[most]
-    of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else "; its limit is not known"
+    of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
-    text = f"At the most {size(use.peak)}{of}{where}."
+    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is not known.'}"
     if use.last:  # 0 when its processes had ended
         text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
