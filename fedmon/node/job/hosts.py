@@ -185,7 +185,7 @@ class Membership:
         try:
             found = self._roll.beat(self._entry, b"0", sync=True)
         except OSError as error:
-            logger.warning("the clocks of the hosts cannot be compared: %s", error)
+            logger.info("the clocks of the hosts cannot be compared: %s", error)
             return None
         # A slow disk is no reason to doubt a clock, nor that files have the time of the kernel's last tick.
         nearest = min(max(found.st_mtime, before - _TICK_S), self._wall())

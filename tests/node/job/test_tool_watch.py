@@ -113,7 +113,8 @@ def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
 ) -> None:
     squeue = tmp_path / "bin" / "squeue"
     squeue.parent.mkdir()
-    squeue.write_text('#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && date -d "+6 sec" +%FT%T\n')
+    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 6))
+    squeue.write_text(f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && echo {ends_at}\n')
     squeue.chmod(0o755)
     environ = environment(SLURM_JOB_ID="4711")
     with start(tmp_path, *beside(program), environ=environ | {"PATH": f"{squeue.parent}:{environ['PATH']}"}) as tool:
