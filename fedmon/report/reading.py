@@ -17,6 +17,7 @@ import pyarrow as pa
 from fedmon.common.errors import StorageError
 from fedmon.report.pieces import Form, Lines, Reader, Task, readers
 from fedmon.report.reading_worker import LENGTH, Answer
+from fedmon.report.record_batches import schema
 from fedmon.report.selection import Plan
 from fedmon.report.source import Source
 from fedmon.report.spans import Span
@@ -26,7 +27,13 @@ logger = logging.getLogger(__name__)
 Piece: TypeAlias = list[pa.RecordBatch] | Lines
 _AHEAD = 2
 _PIPE_BYTES = 2**20
-_START = "import sys; sys.path[:] = {path!r}; from fedmon.report.reading_worker import main; main()"
+_START = """
+import os, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here multiplies matrices, and threads that wait to do so take time
+sys.path[:] = {path!r}
+from fedmon.report.reading_worker import main
+main()
+"""
 
 
 def read_pieces(
@@ -80,6 +87,7 @@ class _Worker:
 
     def __init__(self, task: Task) -> None:
         self.damaged = 0
+        self._schema = schema(task.layout, is_tidy=task.is_tidy)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START.format(path=sys.path)],
             stdin=subprocess.PIPE,
@@ -97,18 +105,24 @@ class _Worker:
 
     def answer(self, form: Form) -> Piece | None:
         """Return the next piece; None when the process is gone. Raises StorageError."""
-        head, piece = self._receive(), self._receive()
-        if head is None or piece is None:
+        head = self._receive()
+        if head is None:
             return None
-        answer = msgspec.json.decode(head, type=Answer)
+        answer = msgspec.json.decode(memoryview(head), type=Answer)
+        parts: list[pa.Buffer] = []
+        while len(parts) < answer.parts:
+            part = self._receive()
+            if part is None:
+                return None
+            parts.append(part)
         for line in answer.logged:
             logger.warning("%s", line)
         self.damaged = answer.damaged
         if answer.error is not None:
             raise StorageError(answer.error)
         if form is Form.CSV:
-            return Lines(answer.rows, piece)
-        return list(pa.ipc.open_stream(pa.py_buffer(piece))) if len(piece) else []
+            return Lines(answer.rows, memoryview(parts[0]) if parts else memoryview(b""))
+        return [pa.ipc.read_record_batch(part, self._schema) for part in parts]
 
     def stop(self) -> None:
         """End the process; safe to call twice."""
@@ -128,20 +142,22 @@ class _Worker:
         except OSError as error:
             logger.debug("a reading process does not listen: %s", error)
 
-    def _receive(self) -> memoryview | None:
+    def _receive(self) -> pa.Buffer | None:
         stream = self._process.stdout
         head = _exactly(stream, LENGTH) if stream is not None else None
         if stream is None or head is None:
             return None
-        return _exactly(stream, int.from_bytes(head, "big"))
+        return _exactly(stream, int.from_bytes(head.to_pybytes(), "big"))
 
 
-def _exactly(stream: IO[bytes], length: int) -> memoryview | None:
+def _exactly(stream: IO[bytes], length: int) -> pa.Buffer | None:
     """Return so many bytes; None when the stream ends before."""
-    content = memoryview(bytearray(length))
+    # Memory of Arrow's is used again without being cleared, which for large pieces is half of the work.
+    content = pa.allocate_buffer(length)
+    view = memoryview(content)
     filled = 0
     while filled < length:
-        read = stream.readinto(content[filled:])  # type: ignore[attr-defined]  # of an unbuffered pipe
+        read = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # of an unbuffered pipe
         if not read:
             return None
         filled += read

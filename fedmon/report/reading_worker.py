@@ -1,11 +1,12 @@
 """A process that reads spans for another: it is told on stdin which, and answers on stdout, in the order of asking.
 
 Messages have their length in front of them, in eight bytes. The first is a Task, then come spans. The answer to each is
-an Answer and the piece itself.
+an Answer and the parts of the piece: its lines, or each of its batches.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -16,16 +17,17 @@ import msgspec
 import pyarrow as pa
 
 from fedmon.common.errors import FedmonError
-from fedmon.report.pieces import Form, Lines, Reader, Task, opened
+from fedmon.report.pieces import Form, Reader, Task, opened
 from fedmon.report.spans import Span
 
 LENGTH = 8
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes with a piece: its rows, samples left out so far, what was logged since the last, an error if any."""
+    """What comes before a piece: its rows and parts, samples left out so far, what was logged, an error if any."""
 
     rows: int = 0
+    parts: int = 0
     damaged: int = 0
     logged: list[str] = []
     error: str | None = None
@@ -70,31 +72,26 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
     task = msgspec.json.decode(first, type=Task)
     reader = Reader(task, opened(task.paths))
     while (asked := receive(source)) is not None:
-        rows, piece = 0, memoryview(b"")
+        rows, parts = 0, list[memoryview]()
         error: str | None = None
         try:
-            rows, piece = _piece(reader, msgspec.json.decode(asked, type=Span), task.form)
+            rows, parts = _piece(reader, msgspec.json.decode(asked, type=Span), task.form)
         except FedmonError as found:
             error = str(found)
-        send(target, msgspec.json.encode(Answer(rows=rows, damaged=reader.damaged, logged=logged.lines, error=error)))
+        answer = Answer(rows=rows, parts=len(parts), damaged=reader.damaged, logged=logged.lines, error=error)
+        send(target, msgspec.json.encode(answer))
         logged.lines = []
-        send(target, piece)
+        for part in parts:
+            send(target, part)
 
 
-def _piece(reader: Reader, span: Span, form: Form) -> Lines:
+def _piece(reader: Reader, span: Span, form: Form) -> tuple[int, list[memoryview]]:
+    """Return how many rows a piece has, and its lines or each of its batches."""
     if form is Form.CSV:
-        return reader.csv(span)
-    rows = 0
-    sink = pa.BufferOutputStream()
-    writer: pa.RecordBatchStreamWriter | None = None
-    for batch in reader.batches(span):
-        rows += batch.num_rows
-        if writer is None:
-            writer = pa.ipc.new_stream(sink, batch.schema)
-        writer.write_batch(batch)
-    if writer is not None:
-        writer.close()
-    return Lines(rows, memoryview(sink.getvalue()))
+        lines = reader.csv(span)
+        return lines.rows, [lines.text]
+    made = list(reader.batches(span))
+    return sum(batch.num_rows for batch in made), [memoryview(batch.serialize()) for batch in made]
 
 
 def main() -> None:
@@ -104,6 +101,8 @@ def main() -> None:
     target = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     pa.set_cpu_count(1)
+    # What is decoded is lists of numbers, which have no cycles, and a look for cycles goes through all of them.
+    gc.disable()
     try:
         serve(sys.stdin.buffer, target)
     except BrokenPipeError:
