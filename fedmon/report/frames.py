@@ -111,11 +111,8 @@ def frame(
 
     Missing numbers are NaN. Raises NotFoundError for a job that is not there, StorageError, and MissingExtraError.
     """
-    with report_extra("a data frame"):
-        import pyarrow as pa
     kind = TidyTable if tidy else WideTable
     table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
     with report_extra("a data frame"):
-        whole = pa.Table.from_batches(table.batches(), schema=table.schema)
-        made: pd.DataFrame = whole.to_pandas(split_blocks=True, self_destruct=True)
-    return made
+        from fedmon.report.data_frame import data_frame
+    return data_frame(table)
