@@ -72,12 +72,13 @@ class _Numbers:
 
     def __init__(self, group: h5py.Group, field: pa.Field, pool: ThreadPoolExecutor) -> None:
         self._is_time = pa.types.is_timestamp(field.type)
+        self._type = np.dtype("<i8" if self._is_time else "<f8")
         self._set = group.create_dataset(
             _usable(field.name),
             shape=(0,),
             maxshape=(None,),
             chunks=(_CHUNK,),
-            dtype=np.dtype("<i8" if self._is_time else "<f8"),
+            dtype=self._type,
             compression="gzip",
             compression_opts=_LEVEL,
             shuffle=True,
@@ -86,11 +87,13 @@ class _Numbers:
         if self._is_time:
             self._set.attrs["units"] = _UNITS
         self._pool = pool
+        self._rows = 0
         self._same: dict[bytes, bytes] = {}
         self._next: tuple[int, Future[bytes] | bytes] | None = None
 
     def add(self, values: pa.ChunkedArray) -> None:
-        chunk = np.zeros(_CHUNK, dtype=self._set.dtype)
+        chunk = np.empty(_CHUNK, dtype=self._type)
+        chunk[len(values) :] = 0
         if self._is_time:
             chunk[: len(values)] = values.cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
         else:
@@ -109,9 +112,10 @@ class _Numbers:
             return
         length, compressed = self._next
         body = compressed if isinstance(compressed, bytes) else compressed.result()
-        at = len(self._set)
-        self._set.resize((at + length,))
-        self._set.id.write_direct_chunk((at,), body)
+        # The library's own numbers of rows are slow to ask for, and there are many columns.
+        self._set.id.set_extent((self._rows + length,))
+        self._set.id.write_direct_chunk((self._rows,), body)
+        self._rows += length
         digest.update(body)
         self._next = None
 
