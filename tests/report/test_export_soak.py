@@ -17,7 +17,7 @@ def test_a_day_of_ten_nodes_is_exported_in_every_format(tmp_path: Path) -> None:
     from bench.recorded_host import RecordedHost
 
     path = tmp_path / "day.fmr"
-    recorded(path, RecordedHost(samples=100, interval_s=0.1, most=60), nodes=10, seconds=86_400, as_it_came=False)
+    recorded(path, RecordedHost(samples=100, interval_s=0.2, most=60), nodes=10, seconds=86_400, as_it_came=False)
 
     for name, suffix in SUFFIXES.items():
         file = tmp_path / f"x{suffix}"
