@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,6 @@ class Binned(NamedTuple):
         """Tell whether most steps have several values, so that a line through their means hides something."""
         return len(self.counts) > 0 and float(np.mean(self.counts)) >= 2
 
-    @property
-    def total_mean(self) -> float:
-        """The mean of all values, not of the steps."""
-        return float(np.average(self.mean, weights=self.counts))
-
     def gaps(self) -> NDArray[np.bool_]:
         """Tell for each two neighbouring steps whether values are missing between them.
 
@@ -69,6 +64,26 @@ class Binned(NamedTuple):
         around = np.pad(apart, _NEIGHBOURS // 2, mode="reflect" if len(apart) > _NEIGHBOURS // 2 else "edge")
         usual = np.median(np.lib.stride_tricks.sliding_window_view(around, _NEIGHBOURS), axis=1)
         return np.asarray(apart > _GAP * usual)
+
+
+def mean_over_time(t: Floats, values: Floats, counts: NDArray[Any], gaps: NDArray[np.bool_]) -> float:
+    """Return the mean of values at some moments, of which each stands for so many; 0 of none.
+
+    Where the pace changes a value stands for the time since the one before, so that a time with few of them counts as
+    one with many; gaps stand for nothing.
+    """
+    if not len(t):
+        return 0.0
+    weights = counts.astype(np.float64)
+    if len(t) > 2 and not gaps.all():
+        pace = 2 * np.diff(t) / (weights[1:] + weights[:-1])
+        known = np.flatnonzero(~gaps)
+        after = np.searchsorted(known, np.flatnonzero(gaps))
+        pace[gaps] = np.minimum(pace[known[np.maximum(after - 1, 0)]], pace[known[np.minimum(after, len(known) - 1)]])
+        if np.max(pace) > _GAP * np.min(pace):
+            weights *= np.concatenate([pace[:1], pace])
+    with np.errstate(over="ignore"):
+        return float(np.average(values, weights=weights))
 
 
 class _Stream:

@@ -117,7 +117,8 @@ def emissions(case: Case) -> list[Finding]:
             name="emissions",
             severity=Severity.NOTE,
             title="CO2",
-            text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent.{lacking}",
+            text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent."
+            f"{lacking}",
             how=f"energy x {' or '.join(sorted(factors))}",
             figures={"grams": total_grams},
             nodes=tuple(grams),

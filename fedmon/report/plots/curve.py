@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.report.bins import Binned
+from fedmon.report.bins import Binned, mean_over_time
 from fedmon.report.block import Floats
 from fedmon.report.plots.figure import Join
 
@@ -43,14 +43,20 @@ class Curve(NamedTuple):
     def of(cls, binned: Binned, *, is_event: bool = False, name: str = "", node: str = "", instance: str = "") -> Self:
         """Make the line of one series; values of an event come when they come, so that nothing is missing between."""
         is_dense = binned.is_dense
+        breaks = np.zeros(max(0, len(binned.t) - 1), dtype=np.bool_) if is_event else binned.gaps()
+        average = (
+            float(np.average(binned.mean, weights=binned.counts))
+            if is_event
+            else mean_over_time(binned.t, binned.mean, binned.counts, breaks)
+        )
         return cls(
             binned.t,
             binned.mean,
             binned.low if is_dense else None,
             binned.high if is_dense else None,
-            np.zeros(max(0, len(binned.t) - 1), dtype=np.bool_) if is_event else binned.gaps(),
+            breaks,
             is_dense,
-            binned.total_mean,
+            average,
             float(np.max(binned.high)),
             name=name,
             node=node,
@@ -104,14 +110,15 @@ def join(curves: Sequence[Curve], how: Join, width_s: float) -> Curve:
         else:
             line, low, high = np.nanmax(highs, axis=0), None, None
     is_dense, is_event = any(curve.is_dense for curve in curves), all(curve.is_event for curve in curves)
+    breaks = np.zeros(max(0, len(t) - 1), dtype=np.bool_) if is_event else np.diff(t) > 1.75 * max(reach, _usual(t))
     return Curve(
         t,
         line,
         low,
         high,
-        np.zeros(max(0, len(t) - 1), dtype=np.bool_) if is_event else np.diff(t) > 1.75 * max(reach, _usual(t)),
+        breaks,
         is_dense,
-        float(np.mean(line)) if len(line) else 0.0,
+        float(np.mean(line)) if is_event and len(line) else mean_over_time(t, line, np.ones_like(t), breaks),
         float(np.max(line)) if len(line) else 0.0,
         is_peak_of_means=is_dense and how is not Join.HIGHEST,
         is_event=is_event,
