@@ -125,7 +125,8 @@ def _summary(panel: Panel, drawing: Drawing) -> str:
     if not any(len(line.curve.t) for line in panel.lines):
         return ""
     of = f"{literal(panel.of)}: " if panel.of else ""
-    each = " each" if len(panel.lines) > 1 and not panel.of else ""
+    of_one_name = [line for line in panel.lines if not panel.of or line.curve.name == panel.of]
+    each = " each" if len(of_one_name) > 1 else ""
     average, peak = (
         scale_of(drawing.quantity, value, drawing.noun).text(value) for value in (panel.average, panel.peak)
     )

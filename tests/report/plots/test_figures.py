@@ -256,6 +256,15 @@ def test_training_values_are_drawn_over_time_and_over_their_steps(tmp_path: Path
     assert panels(over_steps)[0].get_xlabel() == "step, as the program counts"
 
 
+def test_a_mean_of_several_devices_beside_other_lines_says_that_it_is_one_of_each(tmp_path: Path) -> None:
+    columns = {f'host_filesystem_{what}_bytes{{mountpoint="{point}"}}': [size * 2.0**30] * 3
+               for what, size in (("available", 1), ("size", 8)) for point in ("/", "/home")}  # fmt: skip
+
+    assert "available: mean 1 GiB each, max 1 GiB" in texts(
+        drawn(tmp_path / "a", "filesystems_per_node", samples(columns))
+    )
+
+
 def test_what_a_job_and_its_machine_both_have_is_not_added_up(tmp_path: Path) -> None:
     one = {"perf_starts_total": [0, 1, 2, 3]}
 
