@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import struct
 import sys
@@ -32,6 +33,7 @@ _FROM_KERNEL = 0x80
 _SIGNAL_ALL = {b"slurmstepd", b"pbs_mom"}
 """Who signals every process of a job by itself, so that the command has the signal already."""
 _LAST_SAMPLE_S = 10.0
+_LOOK_S = 0.1
 _SUBREAPER = 36
 _ERRNO = struct.Struct("=i")
 
@@ -97,6 +99,7 @@ class _Supervisor:
             ours.close()
             # Not in the terminal's foreground: what is typed there is meant for the command.
             os.setpgid(0, 0)
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a complaint on such a terminal must not stop it
             code = monitor(theirs)
         finally:
             os._exit(code)  # neither buffers nor exit handlers of the process that was forked are run twice
@@ -104,11 +107,16 @@ class _Supervisor:
     def _start(self, cgroup: OwnCgroup) -> int:
         """Start the command; returns 0, or the number of the error that kept it from starting."""
         read, write = os.pipe()
+        early = self._came_early()
         child = os.fork()
         if child == 0:
-            self._become_command(cgroup, write)
+            self._become_command(cgroup, write, early)
         os.close(write)
         with open(read, "rb") as told:
+            # Ctrl-Z may stop the child before it is the command, and who started us is to see that.
+            while not select.select([told], [], [], _LOOK_S)[0]:
+                if signal.sigtimedwait([signal.SIGTSTP], 0) is not None:
+                    os.kill(os.getpid(), signal.SIGSTOP)
             answer = told.read()
         if answer:
             os.waitpid(child, 0)
@@ -116,7 +124,17 @@ class _Supervisor:
         self._child = child
         return 0
 
-    def _become_command(self, cgroup: OwnCgroup, write: int) -> NoReturn:
+    def _came_early(self) -> list[int]:
+        """Take the signals that came while there was no command; whoever sent them did not reach it."""
+        found = []
+        while (told := signal.sigtimedwait(_WATCHED - {signal.SIGCHLD}, 0)) is not None:
+            if told.si_signo == signal.SIGTSTP:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            elif told.si_signo != signal.SIGCONT:
+                found.append(told.si_signo)
+        return found
+
+    def _become_command(self, cgroup: OwnCgroup, write: int, early: Sequence[int]) -> NoReturn:
         problem = errno.EINVAL
         try:
             cgroup.enter()
@@ -126,6 +144,10 @@ class _Supervisor:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             signal.signal(signal.SIGCHLD, self._on_child)
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # what comes before the command is there ends it, too
+            for number in early:
+                os.kill(os.getpid(), number)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
         except OSError as error:

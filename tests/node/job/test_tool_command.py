@@ -172,3 +172,18 @@ def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measur
     assert done.returncode == 3
     assert not {"0", "2"} & {*(tmp_path / "descriptors").read_text().split()}
     assert the(tmp_path).job["exit_code"] == 3
+
+
+@pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
+def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(FEDMON, [FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sleep", "20"], environment())
+    wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
+    os.write(terminal, b"\x03")
+
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGINT
+    assert the(tmp_path).job["reason"] == "the command was ended by SIGINT"
