@@ -16,7 +16,7 @@ from fedmon.report.natural_order import natural
 from fedmon.report.source import Host, Source
 from fedmon.report.spans import Span, spans
 
-_SPAN_ROWS = 8_192
+_SPAN_ROWS = 6_144
 _SPAN_VALUES = 2**20
 _LATEST = 2.0**1023
 """Infinity has no place in JSON, and plans are sent to other processes."""
