@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedmon.common.log import OUR_LOGGER
 from fedmon.common.settings.keys import HISTORIC
 from tests.support.brokers import ENGINES, Broker
 
@@ -33,6 +35,16 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory:
             monkeypatch.delenv(name)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(home / name))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Undo what a verb that ran inside the test did to the loggers."""
+    logger = logging.getLogger(OUR_LOGGER)
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 def _home(factory: pytest.TempPathFactory) -> Path:

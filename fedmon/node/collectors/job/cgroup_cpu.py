@@ -26,7 +26,7 @@ class CgroupCpu:
 
     def __init__(self, cgroup: JobCgroup, *, excluded: Excluded | None = None, proc: Path = THIS_MACHINE.proc) -> None:
         self._overhead: OverheadCpu | None = None
-        self._highest = (0.0, 0.0)
+        self._elsewhere = self._highest = (0.0, 0.0)
         unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
         choices = []
         if unified is not None:
@@ -37,11 +37,13 @@ class CgroupCpu:
         for method, paths in choices:
             self.method, self._files = method, [ProcFile(path, size_bytes=1024) for path in paths]
             try:
-                self._read()
+                used_s = self._read()
             except CollectorUnavailableError:
                 continue
             if excluded is not None and excluded.processes:
                 self._overhead = OverheadCpu(paths[0].parent, excluded, proc=proc)
+                # Who came into the cgroup later used a part of it elsewhere.
+                self._elsewhere = _above(self._overhead.read(), used_s)
             return
         raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
 
@@ -50,9 +52,9 @@ class CgroupCpu:
         user_s, system_s = self._read()
         if self._overhead is None:
             return user_s, system_s
-        others_user_s, others_system_s = self._overhead.read()
-        highest_user_s, highest_system_s = self._highest
-        self._highest = (max(highest_user_s, user_s - others_user_s), max(highest_system_s, system_s - others_system_s))
+        here_s = _above(self._overhead.read(), self._elsewhere)
+        (user_s, system_s), highest = _above((user_s, system_s), here_s), self._highest
+        self._highest = (max(highest[0], user_s), max(highest[1], system_s))
         return self._highest
 
     def _read(self) -> tuple[float, float]:
@@ -72,6 +74,11 @@ class CgroupCpu:
         """Close the files."""
         for file in self._files:
             file.close()
+
+
+def _above(used_s: tuple[float, float], others_s: tuple[float, float]) -> tuple[float, float]:
+    """Return by how much each of two times is above another one; 0 where it is not."""
+    return max(0.0, used_s[0] - others_s[0]), max(0.0, used_s[1] - others_s[1])
 
 
 class CgroupMembers:
