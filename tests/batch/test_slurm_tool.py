@@ -130,7 +130,7 @@ def test_each_task_of_an_array_has_a_folder_of_its_own(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize("how", ["scancel", "SIGUSR1"])
 @ONLY_CGROUP
-def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_a_report(slurm: Slurm, how: str) -> None:
+def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_what_was_asked_for(slurm: Slurm, how: str) -> None:
     # given
     script = EXAMPLE.read_text() if how == "scancel" else EXAMPLE.read_text().replace("--gen_report", "")
     job = slurm.submit(script, environ={"WORK": work(slurm, "exec sleep 300")})
@@ -142,7 +142,8 @@ def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_a_report(slurm:
 
     # then
     folder = slurm.work / f"job-metrics-{job}"
-    wait_until((folder / f"job-report-{job}.pdf").exists, timeout_s=80, what="the report")
+    last = f"job-report-{job}.pdf" if how == "scancel" else "all_metrics.csv"
+    wait_until((folder / last).exists, timeout_s=80, what=last)
     run = Results(folder, job)
     assert run.job("node1")["reason"] == f"{'SIGTERM' if how == 'scancel' else how} came"
     assert run.values("job_processes", "node1")
