@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.fedmon-installed
 PATH := $(PATH):/usr/sbin:/usr/local/sbin
 export PATH
-# Tests wait more than they compute, so one more than this project's two cores is faster.
-JOBS ?= 3
+# Tests wait more than they compute, so twice as many as this project's two cores is faster.
+JOBS ?= 4
 
 .PHONY: demo test test-batch check bench soak venv format clean
 
@@ -14,7 +14,7 @@ demo: venv
 	@$(BIN)/fedmon demo $(ARGS)
 
 test: venv
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not soak and not batch" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not soak and not batch" $(ARGS)
 
 # Real batch systems; as root, on a machine or in a container that may be changed. Skips aloud what is not installed.
 test-batch: venv

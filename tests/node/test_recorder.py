@@ -244,7 +244,8 @@ def test_a_file_damaged_while_it_is_open_is_set_aside_when_that_shows(
         assert seqs(everything(recorder)) == list(range(3000, 3010))
         assert recorder.problem == ""
 
-    assert [one for one in path.parent.iterdir() if ".damaged-" in one.name]
+    # Of an empty file there is nothing to set aside; its log may say that there was more, or be gone, too.
+    assert damage == "truncated" or [one for one in path.parent.iterdir() if ".damaged-" in one.name]
 
 
 def test_damage_that_nobody_reads_is_looked_for(path: Path) -> None:

@@ -78,10 +78,11 @@ def test_a_url_that_is_none_is_refused_before_anything_is_tried(tmp_path: Path) 
 
 def test_a_failed_start_leaves_no_thread_behind_and_can_be_repeated(mosquitto: Broker, tmp_path: Path) -> None:
     mosquitto.stop()
+    before = set(threading.enumerate())
     federation = Federation(mosquitto.url, folder=tmp_path, timeout_s=0.5)
     with pytest.raises(ConnectionFailedError):
         federation.start()
-    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("fedmon-")])
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
     mosquitto.start()
     with federation, EchoNode(mosquitto.port, "a"):
@@ -89,11 +90,11 @@ def test_a_failed_start_leaves_no_thread_behind_and_can_be_repeated(mosquitto: B
 
 
 def test_a_closed_federation_leaves_no_thread_and_no_socket_behind(mosquitto: Broker, tmp_path: Path) -> None:
-    process = psutil.Process()
+    process, before = psutil.Process(), set(threading.enumerate())
     with Federation(mosquitto.url, folder=tmp_path) as federation:
         federation.ping(timeout_s=0.1)
 
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fedmon-")]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("fedmon-")]
     wait_until(lambda: not [one for one in process.net_connections() if mosquitto.port in one.raddr])
 
 

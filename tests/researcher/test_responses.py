@@ -73,13 +73,13 @@ def test_a_wrong_type_is_refused_by_name(wrong: Any) -> None:
 def test_five_thousand_replies_are_joined_in_less_than_half_a_second() -> None:
     replies = [pong(f"node-{number % 100}", number) for number in range(5_000)]
 
-    started = time.monotonic()
+    started = time.thread_time()
     responses = Responses(replies)
     responses.append(replies)
-    elapsed_s = time.monotonic() - started
+    cpu_s = time.thread_time() - started
 
     assert len(responses) == 5_000
-    assert elapsed_s < 0.5
+    assert cpu_s < 0.5
 
 
 def test_a_dataframe_is_made_of_the_replies(tmp_path: Path) -> None:
