@@ -12,6 +12,7 @@ from fedmon.report.document.steps import Steps
 from fedmon.report.export.atomic import replacing, target_of
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import Case, Finding, find
+from fedmon.report.seldom_collected import seldom_collected
 from fedmon.report.source import Source
 from fedmon.report.subject import Subject, choose
 
@@ -67,10 +68,11 @@ def write_subject(
     document = build(case, findings, drawn, made_t=time.time())
     written: list[Path] = []
     on_picture = steps.counted(1 - _READING, document.pictures * len(files))
-    if html is not None:
-        written.append(_write_html(document, html, on_picture))
-    if pdf is not None:
-        written.append(_write_pdf(document, pdf, on_picture))
+    with seldom_collected():
+        if html is not None:
+            written.append(_write_html(document, html, on_picture))
+        if pdf is not None:
+            written.append(_write_pdf(document, pdf, on_picture))
     steps.done()
     return case, findings, written
 

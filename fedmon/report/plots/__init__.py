@@ -14,6 +14,7 @@ from fedmon.report.plots.catalogue import is_shown
 from fedmon.report.plots.figure import Group
 from fedmon.report.plots.making import Choice, Maker
 from fedmon.report.plots.plot import Plot, as_pdf, as_png, as_svg, maker_of
+from fedmon.report.seldom_collected import seldom_collected
 from fedmon.report.source import JOB, Source
 from fedmon.report.subject import Subject, choose
 
@@ -116,12 +117,13 @@ def write_plots(
     make, found = maker_of(kind), []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for number, plot in enumerate(plots):
-            path = folder / f"{plot.name}.{kind}"
-            path.write_bytes(make(plot))
-            found.append(path)
-            if progress is not None:
-                progress((number + 1) / len(plots))
+        with seldom_collected():
+            for number, plot in enumerate(plots):
+                path = folder / f"{plot.name}.{kind}"
+                path.write_bytes(make(plot))
+                found.append(path)
+                if progress is not None:
+                    progress((number + 1) / len(plots))
     except OSError as error:
         raise StorageError(f"cannot write plots to {folder}: {error.strerror or error}") from error
     return found
