@@ -178,6 +178,7 @@ def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measur
 def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite in the background was started with it ignored
         os.execve(FEDMON, [FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sleep", "20"], environment())
     wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
     os.write(terminal, b"\x03")
