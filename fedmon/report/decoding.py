@@ -183,15 +183,26 @@ class _Shape:
 
 def _sparse(numbers: list[Any], decimals: int, unit: int, length: int) -> Floats:
     """Return the values of a column with nulls."""
-    known = [place for place, number in enumerate(numbers) if number is not None]
-    steps = [numbers[place] for place in known]
+    known = _known(numbers)
+    steps = numbers[known] if isinstance(known, slice) else [numbers[place] for place in known]
     # Every partial sum is exact when the sum of what is added is.
     if not all(type(step) is int for step in steps) or sum(map(abs, steps)) * unit >= _EXACT:
         return _floats(restored([decimals, numbers, unit], length))
     found = np.full(length, np.nan)
-    if known:
+    if steps:
         found[known] = np.cumsum(_floats(steps)) * unit / 10.0**decimals
     return found
+
+
+def _known(numbers: list[Any]) -> slice | list[int]:
+    """Return where a column has values; most columns with nulls are those read at every so many ticks."""
+    first = next((place for place, number in enumerate(numbers) if number is not None), 0)
+    step = next((at for at, number in enumerate(numbers[first + 1 :], start=1) if number is not None), len(numbers) or 1)
+    regular = slice(first, None, step)
+    there = numbers[regular]
+    if None not in there and len(there) == len(numbers) - numbers.count(None):
+        return regular
+    return [place for place, number in enumerate(numbers) if number is not None]
 
 
 def _floats(values: Sequence[Any]) -> Floats:

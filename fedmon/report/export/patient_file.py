@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+_AT_ONCE = 8 * 2**20
+
 
 class PatientFile(io.RawIOBase):
     """A new or copied file that remembers the first error of writing, and takes what comes after it for written.
@@ -19,7 +21,7 @@ class PatientFile(io.RawIOBase):
         """Raise OSError."""
         self.error: OSError | None = None
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._at = 0
+        self._at = self._begun = 0
 
     def check(self) -> None:
         """Raise OSError when something could not be written."""
@@ -32,8 +34,12 @@ class PatientFile(io.RawIOBase):
         length = view.nbytes
         try:
             while view and self.error is None:
-                written = os.pwrite(self._fd, view, self._at)
+                written = os.pwrite(self._fd, view[:_AT_ONCE], self._at)
                 view, self._at = view[written:], self._at + written
+                if self._at - self._begun >= _AT_ONCE:
+                    # The disk begins now, which leaves less to wait for in the end.
+                    os.posix_fadvise(self._fd, self._begun, self._at - self._begun, os.POSIX_FADV_DONTNEED)
+                    self._begun = self._at
         except OSError as error:
             self.error = error
         self._at += view.nbytes
