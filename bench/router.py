@@ -16,7 +16,8 @@ from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.common.settings import NodeSettings, PolicySettings, broker_from_url
 from fedmon.common.wire import codec
-from fedmon.common.wire.messages import ListDatasets, Ping, Request, SearchDatasets
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import ListDatasets, Ping, SearchDatasets
 from fedmon.node.assembly import Assembly
 from fedmon.node.dialect import Outgoing
 from fedmon.node.folder import NodeFolder

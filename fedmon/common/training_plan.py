@@ -1,21 +1,18 @@
-"""Training plans: the base class that users write them on, and their source as exact bytes."""
+"""The base class that training plans are written on; it needs nothing but Python, also where a plan runs."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import io
-import stat
-import tokenize
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from fedmon.common.class_source import class_source
 from fedmon.common.errors import InvalidInputError, StorageError
 
-MAX_PLAN_BYTES = 1_048_576
+if TYPE_CHECKING:
+    from fedmon.plan.context import Context
+
 _OWN_DEPENDENCIES = ("import fedmon", "from fedmon import TrainingPlan")
 
 
@@ -23,16 +20,18 @@ class InvalidPlanError(InvalidInputError):
     """A training plan cannot be sent: it is unreadable, too large, or no Python."""
 
 
-class PlanSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A training plan as it travels: ``sha256`` is the digest of exactly these bytes."""
-
-    name: str
-    source: bytes
-    sha256: str
-
-
 class TrainingPlan:
-    """Base class of training plans written as a class; its source and import lines are what nodes get."""
+    """Base class of training plans; the source of a subclass, with its import lines, is what nodes get.
+
+    A file that is sent as a plan has exactly one subclass, which can be made without arguments.
+    """
+
+    def run(self, context: Context) -> Mapping[str, Any]:
+        """Do the work on a node, and return what leaves it: names with JSON values and numpy arrays.
+
+        ``context`` has the dataset, the arguments and the inputs. To be overridden.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method run(self, context)")
 
     def init_dependencies(self) -> list[str]:
         """Return the import lines that the class needs; for subclasses to override."""
@@ -73,76 +72,6 @@ class TrainingPlan:
         except OSError as error:
             raise StorageError(f"cannot write the training plan to {target}: {error.strerror}") from error
         return target
-
-
-def load_source(plan: Path | str | type[TrainingPlan] | TrainingPlan) -> PlanSource:
-    """Return the exact bytes of a plan given as a path, a class or an instance.
-
-    Raises InvalidPlanError for what is missing, unreadable, a folder, empty, over 1 MiB, not UTF-8 or not Python.
-    """
-    if isinstance(plan, type) and issubclass(plan, TrainingPlan):
-        plan = _instance(plan)
-    if isinstance(plan, TrainingPlan):
-        name, source = type(plan).__name__, plan.code().encode("utf-8", "surrogatepass")
-    elif isinstance(plan, str | Path):
-        path = Path(plan).expanduser()
-        name, source = path.stem, _read(path)
-    else:
-        raise InvalidPlanError(
-            f"a training plan is a path, a subclass of TrainingPlan or an instance of one, not {type(plan).__name__}"
-        )
-    problem = source_problem(source)
-    if problem:
-        what = repr(name) if isinstance(plan, TrainingPlan) else str(plan)
-        raise InvalidPlanError(f"training plan {what} was not sent: {problem}")
-    return PlanSource(name=name, source=source, sha256=hashlib.sha256(source).hexdigest())
-
-
-def source_problem(source: bytes) -> str | None:
-    """Say why bytes cannot be the source of a plan, or None when they can; nothing of them is executed."""
-    if not source.strip():
-        return "it is empty"
-    if len(source) > MAX_PLAN_BYTES:
-        return f"it has {len(source)} bytes, more than {MAX_PLAN_BYTES}"
-    try:
-        text = source.decode()
-        # Another declared encoding would let the bytes that run differ from the text that an owner reads.
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-        if encoding not in ("utf-8", "utf-8-sig"):
-            return f"it declares encoding {encoding}; a plan is written in UTF-8"
-        ast.parse(text)
-    except UnicodeDecodeError as error:
-        return f"it is not UTF-8 text (byte {error.start})"
-    except SyntaxError as error:
-        return f"it is not Python: {error.msg} (line {error.lineno})"
-    except (RecursionError, MemoryError):
-        return "it is nested too deeply for Python"
-    except ValueError as error:
-        return f"it is not Python: {error}"
-    return None
-
-
-def _instance(plan: type[TrainingPlan]) -> TrainingPlan:
-    try:
-        return plan()
-    except Exception as error:
-        raise InvalidPlanError(
-            f"{plan.__name__}() failed with {type(error).__name__}: {error}; give an instance instead of the class"
-        ) from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise InvalidPlanError(f"training plan {path} is a folder; name the Python file in it")
-        if not stat.S_ISREG(mode):
-            raise InvalidPlanError(f"training plan {path} is no regular file")
-        with path.open("rb") as file:
-            return file.read(MAX_PLAN_BYTES + 1)
-    except (OSError, ValueError) as error:
-        cause = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise InvalidPlanError(f"cannot read training plan {str(path)!r}: {cause}") from error
 
 
 def _check_import(line: object) -> None:

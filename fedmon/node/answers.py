@@ -9,8 +9,8 @@ from fedmon import __version__
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import ErrorCode, Monitor, Ping, Pong, Request
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import ErrorCode, Monitor, Ping, Pong
 from fedmon.node.handlers.envelope import echo, error
 from fedmon.node.throttle import Throttle
 

@@ -10,8 +10,9 @@ import msgspec
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import ALL_INSTANCES, ID_PATTERN, MAIN_INSTANCE
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.envelope import Message, Reply
-from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanDecision, Request
+from fedmon.common.wire.envelope import Message, Reply, Request
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanDecision
+from fedmon.common.wire.runs import JobOutcome
 from fedmon.common.wire.topics import Channel
 from fedmon.node.services import PAGE_BYTES
 
@@ -63,7 +64,7 @@ class Dialect(Protocol):
         ...
 
     def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:
-        """Write an answer or a decision; None where this wire stays silent. Raises InvalidMessageError."""
+        """Write an answer or a result; None where this wire stays silent. Raises InvalidMessageError."""
         ...
 
     def log(self, record: LogRecord) -> Outgoing:
@@ -110,10 +111,10 @@ class FedmonDialect:
         return request
 
     def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:  # noqa: ARG002
-        """Write an answer to its instance, or a decision to every instance. Raises InvalidMessageError."""
-        if not isinstance(reply, Reply | PlanDecision):
+        """Write an answer to its instance, or a result to every instance. Raises InvalidMessageError."""
+        if not isinstance(reply, Reply | PlanDecision | JobOutcome):
             return None
-        instance = ALL_INSTANCES if isinstance(reply, PlanDecision) else to.instance
+        instance = ALL_INSTANCES if isinstance(reply, PlanDecision | JobOutcome) else to.instance
         return Outgoing(
             topic=topics.reply(to.researcher_id, instance, reply.node_id), payload=codec.encode(reply), qos=1
         )

@@ -14,10 +14,10 @@ from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire import fedbiomed4, fedbiomed4_messages, messages
-from fedmon.common.wire.envelope import Message
+from fedmon.common.wire.envelope import Message, Request
 from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
 from fedmon.common.wire.fedbiomed4_datasets import record_of
-from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus, Request
+from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.node.dialect import Outgoing, RefusedMessageError, Sender
 from fedmon.node.handlers.by_url import HTTP_OK, ApprovalByUrl, PlanError, StatusByUrl
 

@@ -9,7 +9,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError
-from fedmon.common.wire import messages
+from fedmon.common.wire.envelope import Request
 from fedmon.node.database import Database, timestamp
 
 KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
@@ -19,7 +19,7 @@ MAX_LIFETIME = datetime.timedelta(days=30)
 _ENVELOPE = frozenset({"instance", "session", "sequence", "expires", "protocol_version"})
 
 
-def content_digest(request: messages.Request) -> str:
+def content_digest(request: Request) -> str:
     """Return a digest of what a request asks, which stays the same when the very request is sent once more."""
     content = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
     return hashlib.sha256(msgspec.json.encode([type(request).__name__, content], order="sorted")).hexdigest()

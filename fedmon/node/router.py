@@ -14,8 +14,9 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, InvalidMessageError, StorageError
-from fedmon.common.wire.envelope import Message, Reply
-from fedmon.common.wire.messages import STATE_CHANGING, Error, ErrorCode, PlanDecision, Request
+from fedmon.common.wire.envelope import Message, Reply, Request
+from fedmon.common.wire.messages import STATE_CHANGING, Error, ErrorCode, Result
+from fedmon.common.wire.runs import JobOutcome
 from fedmon.node.dialect import Dialect, Outgoing, RefusedMessageError, Sender, error_reply
 from fedmon.node.effects import content_digest
 from fedmon.node.handlers import HANDLERS, WITH_BYTES
@@ -254,13 +255,18 @@ class Router:
             self._resend(researcher_id)
 
     def _resend(self, researcher_id: str) -> None:
-        decisions = self.services.outbox.unacked(researcher_id)
-        if not decisions:
+        results = self.services.outbox.unacked(researcher_id)
+        if not results:
             self._waiting.discard(researcher_id)
-        for decision in decisions:
-            outgoing = self.dialect.answer(decision, to=Sender(researcher_id=researcher_id), request=None)
-            if outgoing is not None:
-                self._send_audited(outgoing, "decision", to=researcher_id, id=decision.id, sha256=decision.sha256)
+        for result in results:
+            outgoing = self.dialect.answer(result, to=Sender(researcher_id=researcher_id), request=None)
+            if outgoing is None:
+                continue
+            if isinstance(result, JobOutcome):
+                facts = {"job": result.job.job_id, "state": result.job.state.value, "sha256": result.job.sha256}
+                self._send_audited(outgoing, "outcome", to=researcher_id, id=result.id, **facts)
+            else:
+                self._send_audited(outgoing, "decision", to=researcher_id, id=result.id, sha256=result.sha256)
 
 
 _stored_types = {kind.__struct_config__.tag: kind for kind in Reply.__subclasses__() if kind.__struct_config__.tag}
@@ -271,5 +277,5 @@ def _stored(payload: bytes) -> Reply:
     return msgspec.json.decode(payload, type=_stored_types[str(command)])
 
 
-def _tag(message: Message | PlanDecision) -> str:
+def _tag(message: Message | Result) -> str:
     return str(type(message).__struct_config__.tag)

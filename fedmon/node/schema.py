@@ -85,7 +85,24 @@ _VERSION_1 = (
     "CREATE INDEX outbox_expires ON outbox (expires)",
 )
 
-SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+_VERSION_2 = (
+    f"""CREATE TABLE runs (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        job_id TEXT NOT NULL UNIQUE,
+        researcher_id TEXT NOT NULL,
+        content TEXT NOT NULL,
+        sha256 TEXT NOT NULL CHECK (sha256 GLOB '{_HEX_64}'),
+        state TEXT NOT NULL,
+        is_over INTEGER NOT NULL DEFAULT 0 CHECK (is_over IN (0, 1)),
+        job TEXT NOT NULL CHECK (json_valid(job)),
+        created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
+        ended TEXT CHECK (ended IS NULL OR julianday(ended) IS NOT NULL)
+    )""",
+    "CREATE INDEX runs_researcher ON runs (researcher_id, position)",
+    "CREATE INDEX runs_going_on ON runs (is_over) WHERE is_over = 0",
+)
+
+SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
 SCHEMA_VERSION = len(SCHEMA)
 
 

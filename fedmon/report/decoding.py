@@ -197,7 +197,9 @@ def _sparse(numbers: list[Any], decimals: int, unit: int, length: int) -> Floats
 def _known(numbers: list[Any]) -> slice | list[int]:
     """Return where a column has values; most columns with nulls are those read at every so many ticks."""
     first = next((place for place, number in enumerate(numbers) if number is not None), 0)
-    step = next((at for at, number in enumerate(numbers[first + 1 :], start=1) if number is not None), len(numbers) or 1)
+    step = next(
+        (at for at, number in enumerate(numbers[first + 1 :], start=1) if number is not None), len(numbers) or 1
+    )
     regular = slice(first, None, step)
     there = numbers[regular]
     if None not in there and len(there) == len(numbers) - numbers.count(None):

@@ -11,8 +11,7 @@ import msgspec
 from fedmon.common.clock import Deadline, seconds_from_now
 from fedmon.common.errors import ConnectionFailedError, NotConnectedError
 from fedmon.common.ids import NodeId, new_id
-from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Request
+from fedmon.common.wire.envelope import Reply, Request
 from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.pending import Answer, Pending, Waiting
 from fedmon.researcher.roster import Instant, Roster

@@ -11,7 +11,8 @@ import msgspec
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Dataset, Request
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import Dataset
 from fedmon.researcher.pending import REMEMBERED_REQUESTS
 
 MAX_HELD_BYTES = 32 * 1024 * 1024

@@ -9,8 +9,8 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import DatasetsReply, Request
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import DatasetsReply
 from fedmon.researcher import rows
 from fedmon.researcher.asking import Asked, checked_timeout
 from fedmon.researcher.outcomes import Outcomes

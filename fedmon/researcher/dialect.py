@@ -7,8 +7,8 @@ from typing import Protocol
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import LogRecord, Request
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 
 

@@ -16,9 +16,9 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import fedbiomed4, messages, topics
 from fedmon.common.wire import fedbiomed4_messages as wire
-from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.fedbiomed4_datasets import dataset_of
-from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus, Request
+from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.researcher.barrier import Held, Listed, Sent
 from fedmon.researcher.fedbiomed4_telemetry import Rounds, RoundScalar, log_record_of, scalar_of

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.wire.envelope import Message, Reply
+from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import PLAN_STATUS_UNKNOWN, UNKNOWN_RESEARCHER, encode_log_text
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.fedbiomed4_messages import PROTOCOL_VERSION, LogText
@@ -29,7 +29,6 @@ from fedmon.common.wire.messages import (
     Ping,
     PlanStatus,
     Pong,
-    Request,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatusReply,

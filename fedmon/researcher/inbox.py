@@ -15,6 +15,7 @@ from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import LogRecord, PlanDecision, Presence
+from fedmon.common.wire.runs import JobOutcome
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.common.wire.transport import Link
@@ -46,6 +47,9 @@ class Arrivals(Protocol):
 
     def on_decision(self, decision: PlanDecision) -> None:
         """Take what an owner decided about a plan."""
+
+    def on_job_outcome(self, outcome: JobOutcome) -> None:
+        """Take how a job ended."""
 
     def on_unreadable_reply(self, node_id: NodeId, request_id: str, error: InvalidMessageError) -> None:
         """Hear that a node sent a reply to this request that we cannot read."""
@@ -206,6 +210,8 @@ class Inbox:
             self._tally.count("replies for another researcher", f"from {address.node_id}")
         elif isinstance(message, PlanDecision):
             self._arrivals.on_decision(message)
+        elif isinstance(message, JobOutcome):
+            self._arrivals.on_job_outcome(message)
         else:
             self._arrivals.on_reply(message)
 

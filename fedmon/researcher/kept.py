@@ -9,7 +9,7 @@ import msgspec
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import AnyReply, PlanDecision
+from fedmon.common.wire.messages import AnyReply, Result
 
 # What is kept was checked when it came, and may be longer than a message of our own wire.
 _decode_reply = msgspec.json.Decoder(AnyReply).decode
@@ -32,7 +32,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.fields.get("node_id", ""))
 
 
-Keepable = Reply | PlanDecision | Document
+Keepable = Reply | Result | Document
 
 
 class KeptReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,12 +13,13 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire import topics
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision, Presence
+from fedmon.common.wire.runs import JobOutcome
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 from fedmon.common.wire.transport import Link, Will
+from fedmon.researcher.announcements import Announcements
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection
 from fedmon.researcher.consumer import Consumer
-from fedmon.researcher.decisions import Decisions
 from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.dispatcher import Dispatcher, Subscription
 from fedmon.researcher.logs import Logs, LogStream
@@ -50,14 +51,16 @@ class Machinery:
         pending: Pending,
         roster: Roster,
         replies: Replies,
-        decisions: Decisions,
+        decisions: Announcements[PlanDecision],
+        job_outcomes: Announcements[JobOutcome],
         dispatcher: Dispatcher,
         tally: Tally,
         wake: Callable[[], None],
     ) -> None:
         self._marker_topic = topics.reply(researcher_id, instance, researcher_id)
         self._connection, self._asker, self._pending, self._roster = connection, asker, pending, roster
-        self._replies, self._decisions, self._dispatcher = replies, decisions, dispatcher
+        self._replies, self._dispatcher = replies, dispatcher
+        self._decisions, self._job_outcomes = decisions, job_outcomes
         self._tally, self._wake, self._dialect = tally, wake, dialect
         self._settling = Settling()
         self.settled = threading.Event()
@@ -197,6 +200,11 @@ class Machinery:
         """Keep a decision and tell who wants to know."""
         self._decisions.arrived(decision)
         self._heard(NodeId(decision.node_id), revives=True)
+
+    def on_job_outcome(self, outcome: JobOutcome) -> None:
+        """Keep how a job ended and tell who wants to know."""
+        self._job_outcomes.arrived(outcome)
+        self._heard(NodeId(outcome.node_id), revives=True)
 
     def on_unreadable_reply(self, node_id: NodeId, request_id: str, error: InvalidMessageError) -> None:
         """Let a caller know that a node answered in words that we do not understand."""

@@ -12,10 +12,9 @@ from typing import Any
 from fedmon.common.errors import ConnectionFailedError, InvalidInputError
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.common.settings import Host
-from fedmon.common.wire.envelope import Message, Reply
+from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
 from fedmon.common.wire.historic_messages import HistoricMessage, ResearcherMessages
-from fedmon.common.wire.messages import Request
 from fedmon.researcher.dispatcher import Subscription
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic_forms import REPLY_COMMANDS, echoed, echoing, historic, request_of

@@ -7,10 +7,12 @@ import msgspec
 from fedmon.common.ids import new_id
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.settings.values import Wire
+from fedmon.common.wire.messages import PlanDecision
+from fedmon.common.wire.runs import JobOutcome
 from fedmon.common.wire.transport import Link
+from fedmon.researcher.announcements import Announcements
 from fedmon.researcher.asking import Asker
 from fedmon.researcher.connection import Connection
-from fedmon.researcher.decisions import Decisions
 from fedmon.researcher.dialect import Dialect, FedmonDialect
 from fedmon.researcher.dispatcher import Dispatcher
 from fedmon.researcher.inbox import Inbox
@@ -69,7 +71,8 @@ class Parts:
             is_settled=self._is_settled,
             on_ended=self.replies.ended,
         )
-        self.decisions = Decisions(self.asker, self.replies, self.dispatcher)
+        self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
+        self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
         self.machinery = Machinery(
             researcher_id=self.researcher_id,
             instance=self.instance,
@@ -80,6 +83,7 @@ class Parts:
             roster=self.roster,
             replies=self.replies,
             decisions=self.decisions,
+            job_outcomes=self.job_outcomes,
             dispatcher=self.dispatcher,
             tally=self.tally,
             wake=self._wake,

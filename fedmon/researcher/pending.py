@@ -12,7 +12,7 @@ from types import UnionType
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import (
     Approval,
     ApprovalReply,
@@ -23,7 +23,6 @@ from fedmon.common.wire.messages import (
     Monitor,
     Ping,
     Pong,
-    Request,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatus,

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedmon.common.clock import Deadline
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Request
+from fedmon.common.wire.envelope import Request
 from fedmon.researcher.asking import DISCOVERY_S, FIRST_RETRY_S
 from fedmon.researcher.kept import Entry, KeptReply
 from fedmon.researcher.parts import Parts

@@ -13,7 +13,8 @@ from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import TrainingPlanStatus
 
 if TYPE_CHECKING:
-    from fedmon.common.training_plan import PlanSource, TrainingPlan
+    from fedmon.common.plan_source import PlanSource
+    from fedmon.common.training_plan import TrainingPlan
 
 ENVELOPE_BYTES = 2_048
 MAX_DESCRIPTION = 16_384
@@ -36,7 +37,7 @@ def submission(
 
     Raises InvalidInputError for a plan that is not readable Python, or must be uploaded where no repository is set.
     """
-    from fedmon.common.training_plan import load_source
+    from fedmon.common.plan_source import load_source
 
     if len(description) > MAX_DESCRIPTION:
         raise InvalidInputError(f"description has {len(description)} characters; {MAX_DESCRIPTION} are allowed")
@@ -68,7 +69,7 @@ def question(
 
     It is uploaded each time, as repositories forget files. Raises InvalidInputError as `submission` does.
     """
-    from fedmon.common.training_plan import load_source
+    from fedmon.common.plan_source import load_source
 
     source = load_source(plan)
     if inline:

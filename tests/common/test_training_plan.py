@@ -12,7 +12,8 @@ import pytest
 
 import fedmon
 from fedmon.common.errors import StorageError
-from fedmon.common.training_plan import MAX_PLAN_BYTES, InvalidPlanError, TrainingPlan, load_source
+from fedmon.common.plan_source import MAX_PLAN_BYTES, load_source
+from fedmon.common.training_plan import InvalidPlanError, TrainingPlan
 
 BODY = "class Plan:\r\n    pass  # \u00e4 \u6771\r\n"
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.plan_source import load_source
 from fedmon.common.settings import ResearcherSettings
-from fedmon.common.training_plan import TrainingPlan, load_source
+from fedmon.common.training_plan import TrainingPlan
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
@@ -29,8 +30,8 @@ KILLS = 4
 
 
 class Rows(TrainingPlan):
-    def run(self) -> int:
-        return 3
+    def run(self, context: object) -> dict[str, int]:
+        return {"rows": 3}
 
 
 # --- real nodes ---------------------------------------------------------------------------------------------------

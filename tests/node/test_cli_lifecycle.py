@@ -16,7 +16,8 @@ import pytest
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong, Request
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong
 from fedmon.common.wire.transport import Transport
 from fedmon.node.control_client import ControlClient, DaemonNotRunningError
 from fedmon.node.folder import NodeFolder

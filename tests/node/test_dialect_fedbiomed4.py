@@ -13,7 +13,8 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire import envelope, messages
-from fedmon.common.wire.messages import Dataset, Error, ErrorCode, LogRecord, PlanDecision, PlanStatus, Request
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import Dataset, Error, ErrorCode, LogRecord, PlanDecision, PlanStatus
 from fedmon.node.dialect import Outgoing, RefusedMessageError, Sender
 from fedmon.node.dialect_fedbiomed4 import FedBioMedDialect
 from fedmon.node.handlers.by_url import ApprovalByUrl, PlanError, StatusByUrl

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
-from fedmon.common.wire.messages import PlanStatus
+from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.node.owner.plan_reference import find, names_one_id
 from fedmon.node.plan_records import Decision, PlanRecord, PlanType
 from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder
@@ -81,7 +81,8 @@ def test_a_decision_is_in_the_audit_and_in_every_askers_outbox(tmp_path: Path) -
         ask_approval(desk, by="bob")
 
         result = done(desk, "plan-decide", plan=plan_id, status="approved", note="fine", by="eve")
-        waiting = [desk.outbox.unacked(who)[0] for who in ("alice", "bob")]
+        unacked = [desk.outbox.unacked(who)[0] for who in ("alice", "bob")]
+        waiting = [message for message in unacked if isinstance(message, PlanDecision)]
 
     assert {"approved"} == {result["plan"]["status"], *(message.status.value for message in waiting)}
     assert [(m.sha256, m.note, m.boot, m.node_id) for m in waiting] == [(DIGEST, "fine", 7, "hospital-a")] * 2

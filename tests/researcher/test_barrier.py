@@ -5,7 +5,8 @@ from __future__ import annotations
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
-from fedmon.common.wire.messages import Ping, Request
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import Ping
 from fedmon.researcher.barrier import Held, Listed, Sent
 from fedmon.researcher.pending import REMEMBERED_REQUESTS
 

@@ -10,7 +10,7 @@ import pytest
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
-from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import (
     Ack,
     Approval,
@@ -23,7 +23,6 @@ from fedmon.common.wire.messages import (
     Ping,
     PlanStatus,
     Pong,
-    Request,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatusReply,

@@ -7,6 +7,7 @@ from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.load import load_broker, load_node, load_researcher
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.recording import RecordingSettings
+from fedmon.common.settings.runs import RunsSettings
 from fedmon.common.settings.secret import read_secret
 from fedmon.common.settings.values import (
     MetricsSettings,
@@ -28,6 +29,7 @@ __all__ = [
     "RecordingSettings",
     "RepositorySettings",
     "ResearcherSettings",
+    "RunsSettings",
     "broker_from_url",
     "load_broker",
     "load_node",

@@ -16,6 +16,7 @@ from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.plugins import ANY_NAME, PluginSettings
 from fedmon.common.settings.recording import RecordingSettings
+from fedmon.common.settings.runs import RunsSettings
 from fedmon.common.settings.values import (
     MetricsSettings,
     NodeSettings,
@@ -111,7 +112,9 @@ def keys_of(party: Party) -> tuple[Key, ...]:
     own: type[msgspec.Struct] = NodeSettings if party == "node" else ResearcherSettings
     found = [
         *_keys(
-            party, own, without=("broker", "policy", "metrics", "recording", "energy", "perf", "plugins", "repository")
+            party,
+            own,
+            without=("broker", "policy", "metrics", "recording", "energy", "perf", "runs", "plugins", "repository"),
         ),
         url,
         *shared,
@@ -123,6 +126,7 @@ def keys_of(party: Party) -> tuple[Key, ...]:
             *_keys("recording", RecordingSettings),
             *_keys("energy", EnergySettings),
             *_keys("perf", PerfSettings),
+            *_keys("runs", RunsSettings),
             Key(
                 section="plugins",
                 name=ANY_NAME,

@@ -17,6 +17,7 @@ from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, k
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.recording import RecordingSettings
 from fedmon.common.settings.researcher_id import kept_researcher_id
+from fedmon.common.settings.runs import RunsSettings
 from fedmon.common.settings.values import (
     MetricsSettings,
     NodeSettings,
@@ -47,6 +48,7 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
             policy=PolicySettings(**found["policy"]),
             metrics=MetricsSettings(**found["metrics"]),
             recording=RecordingSettings(**found["recording"]),
+            runs=RunsSettings(**found["runs"]),
             energy=EnergySettings(**found["energy"]),
             perf=PerfSettings(**found["perf"]),
             repository=RepositorySettings(**found["repository"]),

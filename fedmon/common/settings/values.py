@@ -16,6 +16,7 @@ from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.plugins import PluginNames, PluginSettings
 from fedmon.common.settings.recording import RecordingSettings
+from fedmon.common.settings.runs import RunsSettings
 from fedmon.common.settings.secret import read_secret
 
 EVERYBODY = "*"
@@ -86,6 +87,13 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         LogLevel, Meta(description="The lowest level of log records that leaves the node; NONE: none leaves.")
     ] = "WARNING"
+    job_output: Annotated[
+        bool,
+        Meta(
+            description="Let what a job prints and logs, and the text of its errors, leave to the researcher who runs "
+            "it. It may hold anything of your data; results and scalars of an approved plan leave in any case."
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         for key, names in (
@@ -145,6 +153,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordingSettings = RecordingSettings()
     energy: EnergySettings = EnergySettings()
     perf: PerfSettings = PerfSettings()
+    runs: RunsSettings = RunsSettings()
     repository: RepositorySettings = RepositorySettings()
     plugins: Mapping[str, PluginSettings] = {}
 

@@ -36,7 +36,20 @@ _DEFAULTED = ("protocol_version", "reasons")
 _VERSION, _REASONS = (b'"%b":' % name.encode() for name in _DEFAULTED)
 _MAJOR = PROTOCOL.partition("/")[2].partition(".")[0]
 
-REQUEST_COMMANDS = frozenset({"ping", "list", "search", "approval", "training-plan-status", "monitor", "ack"})
+REQUEST_COMMANDS = frozenset(
+    {
+        "ping",
+        "list",
+        "search",
+        "approval",
+        "training-plan-status",
+        "monitor",
+        "ack",
+        "run",
+        "stop",
+        "job-status",
+    }
+)
 
 
 def encode(message: Message) -> bytes:

@@ -24,6 +24,17 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
     protocol_version: str = PROTOCOL
 
 
+class Request(Message, frozen=True, kw_only=True):
+    """The envelope of a request; a reply echoes id, session and sequence."""
+
+    researcher_id: Id
+    instance: Id = "main"
+    id: ShortText
+    session: ShortText
+    sequence: Count
+    expires: Utc
+
+
 class Reply(Message, frozen=True, kw_only=True):
     """The envelope of a reply."""
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Sha256, ShortText, Utc
+from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
+from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunReply, Stop, StopReply
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 
 MAX_LEASE_S = 60.0
@@ -46,17 +47,6 @@ class PlanStatus(enum.Enum):
 
 
 # --- requests: researcher to node ---------------------------------------------------------------------------------
-
-
-class Request(Message, frozen=True, kw_only=True):
-    """The envelope of a request; a reply echoes id, session and sequence."""
-
-    researcher_id: Id
-    instance: Id = "main"
-    id: ShortText
-    session: ShortText
-    sequence: Count
-    expires: Utc
 
 
 class Ping(Request, frozen=True, kw_only=True, tag="ping"):
@@ -121,8 +111,10 @@ class Ack(Request, frozen=True, kw_only=True, tag="ack"):
     ids: Annotated[list[ShortText], Meta(max_length=1000)]
 
 
-AnyRequest = Ping | ListDatasets | SearchDatasets | Approval | TrainingPlanStatus | Monitor | Ack
-STATE_CHANGING: tuple[type[Request], ...] = (Approval,)
+AnyRequest = (
+    Ping | ListDatasets | SearchDatasets | Approval | TrainingPlanStatus | Monitor | Ack | Run | Stop | JobStatus
+)
+STATE_CHANGING: tuple[type[Request], ...] = (Approval, Run, Stop)
 """Requests whose effect is committed with their id, so that asking again changes nothing twice."""
 
 
@@ -261,7 +253,14 @@ AnyReply = (
     | TrainingPlanStatusReply
     | MonitorReply
     | SamplesReply
+    | RunReply
+    | StopReply
+    | JobsReply
     | Error
     | PlanDecision
+    | JobOutcome
 )
+Result = PlanDecision | JobOutcome
+"""What a node sends of itself and keeps in its outbox until the researcher acknowledges it."""
+
 AnyTelemetry = SampleBatch | AddScalar

@@ -7,8 +7,7 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire import messages
-from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Request
+from fedmon.common.wire.envelope import Reply, Request
 from fedmon.node.handlers import ack, approval, by_url, datasets, monitor, ping, plan_status
 from fedmon.node.services import Services
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError
 from fedmon.common.repository_address import RepositoryError
-from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Approval, Error, ErrorCode, Request, TrainingPlanStatus
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import Approval, Error, ErrorCode, TrainingPlanStatus
 from fedmon.node.handlers import approval, plan_status
 from fedmon.node.handlers.approval import BytesElsewhereError
 from fedmon.node.handlers.envelope import echo

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from fedmon.common.wire.messages import Error, ErrorCode, Request
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import Error, ErrorCode
 
 
 class Echo(TypedDict):

@@ -1,0 +1,231 @@
+"""The messages about runs of approved plans: start, stop, how they stand, and how they ended.
+
+A job is one run of one plan on one node. All nodes of a run know it under the same ``job_id``, which the researcher
+makes; a node that is asked to start a job twice starts it once.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
+
+MAX_JOBS_LISTED = 100
+MAX_TRACE_BYTES = 32_768
+MAX_SCALARS = 500
+
+Level = Literal["bubblewrap", "landlock", "limits"]
+"""How a job is confined, strongest first: see docs/security.md."""
+
+
+class JobState(enum.Enum):
+    """Where a job stands: the first two are of one that goes on, every other is how it ended."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """The plan raised, ended with an exit code or by a signal, or is no plan."""
+    INVALID_RESULT = "invalid-result"
+    """What ``run`` returned is no mapping of JSON values and plain arrays."""
+    STOPPED = "stopped"
+    """By the researcher."""
+    STOPPED_BY_OWNER = "stopped-by-owner"
+    PLAN_REJECTED = "plan-rejected"
+    """The owner took the approval back while it ran."""
+    CPU_LIMIT = "cpu-limit"
+    WALL_LIMIT = "wall-limit"
+    MEMORY_LIMIT = "memory-limit"
+    PROCESS_LIMIT = "process-limit"
+    DISK_LIMIT = "disk-limit"
+    OUTPUT_LIMIT = "output-limit"
+    NOT_STARTED = "not-started"
+    """The node could not start it; the reason says why."""
+    LOST = "lost"
+    """The node, or what watched over the job, ended while it ran; nothing of it is left running."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it goes on no more."""
+        return self not in (JobState.STARTING, JobState.RUNNING)
+
+
+class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+    """Values on their way: a JSON object, or a ``.npz`` file that fedmon.plan.parcels reads and writes.
+
+    ``sha256`` and ``size_bytes`` are of the bytes themselves. Exactly one of ``json`` (the text of the object),
+    ``base64`` (of the file) and ``url`` (of either, in a file repository) is given.
+    """
+
+    format: Literal["json", "npz"]
+    sha256: Sha256
+    size_bytes: Count
+    json: str | None = None
+    base64: str | None = None
+    url: Annotated[str, Meta(max_length=2048)] | None = None
+
+
+class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job may take at most; in a request null asks for the node's own limit, and no more than that is given.
+
+    ``cpu_s`` is CPU time of all its processes together, ``tmp_bytes`` what it may have in files at once,
+    ``output_bytes`` the size of what it returns.
+    """
+
+    cpu_s: Annotated[float, Meta(gt=0)] | None = None
+    wall_s: Annotated[float, Meta(gt=0)] | None = None
+    memory_bytes: Annotated[int, Meta(gt=0)] | None = None
+    processes: Annotated[int, Meta(gt=0)] | None = None
+    output_bytes: Annotated[int, Meta(gt=0)] | None = None
+    tmp_bytes: Annotated[int, Meta(gt=0)] | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job took; null is not known. ``energy_j`` is only there where it was measured for the job alone."""
+
+    wall_s: float | None = None
+    cpu_s: float | None = None
+    peak_memory_bytes: int | None = None
+    energy_j: float | None = None
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan failed with: the type of the error, and as far as the owner lets them leave its text and trace."""
+
+    type: ShortText
+    message: LongText | None = None
+    traceback: LongText | None = None
+
+
+class Scalar(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``context.report``; ``t`` is Unix time in seconds by the node's clock, ``number`` counts from 0."""
+
+    number: Count
+    t: float
+    values: dict[str, float | None]
+    step: int | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of one job.
+
+    ``sandbox`` is the level in force, null as long as it is not known. ``scalars`` is how many there were so far.
+    ``exit_code`` is negative for a signal, null where no process of the plan ended by itself.
+    """
+
+    job_id: Id
+    state: JobState
+    reason: str = ""
+    sha256: Sha256
+    name: ShortText = ""
+    dataset_id: str | None = None
+    sandbox: Level | None = None
+    limits: RunLimits = RunLimits()
+    created: Utc
+    started: Utc | None = None
+    ended: Utc | None = None
+    exit_code: int | None = None
+    problem: Problem | None = None
+    usage: Usage = Usage()
+    scalars: Count = 0
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+class Run(Request, frozen=True, kw_only=True, tag="run"):
+    """Run the approved plan with this digest on a dataset: the one with this id, or the only one with all ``tags``.
+
+    With neither id nor tags the plan runs without data.
+    """
+
+    job_id: Id
+    sha256: Sha256
+    dataset_id: ShortText | None = None
+    tags: Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=64)] = []
+    arguments: dict[str, Any] = {}
+    inputs: Parcel | None = None
+    limits: RunLimits = RunLimits()
+
+
+class Stop(Request, frozen=True, kw_only=True, tag="stop"):
+    """End a job of this researcher; one that is over stays as it is."""
+
+    job_id: Id
+
+
+class JobStatus(Request, frozen=True, kw_only=True, tag="job-status"):
+    """Ask how a job stands, or with a null ``job_id`` all jobs of this researcher, newest first.
+
+    For one job: ``scalars_from`` asks for its scalars from that number on, ``stdout_from`` and ``stderr_from`` for its
+    output from that byte on.
+    """
+
+    job_id: Id | None = None
+    offset: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_JOBS_LISTED)] = MAX_JOBS_LISTED
+    scalars_from: Count | None = None
+    stdout_from: Count | None = None
+    stderr_from: Count | None = None
+
+
+# --- replies --------------------------------------------------------------------------------------------------------
+
+
+class RunReply(Reply, frozen=True, kw_only=True, tag="run"):
+    """The job is on the node's disk and starts, or it was there already; a refusal is an `Error` with the reason."""
+
+    job: Job
+
+
+class StopReply(Reply, frozen=True, kw_only=True, tag="stop"):
+    """How the job stands now; the end itself comes as its outcome."""
+
+    job: Job
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of what a job printed, from byte ``offset`` on.
+
+    ``size_bytes`` is how many bytes it printed so far, ``skipped_bytes`` how many between what was asked for and
+    ``offset`` are not kept. ``next_offset`` is where to go on.
+    """
+
+    offset: Count
+    text: str
+    next_offset: Count
+    size_bytes: Count
+    skipped_bytes: Count = 0
+
+
+class JobsReply(Reply, frozen=True, kw_only=True, tag="job-status"):
+    """Jobs of this researcher; ``count`` is how many there are, and ``next_offset`` where the next page starts.
+
+    A trace that the owner does not let leave is null, and ``withheld`` says why.
+    """
+
+    jobs: list[Job]
+    count: Count
+    next_offset: Count | None = None
+    scalars: list[Scalar] = []
+    stdout: Trace | None = None
+    stderr: Trace | None = None
+    withheld: str = ""
+
+
+# --- sent by a node of itself ----------------------------------------------------------------------------------------
+
+
+class JobOutcome(Message, frozen=True, kw_only=True, tag="job-outcome"):
+    """A job is over; stays in the outbox until acknowledged. ``result`` is there when it succeeded."""
+
+    node_id: Id
+    researcher_id: Id
+    id: ShortText
+    boot: Count
+    job: Job
+    result: Parcel | None = None

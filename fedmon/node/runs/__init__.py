@@ -1,0 +1,1 @@
+"""Runs of approved plans: confined, limited, watched, and ended for sure."""

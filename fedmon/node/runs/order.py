@@ -1,0 +1,122 @@
+"""What the node tells the process that keeps a job, and what that one leaves behind; all of it as files of JSON.
+
+A job's folder holds ``order.json``; ``lock``, locked as long as its keeper lives; ``events.jsonl``, what happened, a
+line each; ``stdout`` and ``stderr``, what is kept of them (see trace.py); ``result``, the bytes of the result; and in
+the end ``ending.json``, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from fedmon.common.wire.runs import JobState, Level, Problem, Usage
+
+ORDER = "order.json"
+LOCK = "lock"
+EVENTS = "events.jsonl"
+STDOUT, STDERR = "stdout", "stderr"
+RESULT = "result"
+ENDING = "ending.json"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job may take, see RunLimits; ``grace_s`` is the time between SIGTERM and SIGKILL."""
+
+    cpu_s: float
+    wall_s: float
+    memory_bytes: int
+    processes: int
+    output_bytes: int
+    tmp_bytes: int
+    grace_s: float = 3.0
+
+
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python that plans run on: its program, the folders and files that it needs, and where it finds packages."""
+
+    executable: str
+    needs: list[str]
+    path: list[str]
+    version: str
+
+
+class GivenDataset(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as a job gets it; ``path`` is where it lies on this machine."""
+
+    dataset_id: str
+    name: str
+    data_type: str
+    path: str
+    tags: list[str] = []
+    shape: list[int] | None = None
+    dtypes: dict[str, str] | None = None
+
+
+class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One job, as its keeper gets it. ``inputs_format`` is null where there are no inputs.
+
+    ``minimum`` is the weakest level of confinement in which it may run.
+    """
+
+    job_id: str
+    node_id: str
+    folder: str
+    sha256: str
+    name: str
+    interpreter: Interpreter
+    runtime: str
+    limits: Limits
+    minimum: Level
+    trace_bytes: int
+    dataset: GivenDataset | None = None
+    arguments: dict[str, Any] = {}
+    inputs_format: Literal["json", "npz"] | None = None
+    devices: list[str] = []
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
+    """The plan's first process runs; ``pid`` as the machine counts, ``cgroup`` a path below the hierarchies or null."""
+
+    t: float
+    pid: int
+    sandbox: Level
+    cgroup: str | None = None
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="scalar"):
+    """The plan called ``context.report``."""
+
+    t: float
+    number: int
+    values: dict[str, float | None]
+    step: int | None = None
+
+
+class Logged(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="log"):
+    """The plan called ``context.log``."""
+
+    t: float
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+    message: str
+
+
+Event = Started | Reported | Logged
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job ended; ``problem`` whole, whatever of it may leave. ``result_format`` is null without a result."""
+
+    state: JobState
+    reason: str
+    started: float | None
+    ended: float
+    sandbox: Level | None
+    exit_code: int | None = None
+    problem: Problem | None = None
+    usage: Usage = Usage()
+    scalars: int = 0
+    result_format: Literal["json", "npz"] | None = None
+    result_sha256: str | None = None
+    result_bytes: int = 0

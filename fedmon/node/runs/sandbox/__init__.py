@@ -1,0 +1,1 @@
+"""What keeps a plan from everything that it was not given."""
