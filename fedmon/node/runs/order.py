@@ -1,8 +1,9 @@
 """What the node tells the process that keeps a job, and what that one leaves behind; all of it as files of JSON.
 
-A job's folder holds ``order.json``; ``lock``, locked as long as its keeper lives; ``events.jsonl``, what happened, a
-line each; ``stdout`` and ``stderr``, what is kept of them (see trace.py); ``result``, the bytes of the result; and in
-the end ``ending.json``, written whole or not at all.
+A job's folder holds ``order.json``; ``lock``, locked as long as its keeper lives; ``processes``, those that are to be
+killed when it does not; ``stop.json``, why it is asked to end; ``events.jsonl``, what happened, a line each; ``stdout``
+and ``stderr``, what is kept of them (see trace.py); ``result``, the bytes of the result; and in the end
+``ending.json``, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from fedmon.common.wire.runs import JobState, Level, Problem, Usage
 
 ORDER = "order.json"
 LOCK = "lock"
+PROCESSES = "processes"
+STOP = "stop.json"
 EVENTS = "events.jsonl"
 STDOUT, STDERR = "stdout", "stderr"
 RESULT = "result"
@@ -57,7 +60,8 @@ class GivenDataset(msgspec.Struct, frozen=True, kw_only=True):
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One job, as its keeper gets it. ``inputs_format`` is null where there are no inputs.
 
-    ``minimum`` is the weakest level of confinement in which it may run.
+    ``level`` is how it is confined: the strongest that the daemon found at its start. ``minimum`` is the weakest that
+    the owner allows; a keeper starts nothing below it.
     """
 
     job_id: str
@@ -68,6 +72,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: Interpreter
     runtime: str
     limits: Limits
+    level: Level
     minimum: Level
     trace_bytes: int
     dataset: GivenDataset | None = None
@@ -103,6 +108,13 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
 
 
 Event = Started | Reported | Logged
+
+
+class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is to end before its time: the state that it then is in, and a sentence."""
+
+    state: JobState
+    reason: str
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
