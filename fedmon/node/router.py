@@ -22,6 +22,7 @@ from fedmon.node.effects import content_digest
 from fedmon.node.handlers import HANDLERS, WITH_BYTES
 from fedmon.node.handlers.approval import BytesElsewhereError
 from fedmon.node.handlers.envelope import error
+from fedmon.node.runs.refusal import RunRefusedError
 from fedmon.node.services import Services
 from fedmon.node.throttle import Throttle
 
@@ -110,6 +111,8 @@ class Router:
 
     def _failure(self, request: Request, problem: FedmonError) -> Error:
         """Return the error reply to a request that could not be done; what it says of this machine stays here."""
+        if isinstance(problem, RunRefusedError):
+            return error(request, self.services.node_id, problem.code, str(problem))
         if isinstance(problem, ConflictError):
             return error(request, self.services.node_id, ErrorCode.REFUSED, str(problem))
         if isinstance(problem, InvalidInputError):

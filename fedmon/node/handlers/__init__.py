@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.wire import messages
+from fedmon.common.wire import messages, runs
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.node.handlers import ack, approval, by_url, datasets, monitor, ping, plan_status
+from fedmon.node.handlers import ack, approval, by_url, datasets, job_status, monitor, ping, plan_status, run, stop
 from fedmon.node.services import Services
 
 Handler = Callable[[Any, Services], Reply | None]
@@ -21,6 +21,9 @@ HANDLERS: dict[type[Request], Handler] = {
     messages.TrainingPlanStatus: plan_status.answer,
     messages.Monitor: monitor.answer,
     messages.Ack: ack.take,
+    runs.Run: run.answer,
+    runs.Stop: stop.answer,
+    runs.JobStatus: job_status.answer,
     by_url.ApprovalByUrl: by_url.ask_for,
     by_url.StatusByUrl: by_url.ask_for,
 }
