@@ -28,6 +28,7 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatus,
     TrainingPlanStatusReply,
 )
+from fedmon.common.wire.runs import JobsReply, JobStatus, Run, RunReply, Stop, StopReply
 from fedmon.common.wire.samples import MonitorReply, SamplesReply
 
 REMEMBERED_REQUESTS = 1_000
@@ -39,6 +40,9 @@ REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
     Approval: ApprovalReply,
     TrainingPlanStatus: TrainingPlanStatusReply,
     Monitor: MonitorReply | SamplesReply,
+    Run: RunReply,
+    Stop: StopReply,
+    JobStatus: JobsReply,
 }
 
 

@@ -162,7 +162,7 @@ class JobStatus(Request, frozen=True, kw_only=True, tag="job-status"):
     """Ask how a job stands, or with a null ``job_id`` all jobs of this researcher, newest first.
 
     For one job: ``scalars_from`` asks for its scalars from that number on, ``stdout_from`` and ``stderr_from`` for its
-    output from that byte on.
+    output from that byte on, and ``result`` for what its outcome said of the result, which may have been lost.
     """
 
     job_id: Id | None = None
@@ -171,6 +171,7 @@ class JobStatus(Request, frozen=True, kw_only=True, tag="job-status"):
     scalars_from: Count | None = None
     stdout_from: Count | None = None
     stderr_from: Count | None = None
+    result: bool = False
 
 
 # --- replies --------------------------------------------------------------------------------------------------------
@@ -205,7 +206,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 class JobsReply(Reply, frozen=True, kw_only=True, tag="job-status"):
     """Jobs of this researcher; ``count`` is how many there are, and ``next_offset`` where the next page starts.
 
-    A trace that the owner does not let leave is null, and ``withheld`` says why.
+    A trace that the owner does not let leave is null, and ``withheld`` says why. ``result`` is null when it was not
+    asked for, there is none, or the node keeps it no more.
     """
 
     jobs: list[Job]
@@ -215,6 +217,7 @@ class JobsReply(Reply, frozen=True, kw_only=True, tag="job-status"):
     stdout: Trace | None = None
     stderr: Trace | None = None
     withheld: str = ""
+    result: Parcel | None = None
 
 
 # --- sent by a node of itself ----------------------------------------------------------------------------------------

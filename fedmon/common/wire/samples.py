@@ -30,7 +30,10 @@ class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
 
 
 class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
-    """Scalars of a training loop, beside the resources of its node."""
+    """Scalars of a training loop, beside the resources of its node.
+
+    ``number`` counts the reports of a run from 0, so that a lost one is noticed; null where nobody counts.
+    """
 
     node_id: Id
     researcher_id: str = ""
@@ -39,6 +42,7 @@ class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
     iteration: int | None = None
     epoch: int | None = None
     t: float | None = None
+    number: Count | None = None
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True):
