@@ -43,7 +43,7 @@ $(STAMP): setup.py envs/constraints.txt
 	@test -n "$(PYTHON)" || { echo "fedmon needs Python 3.11 or newer; install it, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing fedmon and its pinned packages into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[broker,report,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[broker,report,runs,test]'
 	@touch $@
 
 clean:

@@ -39,6 +39,7 @@ REPORT = [
     "pillow>=10",
     "pyarrow>=18",
 ]
+RUNS = ["numpy>=1.26"]
 TEST = [
     "build>=1.2",
     "hypothesis>=6.100",
@@ -84,7 +85,7 @@ setup(
         "fedmon.node.collectors.energy": ["data/*"],
     },
     install_requires=BASE,
-    extras_require={"broker": BROKER, "report": REPORT, "test": [*BROKER, *REPORT, *TEST]},
+    extras_require={"broker": BROKER, "report": REPORT, "runs": RUNS, "test": [*BROKER, *REPORT, *RUNS, *TEST]},
     entry_points={"console_scripts": ["fedmon=fedmon.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
