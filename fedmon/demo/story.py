@@ -26,6 +26,7 @@ OFFLINE_WITHIN_S = 2.0
 NEWEST = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")
 NODES = [hospital.node_id for hospital in HOSPITALS]
 VICTIM = NODES[1]
+PLAN = "logistic_regression_plan.py"
 
 
 class Story:
@@ -33,6 +34,7 @@ class Story:
 
     def __init__(self, federation: Federation, hospitals: Hospitals, screen: Screen, folder: Path) -> None:
         self._fed, self._hospitals, self._screen, self._folder = federation, hospitals, screen, folder
+        self._plan = folder / PLAN
         self._changed = threading.Condition()
         self._presence: dict[str, tuple[Node, float]] = {}
         self._decisions: dict[str, tuple[PlanDecision, float]] = {}
@@ -104,9 +106,9 @@ class Story:
 
     def _approval(self) -> None:
         self._screen.step(4, STEPS, "May this code run on your data?")
-        plan = self._folder / "mean_radius_plan.py"
+        plan = self._plan
         plan.write_bytes((DATA / plan.name).read_bytes())
-        asked = self._answered(self._fed.approve(plan, description="Class means of one column"), "approval")
+        asked = self._answered(self._fed.approve(plan, description="Logistic regression, in rounds"), "approval")
         self._time_exactly("approve", asked.elapsed_s)
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
         self._screen.note(f"sent {plan.name}; every node says it is pending")
@@ -136,9 +138,9 @@ class Story:
         """Let an owner look, then decide: two processes of the owner's command line."""
         self._screen.command(f"fedmon node plan show {sha256[:12]} --dir {node_id}")
         shown = self._hospitals.owner(node_id, "plan", "show", sha256)
-        if "ClassMeans" not in str(shown):
+        if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
-        note = "means only"
+        note = "sums only"
         verb, words = "approve", ("--note", note)
         self._screen.command(f"fedmon node plan {verb} {sha256[:12]} --note '{note}' --dir {node_id}")
         self._hospitals.owner(node_id, "plan", verb, sha256, *words)
