@@ -1,0 +1,254 @@
+"""The folder of one job, as the daemon reads it: who keeps the job, what happened so far, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import msgspec
+
+from fedmon.common.errors import ConflictError, StorageError
+from fedmon.common.wire.runs import JobState, Trace
+from fedmon.node.collectors.base import THIS_MACHINE
+from fedmon.node.collectors.job.cgroup import Cgroups, members_of
+from fedmon.node.collectors.job.family import Relative, descendants, marked, relative
+from fedmon.node.runs.killing import Known, end_all, send
+from fedmon.node.runs.order import (
+    ENDING,
+    EVENTS,
+    LOCK,
+    ORDER,
+    PROCESSES,
+    RESULT,
+    STDERR,
+    STDOUT,
+    STOP,
+    Ending,
+    Event,
+    JobOrder,
+    Started,
+    StopAsked,
+)
+from fedmon.node.runs.trace import read_trace
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+ENDING_ROOM = ".ending"
+"""The file that becomes ``ending.json``: its room on the disk is taken before the job starts."""
+ENDING_BYTES = 65_536
+MARKER = "FEDMON_JOB_ID"
+"""The variable that every process of a job is started with."""
+_MAX_EVENTS_BYTES = 4_194_304
+_MAX_FILE_BYTES = 1_048_576
+_KILL_TIMEOUT_S = 10.0
+
+_EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_ENDING = msgspec.json.Decoder(Ending)
+_ORDER = msgspec.json.Decoder(JobOrder)
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened from one byte of the file on; ``next_offset`` is where to go on."""
+
+    events: list[Event]
+    next_offset: int
+
+
+class JobFolder:
+    """The files of one job. Every method is safe from any thread; those that read raise StorageError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.result = path / RESULT
+
+    def prepare(self, order: JobOrder) -> int:
+        """Make the folder with its order, and return the descriptor of its held lock, for whoever keeps the job.
+
+        The room for the ending is taken now, so that a full disk cannot keep it from being written later. Raises
+        ConflictError when the job is kept already or is over, and StorageError.
+        """
+        try:
+            self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {self.path} of job {order.job_id}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.ending() is not None:
+                raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
+            os.ftruncate(lock, 0)
+            room = os.open(self.path / ENDING_ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+            with contextlib.closing(os.fdopen(room, "rb+", buffering=0)):
+                os.posix_fallocate(room, 0, ENDING_BYTES)
+            self._write(ORDER, msgspec.json.encode(order))
+        except BlockingIOError:
+            os.close(lock)
+            raise ConflictError(f"job {order.job_id} is kept already: the lock of {self.path} is held") from None
+        except OSError as error:
+            os.close(lock)
+            raise StorageError(f"cannot write into {self.path}: {error.strerror}") from error
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+
+    def order(self) -> JobOrder:
+        """Return what the job was to be."""
+        path = self.path / ORDER
+        try:
+            return _ORDER.decode(path.read_bytes())
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise StorageError(f"{path} is damaged: {error}") from None
+
+    def is_alive(self) -> bool:
+        """Tell whether somebody keeps the job: its keeper lives, or is about to be started."""
+        try:
+            lock = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StorageError(f"cannot open {self.path / LOCK}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def keeper(self) -> Known | None:
+        """Return the process that keeps the job, once it has told who it is."""
+        return next(iter(_known_in(self._read(LOCK))), None) if self.is_alive() else None
+
+    def ending(self) -> Ending | None:
+        """Return how the job ended; None as long as it goes on, and for a file that a power cut left damaged."""
+        text = self._read(ENDING)
+        if not text:
+            return None
+        try:
+            return _ENDING.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def events(self, from_offset: int = 0) -> Events:
+        """Return what happened since a byte of the file, some megabytes of it at most; 0 is the beginning."""
+        path = self.path / EVENTS
+        try:
+            with path.open("rb") as file:
+                file.seek(from_offset)
+                text = file.read(_MAX_EVENTS_BYTES)
+        except FileNotFoundError:
+            return Events(events=[], next_offset=from_offset)
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        end = text.rfind(b"\n") + 1
+        found: list[Event] = []
+        for line in text[:end].splitlines():
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # a disk was full in the middle of it
+                found.append(_EVENT.decode(line))
+        return Events(events=found, next_offset=from_offset + end)
+
+    def stdout(self, offset: int, max_bytes: int) -> Trace:
+        """Return what is kept of its standard output; see read_trace."""
+        return read_trace(self.path / STDOUT, offset, max_bytes)
+
+    def stderr(self, offset: int, max_bytes: int) -> Trace:
+        """Return what is kept of its standard error; see read_trace."""
+        return read_trace(self.path / STDERR, offset, max_bytes)
+
+    def stop(self, state: JobState, reason: str) -> bool:
+        """Ask the keeper to end the job, and tell whether there is one; the ending comes when all of it has ended.
+
+        ``state`` and ``reason`` are what the ending will say. The first who asks is heard.
+        """
+        if not self.is_alive():
+            return False
+        if not self._read(STOP):
+            try:
+                self._write(STOP, msgspec.json.encode(StopAsked(state=state, reason=reason)))
+            except OSError as error:
+                raise StorageError(f"cannot write {self.path / STOP}: {error.strerror}") from error
+        # A keeper that has not told who it is yet looks for the file when it has.
+        keeper = self.keeper()
+        if keeper is not None:
+            send(keeper, signal.SIGTERM)
+        return True
+
+    def kill_leftovers(self) -> list[int]:
+        """Kill what a keeper that is no more left running, and return the numbers of those that were killed.
+
+        They are known by the pairs of number and start that the keeper wrote down and what descends from them, by the
+        cgroup of the job, and by the job's id in their environment.
+        """
+        if self.is_alive():
+            return []
+        killed = {each.pid for each in self._left_over() if not each.is_zombie}
+        if killed:
+            end_all(self._left_over, timeout_s=_KILL_TIMEOUT_S)
+        return sorted(killed)
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it. Raises ConflictError while the job is kept."""
+        if self.is_alive():
+            raise ConflictError(f"the job of {self.path} goes on: stop it first")
+        try:
+            shutil.rmtree(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
+
+    def _left_over(self) -> list[Relative]:
+        found: dict[int, Relative] = {}
+        for known in _known_in(self._read(PROCESSES)):
+            now = relative(known.pid)
+            if now is not None and now.start == known.start:
+                found[known.pid] = now
+        for pid in self._cgroup_members():
+            now = relative(pid)
+            if now is not None:
+                found[pid] = now
+        with contextlib.suppress(StorageError):
+            for each in marked(f"{MARKER}={self.order().job_id}".encode()):
+                found[each.pid] = each
+        for pid in list(found):
+            for each in descendants(pid):
+                found.setdefault(each.pid, each)
+        found.pop(os.getpid(), None)  # this very process may have been started by a plan's job id in a test
+        return list(found.values())
+
+    def _cgroup_members(self) -> set[int]:
+        started = next((each for each in self.events().events if isinstance(each, Started)), None)
+        if started is None or not started.cgroup or ".." in Path(started.cgroup).parts:
+            return set()
+        inside = started.cgroup.strip("/")
+        bases = Cgroups.found(THIS_MACHINE.cgroup).hierarchies.values()
+        return set().union(*(members_of(base / inside) for base in bases)) if inside else set()
+
+    def _read(self, name: str) -> bytes:
+        path = self.path / name
+        try:
+            with path.open("rb") as file:
+                return file.read(_MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+
+    def _write(self, name: str, content: bytes) -> None:
+        staged = self.path / f".{name}"
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb") as file:
+            file.write(content)
+        staged.replace(self.path / name)
+
+
+def _known_in(text: bytes) -> list[Known]:
+    """Read lines of a number and a start; half a line at the end is none."""
+    lines = [line.split() for line in text[: text.rfind(b"\n") + 1].splitlines()]
+    return [Known(int(line[0]), int(line[1])) for line in lines if len(line) == 2 and all(map(bytes.isdigit, line))]

@@ -1,0 +1,228 @@
+"""The daemon's side of the launcher: start it, have it start keepers, and hear from them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import fedmon
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import FedmonError
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.order import JobOrder
+
+logger = logging.getLogger(__name__)
+
+MAX_POKE_BYTES = 256
+_START_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 5.0
+_AGAIN_S = 1.0
+READY = b"ready"
+
+
+class LauncherError(FedmonError):
+    """No keeper can be started now; says why."""
+
+
+class Launcher:
+    """Starts keepers of jobs by a small process, which forks much faster than a daemon with its threads could.
+
+    ``on_poke`` is called with a job's id by a thread named ``launcher``, whenever its folder has news: it must only
+    hand over. Keepers outlive the launcher and the daemon; one that was started by an earlier daemon pokes nobody. All
+    methods are safe from any thread.
+    """
+
+    def __init__(self, on_poke: Callable[[str], None]) -> None:
+        self._on_poke = on_poke
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._commands: socket.socket | None = None
+        self._pokes: tuple[socket.socket, socket.socket] | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = (-1, -1)
+        self._is_stopping = False
+        self._started_at: Deadline | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the launcher's process, None when there is none."""
+        process = self._process
+        return process.pid if process is not None else None
+
+    def start(self) -> None:
+        """Start the launcher. Raises LauncherError."""
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._pokes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._is_stopping = False
+            try:
+                self._start_process()
+            except LauncherError:
+                self._close()
+                raise
+            self._thread = threading.Thread(target=self._listen, name="launcher")
+            self._thread.start()
+
+    def launch(self, order: JobOrder, plan: int, inputs: int | None = None) -> None:
+        """Have a job started; ``plan`` and ``inputs`` are descriptors of what it gets, and stay the caller's.
+
+        When this returns the job's lock is held: from then on its folder tells everything. Raises ConflictError when
+        the job is kept already or is over, StorageError when its folder cannot be written, and LauncherError.
+        """
+        folder = JobFolder(Path(order.folder))
+        lock = folder.prepare(order)
+        try:
+            message = b"\0".join([order.job_id.encode(), os.fsencode(folder.path.absolute())])
+            descriptors = [lock, plan] if inputs is None else [lock, plan, inputs]
+            with self._lock:
+                if self._thread is None:
+                    raise LauncherError("the launcher of jobs is not running: start the node again")
+                try:
+                    self._send(message, descriptors)
+                except OSError:
+                    # It was killed, and nobody has noticed yet.
+                    self._start_process()
+                    self._send(message, descriptors)
+        except OSError as error:
+            raise LauncherError(f"cannot hand job {order.job_id} to the launcher: {error.strerror}") from error
+        finally:
+            os.close(lock)
+
+    def stop(self) -> None:
+        """End the launcher; the keepers that it started go on."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._is_stopping = True
+            if thread is not None:
+                os.write(self._wake[1], b"x")
+        if thread is not None:
+            thread.join()
+        with self._lock:
+            self._close()
+
+    def _send(self, message: bytes, descriptors: list[int]) -> None:
+        if self._commands is None:
+            raise BrokenPipeError("there is no launcher")
+        socket.send_fds(self._commands, [message], descriptors, socket.MSG_NOSIGNAL)
+
+    def _start_process(self) -> None:
+        """Start the process and wait until it is ready. Raises LauncherError."""
+        self._end_process()
+        if self._pokes is None:
+            raise LauncherError("the launcher of jobs was stopped")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pokes = self._pokes[1].fileno()
+        root = str(Path(fedmon.__file__).resolve().parent.parent)
+        path = os.pathsep.join(dict.fromkeys([root, *(each for each in sys.path if each)]))
+        command = [sys.executable, "-s", "-S", "-B", "-P", "-X", "utf8", "-m", "fedmon.node.runs.launcher"]
+        try:
+            # An empty environment: what a process was started with can be read as long as it lives, and bubblewrap
+            # hands on whom it descends from.
+            self._process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(pokes)],
+                env={"PYTHONPATH": path},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), pokes],
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise LauncherError(f"cannot start the launcher of jobs ({sys.executable}): {error.strerror}") from error
+        finally:
+            theirs.close()
+        self._commands = ours
+        self._started_at = Deadline(_AGAIN_S)
+        ours.settimeout(_START_TIMEOUT_S)
+        try:
+            is_ready = ours.recv(len(READY)) == READY
+        except OSError:
+            is_ready = False
+        if not is_ready:
+            self._end_process()
+            raise LauncherError(
+                f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; what it said is on standard error"
+            )
+
+    def _listen(self) -> None:
+        """Hand over pokes, and start the launcher again when it ends, until the stop."""
+        while True:
+            with self._lock:
+                if self._is_stopping or self._pokes is None:
+                    return
+                pokes, commands, wake = self._pokes[0], self._commands, self._wake[0]
+                wait_ms = None
+                if commands is None and self._started_at is not None:
+                    wait_ms = self._started_at.left_s() * 1000
+            poller = select.poll()
+            for descriptor in (pokes, wake):
+                poller.register(descriptor, select.POLLIN)
+            if commands is not None:
+                poller.register(commands, select.POLLIN)
+            ready = dict(poller.poll(wait_ms))
+            if wake in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 64)
+                continue
+            if pokes.fileno() in ready:
+                self._hear(pokes)
+            if commands is None or commands.fileno() in ready:
+                self._start_again(commands)
+
+    def _hear(self, pokes: socket.socket) -> None:
+        while True:
+            try:
+                poke = pokes.recv(MAX_POKE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            try:
+                self._on_poke(poke.decode("ascii", errors="replace"))
+            except Exception:
+                logger.exception("a poke of job %r was not taken", poke)
+
+    def _start_again(self, ended: socket.socket | None) -> None:
+        with self._lock:
+            if self._is_stopping or self._commands is not ended:
+                return
+            if self._started_at is not None and not self._started_at.passed():
+                self._end_process()  # it ended at once: not again before a second is over
+                return
+            logger.warning("the launcher of jobs ended, and is started again")
+            try:
+                self._start_process()
+            except LauncherError as error:
+                logger.error("the launcher of jobs is not there: %s", error)  # noqa: TRY400 - it says all
+                self._started_at = Deadline(_AGAIN_S)
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        commands, self._commands = self._commands, None
+        if commands is not None:
+            commands.close()
+        if process is None:
+            return
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _close(self) -> None:
+        self._end_process()
+        for each in self._pokes or ():
+            each.close()
+        for descriptor in self._wake:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._pokes, self._wake = None, (-1, -1)
