@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import socket
+import io
 import ssl
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.repository_address import RepositoryError, Target, UrlRefusedError, checked_target
+from fedmon.common.repository_line import Line
 from fedmon.common.settings import RepositorySettings
 
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["RepositoryError", "UrlRefusedError", "download", "upload"]
+__all__ = ["RepositoryError", "UrlRefusedError", "download", "download_to", "upload", "upload_from"]
 
 UPLOAD_S = 60.0
 _CHUNK_BYTES = 65_536
@@ -47,21 +47,30 @@ def download(
     ``ca_file`` holds the authorities to trust in place of the system's. Raises UrlRefusedError before anything is
     sent, and RepositoryError for every other failure.
     """
-    deadline = Deadline(deadline_s)
-    target = checked_target(url, allowed_urls, deadline=deadline)
-    with _answer("GET", target, deadline, ca_file=ca_file) as response:
-        if response.status_code != 200:
-            raise RepositoryError(
-                f"{url} answered {_status(response)}; 200 was expected and nothing else is followed",
-                http_status=response.status_code,
-            )
-        content = _body(response, max_bytes=max_bytes, what=url)
-    if size_bytes is not None and len(content) != size_bytes:
-        raise RepositoryError(f"{url} holds {len(content)} bytes, not the {size_bytes} that were announced")
-    found = hashlib.sha256(content).hexdigest()
-    if sha256 is not None and found != sha256:
-        raise RepositoryError(f"{url} holds a file with digest {found}, not {sha256}; it is not what was announced")
-    return content
+    content = io.BytesIO()
+    found = _fetch(url, content, max_bytes=max_bytes, deadline_s=deadline_s, allowed_urls=allowed_urls, ca_file=ca_file)
+    _check(url, found, sha256=sha256, size_bytes=size_bytes, received=content.tell())
+    return content.getvalue()
+
+
+def download_to(
+    file: BinaryIO,
+    url: str,
+    *,
+    sha256: str,
+    size_bytes: int,
+    max_bytes: int,
+    deadline_s: float,
+    allowed_urls: Sequence[str],
+    ca_file: Path | None = None,
+) -> None:
+    """Fetch a file that has this digest and size into an open one, without ever having all of it in memory.
+
+    What was written is worth nothing when this raises; errors are as in `download`, a full disk among them.
+    """
+    begun = file.tell()
+    found = _fetch(url, file, max_bytes=max_bytes, deadline_s=deadline_s, allowed_urls=allowed_urls, ca_file=ca_file)
+    _check(url, found, sha256=sha256, size_bytes=size_bytes, received=file.tell() - begun)
 
 
 def upload(content: bytes, repository: RepositorySettings, *, ca_file: Path | None = None) -> str:
@@ -69,9 +78,36 @@ def upload(content: bytes, repository: RepositorySettings, *, ca_file: Path | No
 
     A repository whose URL ends in ``/upload/`` is spoken to in the historic form. Raises RepositoryError.
     """
+    return _upload(content, hashlib.sha256(content).hexdigest(), repository, deadline_s=UPLOAD_S, ca_file=ca_file)
+
+
+def upload_from(
+    file: BinaryIO,
+    repository: RepositorySettings,
+    *,
+    sha256: str,
+    deadline_s: float = UPLOAD_S,
+    ca_file: Path | None = None,
+) -> str:
+    """Store what an open file holds from its beginning on, whose digest is known; as `upload` in everything else.
+
+    A repository that is spoken to in the historic form gets it from memory. Raises RepositoryError.
+    """
+    file.seek(0)
+    return _upload(file, sha256, repository, deadline_s=deadline_s, ca_file=ca_file)
+
+
+def _upload(
+    content: bytes | BinaryIO,
+    sha256: str,
+    repository: RepositorySettings,
+    *,
+    deadline_s: float,
+    ca_file: Path | None,
+) -> str:
     if repository.url is None:
         raise RepositoryError("no file repository is set: `url` in [repository], or FEDMON_REPOSITORY_URL")
-    deadline = Deadline(UPLOAD_S)
+    deadline = Deadline(deadline_s)
     historic = repository.url.rstrip("/").endswith(_HISTORIC_PATH)
     url = repository.url.rstrip("/") + ("/" if historic else "/files")
     target = checked_target(url, [repository.url], deadline=deadline)
@@ -79,16 +115,48 @@ def upload(content: bytes, repository: RepositorySettings, *, ca_file: Path | No
     body: dict[str, Any] = {"files": {"file": ("plan.py", content)}} if historic else {"data": content}
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with _answer("POST", target, deadline, headers=headers, body=body, ca_file=ca_file) as response:
-        answer = _body(response, max_bytes=_MAX_ANSWER_BYTES, what=url)
+        answer = b"".join(_body(response, max_bytes=_MAX_ANSWER_BYTES, what=url))
         if response.status_code not in (200, 201):
             raise RepositoryError(f"{url} did not store the file: {_status(response)}{_reason(answer)}")
     document = _document(answer, url)
-    if document.get("sha256", hashlib.sha256(content).hexdigest()) != hashlib.sha256(content).hexdigest():
+    if document.get("sha256", sha256) != sha256:
         raise RepositoryError(f"{url} says that it stored other bytes than it was given")
     stored = document.get("file") if historic else document.get("url")
     if not isinstance(stored, str):
         raise RepositoryError(f"{url} stored the file but did not say where; is it a file repository?")
     return stored
+
+
+def _fetch(
+    url: str,
+    file: BinaryIO,
+    *,
+    max_bytes: int,
+    deadline_s: float,
+    allowed_urls: Sequence[str],
+    ca_file: Path | None,
+) -> str:
+    """Write what lies at a URL into a file, and return its digest."""
+    deadline = Deadline(deadline_s)
+    target = checked_target(url, allowed_urls, deadline=deadline)
+    digest = hashlib.sha256()
+    with _answer("GET", target, deadline, ca_file=ca_file) as response:
+        if response.status_code != 200:
+            raise RepositoryError(
+                f"{url} answered {_status(response)}; 200 was expected and nothing else is followed",
+                http_status=response.status_code,
+            )
+        for chunk in _body(response, max_bytes=max_bytes, what=url):
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
+
+
+def _check(url: str, found: str, *, sha256: str | None, size_bytes: int | None, received: int) -> None:
+    if size_bytes is not None and received != size_bytes:
+        raise RepositoryError(f"{url} holds {received} bytes, not the {size_bytes} that were announced")
+    if sha256 is not None and found != sha256:
+        raise RepositoryError(f"{url} holds a file with digest {found}, not {sha256}; it is not what was announced")
 
 
 @contextlib.contextmanager
@@ -104,7 +172,7 @@ def _answer(
     import requests
     import urllib3
 
-    with requests.Session() as session, _Line(target, deadline) as line:
+    with requests.Session() as session, Line(target, deadline) as line:
         # Neither proxies nor credentials nor certificates of the environment.
         session.trust_env = False
         session.mount(target.url, line.adapter(ca_file))
@@ -129,95 +197,20 @@ def _answer(
             raise RepositoryError(f"{target.url} cannot be reached: {_cause(error)}") from None
 
 
-def _body(response: requests.Response, *, max_bytes: int, what: str) -> bytes:
+def _body(response: requests.Response, *, max_bytes: int, what: str) -> Iterator[bytes]:
+    """Yield the body as it comes. Raises RepositoryError when it is too long, or not as it was asked for."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         raise RepositoryError(f"{what} answered in the encoding {encoding!r}, which was not asked for")
     announced = response.headers.get("Content-Length", "0")
-    content = bytearray()
+    received = 0
     if not announced.isdigit() or int(announced) > max_bytes:
         raise RepositoryError(f"{what} announces {announced[:20]} bytes; {max_bytes} are allowed")
     while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=False):
-        content += chunk
-        if len(content) > max_bytes:
+        received += len(chunk)
+        if received > max_bytes:
             raise RepositoryError(f"{what} sends more than the {max_bytes} bytes that are allowed")
-    return bytes(content)
-
-
-class _Line:
-    """The one connection to a target: it goes to a checked address, and is cut when the deadline passes."""
-
-    def __init__(self, target: Target, deadline: Deadline) -> None:
-        self._target, self._deadline = target, deadline
-        self._cutter: threading.Timer | None = None
-        self._second_handle: socket.socket | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        if self._cutter is not None:
-            self._cutter.cancel()
-            self._cutter.join()
-        if self._second_handle is not None:
-            self._second_handle.close()
-
-    def connect(self) -> socket.socket:
-        """Connect to the first checked address that answers. Raises OSError."""
-        failure: OSError = OSError("no address")
-        for address in self._target.addresses:
-            try:
-                connection = socket.create_connection((address, self._target.port), timeout=self._deadline.left_s())
-            except OSError as error:
-                failure = error
-                continue
-            # A timeout of the socket starts anew with each byte that drips in; only cutting the line ends all of it.
-            self._second_handle = connection.dup()
-            self._cutter = threading.Timer(self._deadline.left_s(), self._cut)
-            self._cutter.name = "fedmon-download-deadline"
-            self._cutter.start()
-            return connection
-        raise failure
-
-    def _cut(self) -> None:
-        if self._second_handle is not None:
-            with contextlib.suppress(OSError):
-                self._second_handle.shutdown(socket.SHUT_RDWR)
-
-    def adapter(self, ca_file: Path | None) -> requests.adapters.HTTPAdapter:
-        """Make what has `requests` use this line, and the system's authorities unless others are given."""
-        from requests.adapters import HTTPAdapter
-        from urllib3.connection import HTTPConnection, HTTPSConnection
-        from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-        from urllib3.exceptions import NewConnectionError
-
-        line = self
-
-        def new_connection(connection: HTTPConnection) -> socket.socket:
-            try:
-                return line.connect()
-            except OSError as error:
-                raise NewConnectionError(connection, str(error)) from error
-
-        class Plain(HTTPConnection):
-            _new_conn = new_connection
-
-        class Encrypted(HTTPSConnection):
-            _new_conn = new_connection
-
-        class PlainPool(HTTPConnectionPool):
-            ConnectionCls = Plain
-
-        class EncryptedPool(HTTPSConnectionPool):
-            ConnectionCls = Encrypted
-
-        class Adapter(HTTPAdapter):
-            def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-                context = ssl.create_default_context(cafile=ca_file)
-                super().init_poolmanager(*arguments, **options, ssl_context=context)
-                self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": EncryptedPool}
-
-        return Adapter(max_retries=0)
+        yield chunk
 
 
 def _status(response: requests.Response) -> str:
