@@ -1,0 +1,126 @@
+"""What a training plan works with while it runs: its data, its arguments, and its ways to the researcher."""
+
+from __future__ import annotations
+
+import time
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.plan import frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Protocol
+
+    from fedmon.plan.dataset import Dataset
+
+    class Sender(Protocol):
+        """The way of frames to who keeps the job."""
+
+        def send(self, kind: bytes, fields: Mapping[str, object]) -> None:
+            """Send one frame."""
+
+
+class Context:
+    """The world of a running plan.
+
+    ``dataset`` is null when the job has none. ``arguments`` and ``inputs`` are what the researcher gave, and belong to
+    the plan; arrays among the inputs can be written to. `report` and `log` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        node_id: str,
+        dataset: Dataset | None,
+        arguments: dict[str, Any],
+        inputs: dict[str, Any],
+        channel: Sender,
+    ) -> None:
+        self.job_id, self.node_id = job_id, node_id
+        self.dataset, self.arguments, self.inputs = dataset, arguments, inputs
+        self._channel = channel
+        self._warned: set[str] = set()
+
+    def report(self, step: int | None = None, **scalars: Any) -> None:
+        """Send numbers to the researcher now, such as ``report(step=3, loss=0.25)``.
+
+        Names are Python names of at most 64 ASCII characters, 100 at a time; values are numbers, also those of numpy,
+        or None. A value that is not finite is sent as None, and a warning is logged once for its name. Raises
+        InvalidInputError for what is no name, no number or no step.
+        """
+        if len(scalars) > frames.MAX_VALUES:
+            raise InvalidInputError(f"report() got {len(scalars)} names; {frames.MAX_VALUES} at a time are the most")
+        values = {_checked_name(name): self._number(name, value) for name, value in scalars.items()}
+        if step is not None:
+            step = _whole(step)
+        if values:
+            self._channel.send(frames.SCALARS, {"values": values, "step": step, "t": time.time()})
+
+    def log(self, message: object, level: str = "INFO") -> None:
+        """Send a line to the log; what is longer than 4096 characters is cut.
+
+        Raises InvalidInputError for a level that is none of DEBUG, INFO, WARNING, ERROR and CRITICAL.
+        """
+        name = str(level).upper()
+        if name not in frames.LEVELS:
+            raise InvalidInputError(f"log() got the level {level!r}; levels are {', '.join(frames.LEVELS)}")
+        text = shortened(str(message), frames.MAX_LOG_CHARACTERS)
+        self._channel.send(frames.LOG, {"level": name, "message": text, "t": time.time()})
+
+    def _number(self, name: str, value: object) -> float | None:
+        if value is None:
+            return None
+        number = _real(name, value)
+        if number - number == 0:  # neither NaN nor an infinity
+            return number
+        if name not in self._warned:
+            self._warned.add(name)
+            self.log(f"{name} was reported as {number}, and is sent as null", level="WARNING")
+        return None
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return a text of at most so many characters, without its middle when it has more; it can always be encoded."""
+    if len(text) > longest:
+        note = " [...] "
+        head = (longest - len(note)) // 2
+        tail = longest - len(note) - head
+        text = text[:head] + note + text[len(text) - tail :]
+    return text.encode("utf-8", "replace").decode()
+
+
+def _checked_name(name: str) -> str:
+    if not frames.is_scalar_name(name):
+        raise InvalidInputError(
+            f"report() got the name {name[:80]!r}: a name has ASCII letters, digits and underscores, begins with no "
+            f"digit, and has at most {frames.MAX_NAME_CHARACTERS} characters"
+        )
+    return name
+
+
+def _real(name: str, value: object) -> float:
+    """Return what a number, a numpy scalar, or an array or tensor of one number is. Raises InvalidInputError."""
+    number = value
+    if not isinstance(value, int | float):
+        item = getattr(value, "item", None)
+        try:
+            number = item() if callable(item) else None
+        except (TypeError, ValueError, RuntimeError):
+            number = None
+    if isinstance(number, int | float):
+        try:
+            return float(number)
+        except OverflowError:
+            raise InvalidInputError(f"report() got an integer as {name} that is beyond every float") from None
+    raise InvalidInputError(f"report() got a {type(value).__name__} as {name}; it takes numbers and None")
+
+
+def _whole(step: object) -> int:
+    index = getattr(type(step), "__index__", None)
+    if index is not None and not isinstance(step, bool):
+        whole = int(index(step))
+        if abs(whole) <= frames.MAX_STEP:
+            return whole
+    raise InvalidInputError(f"report() got the step {str(step)[:40]!r}; it takes an integer of at most 2**53")

@@ -1,0 +1,172 @@
+"""The dataset of a running plan: where it is, what is known of it, and readers of tables."""
+
+from __future__ import annotations
+
+from fedmon.common.errors import InvalidInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any, TextIO
+
+    import numpy.typing as npt
+
+_CHUNK_ROWS = 50_000
+
+
+class Dataset:
+    """What the job may read.
+
+    ``shape`` is rows and columns, or the number of images or subjects; ``dtypes`` maps the columns of a table to their
+    types; both are null where the node knows nothing of the kind.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        dataset_id: str,
+        name: str,
+        data_type: str,
+        tags: list[str],
+        shape: tuple[int, ...] | None,
+        dtypes: dict[str, str] | None,
+    ) -> None:
+        self._path = path
+        self.dataset_id, self.name, self.data_type, self.tags = dataset_id, name, data_type, tags
+        self.shape, self.dtypes = shape, dtypes
+
+    @property
+    def path(self) -> Path:
+        """The file or folder; it cannot be written to."""
+        from pathlib import Path as _Path
+
+        return _Path(self._path)
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """Yield the rows of a table, each a mapping of column names to texts as they stand in the file.
+
+        The first row holds the names; UTF-8, cut by comma, semicolon, tab or bar. Raises InvalidInputError for a
+        folder, and naming the line where a row has more or fewer cells.
+        """
+        with self._open() as file:
+            names, reader = self._begin(file)
+            for row in self._whole_rows(reader, len(names)):
+                yield dict(zip(names, row, strict=True))
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of a table as arrays: numbers as float64, where NaN is a gap; truths as bool; else texts.
+
+        A column with anything but numbers and gaps, or truths alone, holds texts as they stand in the file. The whole
+        table is read into memory. Raises InvalidInputError as `rows` does.
+        """
+        columns = self._numeric_columns()
+        texts = [name for name, column in columns.items() if column is None]
+        read = self._text_columns(texts) if texts else {}
+        return {name: read[name] if column is None else column for name, column in columns.items()}
+
+    def _numeric_columns(self) -> dict[str, npt.NDArray[Any] | None]:
+        """Return the columns that are numbers, and null for each other one."""
+        import numpy as np
+
+        with self._open() as file:
+            names, reader = self._begin(file)
+            parts: dict[str, list[npt.NDArray[Any]] | None] = {name: [] for name in names}
+            for chunk in _chunks(self._whole_rows(reader, len(names))):
+                for name, values in zip(names, zip(*chunk, strict=True), strict=True):
+                    known = parts[name]
+                    if known is not None:
+                        numbers = _numbers(values)
+                        parts[name] = None if numbers is None else [*known, np.array(numbers, dtype=np.float64)]
+        empty = np.empty(0)
+        return {name: None if part is None else np.concatenate([empty, *part]) for name, part in parts.items()}
+
+    def _text_columns(self, wanted: list[str]) -> dict[str, npt.NDArray[Any]]:
+        import numpy as np
+
+        from fedmon.plan.cells import TRUTHS
+
+        with self._open() as file:
+            names, reader = self._begin(file)
+            places = [names.index(name) for name in wanted]
+            parts: list[list[npt.NDArray[Any]]] = [[] for _ in wanted]
+            for chunk in _chunks(self._whole_rows(reader, len(names))):
+                for part, place in zip(parts, places, strict=True):
+                    part.append(np.array([row[place] for row in chunk], dtype=np.str_))
+        columns = {name: np.concatenate(part) for name, part in zip(wanted, parts, strict=True)}
+        for name, column in columns.items():
+            if column.dtype.itemsize <= 4 * len("False") and set(np.unique(column).tolist()) <= TRUTHS.keys():
+                columns[name] = np.char.lower(column) == "true"
+        return columns
+
+    def _open(self) -> TextIO:
+        if self.path.is_dir():
+            raise InvalidInputError(f"dataset {self.name!r} is a folder and no table: use its path")
+        try:
+            return self.path.open(encoding="utf-8-sig", newline="")
+        except OSError as error:
+            raise InvalidInputError(f"dataset {self.name!r} cannot be read: {error.strerror}") from error
+
+    def _begin(self, file: TextIO) -> tuple[list[str], Any]:
+        import csv
+
+        from fedmon.plan import cells
+
+        try:
+            delimiter = cells.delimiter_of(file.read(cells.SAMPLE_CHARACTERS))
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(f"dataset {self.name!r} is no text in UTF-8 (byte {error.start})") from None
+        file.seek(0)
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        header = next(filter(None, self._rows_of(reader)), None)
+        if header is None:
+            raise InvalidInputError(f"dataset {self.name!r} is an empty file")
+        return cells.column_names(header), reader
+
+    def _rows_of(self, reader: Any) -> Iterator[list[str]]:
+        import csv
+
+        try:
+            yield from reader
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"dataset {self.name!r}, line {reader.line_num}: {error}") from None
+
+    def _whole_rows(self, reader: Any, width: int) -> Iterator[list[str]]:
+        """Yield the rows that are not blank. Raises InvalidInputError for one of another width."""
+        for row in self._rows_of(reader):
+            if len(row) == width:
+                yield row
+            elif row:
+                raise InvalidInputError(
+                    f"dataset {self.name!r}, line {reader.line_num} has {len(row)} cells and the first line {width}"
+                )
+
+
+def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
+    chunk: list[list[str]] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == _CHUNK_ROWS:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _numbers(values: tuple[str, ...]) -> list[float] | None:
+    """Return what texts say as numbers, gaps as NaN; None when one is neither."""
+    from fedmon.plan.cells import GAPS
+
+    joined = "".join(values)
+    if "_" in joined or not joined.isascii():  # float() takes underscores, and the digits of every script
+        return None
+    try:
+        return list(map(float, values))
+    except ValueError:
+        pass
+    nan = float("nan")
+    try:
+        return [nan if value in GAPS else float(value) for value in values]
+    except ValueError:
+        return None
