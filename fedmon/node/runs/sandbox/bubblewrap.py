@@ -1,0 +1,71 @@
+"""A job in namespaces of its own, made by bubblewrap: what is not given to it does not exist there."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+from collections.abc import Iterable, Mapping
+
+from fedmon.node.runs.order import JobOrder
+from fedmon.node.runs.sandbox.staging import Source, renamed
+
+RUNTIME, DATA, TMP = "/runtime", "/data", "/tmp"
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+def program() -> str | None:
+    """Return where bubblewrap is installed; null where it is not."""
+    return shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
+
+
+def data_path(order: JobOrder) -> str | None:
+    """Return where the dataset lies inside."""
+    if order.dataset is None:
+        return None
+    return posixpath.join(DATA, os.path.basename(os.path.realpath(order.dataset.path)) or "dataset")
+
+
+def sources(order: JobOrder) -> list[Source]:
+    """Return what is to be seen inside, as it lies outside; links are made anew and not among them."""
+    needed = [Source(path=each, public=True) for each in order.interpreter.needs if not os.path.islink(each)]
+    needed.append(Source(path=order.runtime, public=False))
+    if order.dataset is not None:
+        needed.append(Source(path=os.path.realpath(order.dataset.path), public=False))
+    return needed
+
+
+def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, seccomp: int) -> list[str]:
+    """Return bubblewrap's options; ``lies_at`` says where a source lies now, the numbers are descriptors."""
+    at = dict(lies_at)
+    words = [
+        *("--userns", str(namespace)),
+        # bubblewrap would leave that descriptor to the plan. One to block on is read (which fails at once) and closed.
+        *("--block-fd", str(namespace)),
+        *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
+        *("--add-seccomp-fd", str(seccomp)),
+    ]
+    for need in order.interpreter.needs:
+        if os.path.islink(need):
+            words += ["--symlink", os.readlink(need), need]
+        else:
+            words += ["--ro-bind", renamed(at, need), need]
+    words += ["--ro-bind", renamed(at, order.runtime), RUNTIME]
+    inside = data_path(order)
+    if order.dataset is not None and inside is not None:
+        words += ["--ro-bind", renamed(at, os.path.realpath(order.dataset.path)), inside]
+    words += ["--proc", "/proc", *_devices(order.devices)]
+    # One file system holds all that a job writes, so one size bounds it; semaphores and shared memory lie there too.
+    words += ["--size", str(order.limits.tmp_bytes), "--tmpfs", TMP, "--symlink", TMP, "/dev/shm"]
+    return [*words, "--remount-ro", "/", "--chdir", TMP]
+
+
+def _devices(given: Iterable[str]) -> list[str]:
+    words = ["--dir", "/dev"]
+    for device in (*DEVICES, *given):
+        words += ["--dev-bind-try", device, device]
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        words += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
+    return words

@@ -1,0 +1,100 @@
+"""Which system calls a plan is denied: what could lead out of any confinement, and what the level itself lacks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+
+from fedmon.node.runs.sandbox.seccomp import Denied, Where, assemble
+from fedmon.node.runs.sandbox.syscalls import machine
+
+_NAMESPACES = (0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000)
+"""CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET. Source: include/uapi/linux/sched.h."""
+
+# What reads or changes other processes, mounts, modules, clocks, keys or the machine, or has had many holes.
+_NEVER = (
+    *("_sysctl", "acct", "add_key", "adjtimex", "bpf", "chroot", "clock_adjtime", "clock_settime", "create_module"),
+    *("delete_module", "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms"),
+    *("init_module", "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl", "kcmp"),
+    *("kexec_file_load", "kexec_load", "keyctl", "listmount", "lookup_dcookie", "migrate_pages", "modify_ldt"),
+    *("mount", "mount_setattr", "move_mount", "move_pages", "name_to_handle_at", "nfsservctl", "open_by_handle_at"),
+    *("open_tree", "open_tree_attr", "perf_event_open", "pidfd_getfd", "pivot_root", "process_madvise"),
+    *("process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace", "query_module", "quotactl", "quotactl_fd"),
+    *("reboot", "request_key", "setdomainname", "sethostname", "setns", "settimeofday", "statmount", "swapoff"),
+    *("swapon", "sysfs", "syslog", "umount2", "unshare", "uselib", "userfaultfd", "ustat", "vhangup", "vserver"),
+)
+# Landlock knows nothing of owners, modes and times: a plan that runs as the node's user could close its files.
+_OF_FILES = (
+    *("chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "file_setattr", "fremovexattr"),
+    *("fsetxattr", "futimesat", "lchown", "lremovexattr", "lsetxattr", "removexattr", "removexattrat", "setxattr"),
+    *("setxattrat", "utime", "utimes"),
+)
+# What is shared by all processes of a user or of the machine, and outlives the job.
+_SHARED = ("mq_open", "msgget", "semget", "shmget")
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+_AS_IT_IS = 0xFFFF_FFFF
+"""personality(2) with this value only asks."""
+
+
+def for_namespaces() -> bytes:
+    """Return the filter that goes with namespaces: there, sockets of any family but AF_UNIX lead nowhere anyway."""
+    sockets = [
+        Denied(name=name, where=Where(argument=0, values=(socket.AF_UNIX,), other=True), error=errno.EACCES)
+        for name in ("socket", "socketpair")
+    ]
+    return assemble([*_always(), *sockets], machine())
+
+
+def without_namespaces(pid: int, *, signals_are_scoped: bool, truncation_is_covered: bool) -> bytes:
+    """Return the filter for a process ``pid`` that shares the node's user, network and tables of processes."""
+    own = Where(argument=0, values=(0, pid), other=True)
+    rules = [
+        *_always(),
+        Denied(name="socket", error=errno.EACCES),
+        Denied(name="socketpair", where=Where(argument=0, values=(socket.AF_UNIX,), other=True), error=errno.EACCES),
+        *(Denied(name=name) for name in (*_OF_FILES, *_SHARED)),
+        # With a null path it sets the times of an open file, which is allowed where the file is; a path is not.
+        Denied(name="utimensat"),
+        Denied(name="fcntl", where=Where(argument=1, values=(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX))),
+        *(Denied(name=name, where=own) for name in _OF_PROCESSES),
+        *(
+            Denied(name=name, where=Where(argument=1, values=(0, pid), other=True))
+            for name in ("setpriority", "ioprio_set")
+        ),
+    ]
+    if not signals_are_scoped:
+        rules += [Denied(name=name, where=own) for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")]
+        rules += [Denied(name="tkill", where=own), Denied(name="pidfd_open", where=own)]
+        rules.append(Denied(name="pidfd_send_signal"))
+    if not truncation_is_covered:
+        rules.append(Denied(name="truncate"))
+    return assemble(rules, machine())
+
+
+# Those that reach any process of the same user by its id.
+_OF_PROCESSES = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
+
+
+def _always() -> list[Denied]:
+    kind = Where(argument=1, values=(stat.S_IFCHR, stat.S_IFBLK), mask=stat.S_IFMT(0o177777))
+    return [
+        *(Denied(name=name) for name in _NEVER),
+        # The C library falls back to clone, whose flags a filter can see.
+        Denied(name="clone3", error=errno.ENOSYS),
+        *(Denied(name="clone", where=Where(argument=0, values=(flag,), mask=flag)) for flag in _NAMESPACES),
+        Denied(name="ioctl", where=Where(argument=1, values=(_TIOCSTI, _TIOCLINUX))),
+        Denied(name="mknod", where=kind),
+        Denied(name="mknodat", where=Where(argument=2, values=kind.values, mask=kind.mask)),
+        Denied(name="personality", where=Where(argument=0, values=(0, _AS_IT_IS), other=True)),
+    ]
+
+
+def as_file(program: bytes) -> int:
+    """Return a descriptor of a file that holds a filter, as bubblewrap reads it."""
+    descriptor = os.memfd_create("filter", os.MFD_CLOEXEC)
+    os.write(descriptor, program)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

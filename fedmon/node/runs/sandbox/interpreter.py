@@ -1,0 +1,143 @@
+"""Which files a Python needs to run, asked of that Python itself: a plan sees these and no others."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.node.runs.order import Interpreter
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S = 20.0
+_MAX_LINKS = 40  # as the kernel follows them, path_resolution(7)
+
+# The modules are those of the standard library that bring shared libraries of the system with them.
+_QUESTION = """
+import json, os, site, sys, sysconfig
+for name in ("bz2", "ctypes", "hashlib", "lzma", "sqlite3", "ssl", "zlib"):
+    try: __import__(name)
+    except ImportError: pass
+places = sysconfig.get_paths()
+with open("/proc/self/maps", "rb") as file:
+    mapped = {os.fsdecode(line.split(None, 5)[5].strip()) for line in file if b".so" in line and b" /" in line}
+print(json.dumps({
+    "executable": sys.executable, "version": sys.version.split()[0], "prefix": sys.prefix,
+    "base_prefix": sys.base_prefix, "path": sys.path, "mapped": sorted(mapped),
+    "library": [places["stdlib"], places["platstdlib"], sysconfig.get_config_var("DESTSHARED") or places["stdlib"]],
+    "packages": [places["purelib"], places["platlib"], *site.getsitepackages()],
+}))
+"""
+
+
+def look_at(python: Path | None) -> Interpreter:
+    """Ask a Python, or with null our own, what it needs.
+
+    Of its search path only the standard library and the folders of installed packages count: what a ``.pth`` file
+    adds may be anything, such as the folder in which fedmon is developed.
+    Raises InvalidInputError when it is no Python that runs here.
+    """
+    program = os.path.abspath(python or sys.executable)
+    try:
+        done = subprocess.run(
+            [program, "-I", "-c", _QUESTION],
+            env={"LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise InvalidInputError(f"[runs] python = {program} does not answer as a Python does: {error}") from error
+    executable = str(told["executable"])
+    roots = [os.path.realpath(each) for each in (*told["library"], *told["packages"])]
+    path = [each for each in told["path"] if os.path.exists(each) and _is_below(os.path.realpath(each), roots)]
+    left_out = sorted({each for each in told["path"] if os.path.exists(each)} - set(path))
+    if left_out:
+        logger.info("plans do not get what is in %s: neither library nor packages of %s", left_out, executable)
+    return Interpreter(
+        executable=executable,
+        needs=_needs(executable, path, told["mapped"], [told["prefix"], told["base_prefix"]]),
+        path=path,
+        version=str(told["version"]),
+    )
+
+
+def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes: Iterable[str]) -> list[str]:
+    """Return links, files and folders, such that none lies in a folder that is there as well."""
+    own = [os.path.realpath(each) for each in prefixes]
+    found = [*_walked(executable), *(step for each in path for step in _walked(each))]
+    loader = _loader(os.path.realpath(executable))
+    if loader:
+        found += _walked(loader)
+    for prefix in dict.fromkeys([*own, os.path.dirname(os.path.dirname(executable))]):
+        settings = os.path.join(prefix, "pyvenv.cfg")
+        if os.path.exists(settings):
+            found += _walked(settings)
+    for each in mapped:
+        library = os.path.realpath(each)
+        folder = os.path.dirname(library)
+        if not os.path.exists(library):
+            continue
+        # In a folder of libraries lie those that packages ask for; elsewhere the one is all that is known to be meant.
+        found += _walked(folder if _is_below(folder, [*_SYSTEM, *(f"{each}/lib" for each in own)]) else library)
+    if any(each.startswith("/usr/") for each in found):
+        # Debian chooses between builds of one library, such as BLAS, by links in /etc/alternatives.
+        found += [each for each in ("/etc/alternatives", "/etc/ld.so.cache") if os.path.exists(each)]
+    folders = [each for each in found if os.path.isdir(each) and not os.path.islink(each)]
+    return sorted({each for each in found if not _is_inside(each, folders)})
+
+
+_SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/nix/store", "/opt")
+
+
+def _walked(path: str) -> Iterator[str]:
+    """Return the links that lie on the way to a path, and what is at its end."""
+    for _ in range(_MAX_LINKS):
+        here = Path("/")
+        for part in Path(os.path.abspath(path)).parts[1:]:
+            here /= part
+            if here.is_symlink():
+                yield str(here)
+                rest = Path(os.path.abspath(path)).relative_to(here)
+                path = str(here.parent / os.readlink(here) / rest)
+                break
+        else:
+            yield str(here)
+            return
+
+
+def _loader(executable: str) -> str | None:
+    """Return the loader that a program names in itself (PT_INTERP); null for a program that needs none.
+
+    Source: elf(5).
+    """
+    with open(executable, "rb") as file:
+        head = file.read(64)
+        if head[:4] != b"\x7fELF" or head[4] != 2 or head[5] != 1:  # 64 bits, little-endian
+            return None
+        start, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+        file.seek(start)
+        headers = file.read(size * count)
+        for number in range(count):
+            kind, offset, length = struct.unpack_from("<I4xQ16xQ", headers, number * size)
+            if kind == 3:
+                file.seek(offset)
+                return os.fsdecode(file.read(length).rstrip(b"\0"))
+    return None
+
+
+def _is_below(path: str, roots: Iterable[str]) -> bool:
+    return any(path == root or path.startswith(root + "/") for root in roots)
+
+
+def _is_inside(path: str, folders: Iterable[str]) -> bool:
+    return any(path.startswith(folder + "/") for folder in folders)

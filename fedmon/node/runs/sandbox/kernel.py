@@ -1,0 +1,97 @@
+"""Calls of the kernel that Python has no name for; every one raises OSError as Python's own do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 1, 2, 4, 0x4000, 0x4_0000
+AT_EMPTY_PATH, AT_RECURSIVE, AT_FDCWD = 0x1000, 0x8000, -100
+PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_SET_DUMPABLE = 24, 28, 38, 47, 4
+
+# One number on all architectures: what came after 2019 is numbered alike everywhere.
+OPEN_TREE, MOVE_MOUNT, CLOSE_RANGE, MOUNT_SETATTR = 428, 429, 436, 442
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
+
+_CLOSE_RANGE_CLOEXEC = 4
+_CAPABILITY_VERSION_3 = 0x2008_0522
+# Each bit with its lock: root is no more than others, and a change of uid brings no capabilities.
+# Source: capabilities(7), "The securebits flags".
+_SECUREBITS = 0b1110_1111
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """Make one call; integers are passed as long, bytes and structures by their address."""
+    passed = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    return _checked(_libc.syscall(ctypes.c_long(number), *passed))
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by ``flags`` for new ones."""
+    _checked(_libc.unshare(flags))
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """Mount; see mount(2)."""
+    _checked(_libc.mount(_encoded(source), _encoded(target), _encoded(kind), ctypes.c_ulong(flags), options.encode()))
+
+
+def prctl(option: int, *arguments: int) -> None:
+    """Change what the kernel does for this process; see prctl(2)."""
+    filled = [*arguments, 0, 0, 0, 0][:4]
+    _checked(_libc.prctl(option, *(ctypes.c_ulong(each) for each in filled)))
+
+
+def no_new_privileges() -> None:
+    """Have nothing that this process becomes gain rights by set-uid bits or capabilities of files."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability for good, also those that root would get back by starting a program."""
+    for capability in range(_last_capability() + 1):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except PermissionError:
+            break  # an ordinary user has none, and no_new_privs keeps it so
+    else:
+        prctl(PR_SET_SECUREBITS, _SECUREBITS)
+    prctl(PR_CAP_AMBIENT, 4)  # clear all
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
+
+
+def close_on_exec(first: int) -> None:
+    """Have every descriptor from ``first`` on closed when this process becomes another program."""
+    try:
+        syscall(CLOSE_RANGE, first, 0xFFFF_FFFF, _CLOSE_RANGE_CLOEXEC)
+    except OSError:  # before Linux 5.11
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) >= first:
+                try:
+                    os.set_inheritable(int(name), False)
+                except OSError:
+                    continue  # the one that listed this folder
+
+
+def _last_capability() -> int:
+    try:
+        return int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    except (OSError, ValueError):
+        return 40  # CAP_CHECKPOINT_RESTORE, the last one in Linux 6.18
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
