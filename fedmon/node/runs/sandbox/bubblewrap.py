@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import shutil
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from fedmon.node.runs.order import JobOrder
 from fedmon.node.runs.sandbox.staging import Source, renamed
 
-RUNTIME, DATA, TMP = "/runtime", "/data", "/tmp"
+RUNTIME, DATA, TMP = "/runtime", "/data", "/tmp"  # noqa: S108 - the sandbox's own
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -24,12 +24,12 @@ def data_path(order: JobOrder) -> str | None:
     """Return where the dataset lies inside."""
     if order.dataset is None:
         return None
-    return posixpath.join(DATA, os.path.basename(os.path.realpath(order.dataset.path)) or "dataset")
+    return f"{DATA}/{Path(order.dataset.path).resolve().name}"
 
 
 def sources(order: JobOrder) -> list[Source]:
     """Return what is to be seen inside, as it lies outside; links are made anew and not among them."""
-    needed = [Source(path=each, public=True) for each in order.interpreter.needs if not os.path.islink(each)]
+    needed = [Source(path=each, public=True) for each in order.interpreter.needs if not Path(each).is_symlink()]
     needed.append(Source(path=order.runtime, public=False))
     if order.dataset is not None:
         needed.append(Source(path=os.path.realpath(order.dataset.path), public=False))
@@ -48,8 +48,8 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
         *("--add-seccomp-fd", str(seccomp)),
     ]
     for need in order.interpreter.needs:
-        if os.path.islink(need):
-            words += ["--symlink", os.readlink(need), need]
+        if Path(need).is_symlink():
+            words += ["--symlink", str(Path(need).readlink()), need]
         else:
             words += ["--ro-bind", renamed(at, need), need]
     words += ["--ro-bind", renamed(at, order.runtime), RUNTIME]
@@ -58,7 +58,7 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
         words += ["--ro-bind", renamed(at, os.path.realpath(order.dataset.path)), inside]
     words += ["--proc", "/proc", *_devices(order.devices)]
     # One file system holds all that a job writes, so one size bounds it; semaphores and shared memory lie there too.
-    words += ["--size", str(order.limits.tmp_bytes), "--tmpfs", TMP, "--symlink", TMP, "/dev/shm"]
+    words += ["--size", str(order.limits.tmp_bytes), "--tmpfs", TMP, "--symlink", TMP, "/dev/shm"]  # noqa: S108
     return [*words, "--remount-ro", "/", "--chdir", TMP]
 
 

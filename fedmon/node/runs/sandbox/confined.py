@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -72,8 +73,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             for number, given in moved.items():
                 os.dup2(given, number, inheritable=True)
             self.before_exec()
-            os.execve(self.argv[0], self.argv, self.env)
-        except BaseException as error:  # a child must never go on as a second keeper
+            os.execve(self.argv[0], self.argv, self.env)  # noqa: S606
+        except BaseException as error:  # noqa: BLE001 - a child must never go on as a second keeper
             os.write(tell, f"{type(error).__name__}: {error}".encode()[:4096])
         finally:
             os._exit(127)
@@ -86,7 +87,7 @@ def command(order: JobOrder, level: Level, descriptors: Mapping[int, int]) -> Pr
     Raises ConflictError where what the interpreter needs would show the node's own files.
     """
     for need in order.interpreter.needs:
-        if not os.path.islink(need) and _holds(need, order.folder):
+        if not Path(need).is_symlink() and _holds(need, order.folder):
             raise ConflictError(
                 f"the interpreter {order.interpreter.executable} needs {need}, which holds this node's own files: "
                 "name another in [runs] python, or keep the node in another folder"
@@ -108,7 +109,7 @@ def own_folder(order: JobOrder, level: Level) -> str | None:
 
     Null where the sandbox itself holds it to the limit.
     """
-    return None if level == "bubblewrap" else os.path.join(order.folder, _TMP)
+    return None if level == "bubblewrap" else str(Path(order.folder, _TMP))
 
 
 def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int]) -> Prepared:
@@ -130,7 +131,7 @@ def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int]) -> Prepared:
         if is_root:
             try:
                 staging.stage(sources, user=user, group=group)
-            except staging.NotForOthers:
+            except staging.NotForOthersError:
                 user, group = 0, 0
         os.dup2(_out_of_the_way(own_namespace(user, group)), namespace_at, inheritable=True)
         if is_root:
@@ -152,8 +153,8 @@ def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int]) -> Prepared:
 
 
 def _without_namespaces(order: JobOrder, level: Level, descriptors: dict[int, int]) -> Prepared:
-    tmp = os.path.join(order.folder, _TMP)
-    os.makedirs(tmp, mode=0o700, exist_ok=True)
+    tmp = str(Path(order.folder, _TMP))
+    Path(tmp).mkdir(mode=0o700, exist_ok=True)
     version = landlock.abi() if level == "landlock" else 0
     readable = [*order.interpreter.needs, order.runtime]
     if order.dataset is not None:
@@ -181,12 +182,12 @@ def _without_namespaces(order: JobOrder, level: Level, descriptors: dict[int, in
 
 
 def _interpreter(order: JobOrder, runtime: str) -> list[str]:
-    return [order.interpreter.executable, "-I", "-S", "-B", "-X", "utf8", os.path.join(runtime, MAIN)]
+    return [order.interpreter.executable, "-I", "-S", "-B", "-X", "utf8", f"{runtime}/{MAIN}"]
 
 
 def _environment(order: JobOrder, home: str) -> dict[str, str]:
     return {
-        "PATH": os.path.dirname(order.interpreter.executable),
+        "PATH": str(Path(order.interpreter.executable).parent),
         "LANG": "C.UTF-8",
         "HOME": home,
         "TMPDIR": home,

@@ -32,6 +32,8 @@ _OF_FILES = (
     *("setxattrat", "utime", "utimes"),
 )
 # What is shared by all processes of a user or of the machine, and outlives the job.
+_WATCHES = ("inotify_init", "inotify_init1")
+"""Landlock does not cover them: names of files that the node makes and changes could be heard."""
 _SHARED = ("mq_open", "msgget", "semget", "shmget")
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
@@ -55,7 +57,7 @@ def without_namespaces(pid: int, *, signals_are_scoped: bool, truncation_is_cove
         *_always(),
         Denied(name="socket", error=errno.EACCES),
         Denied(name="socketpair", where=Where(argument=0, values=(socket.AF_UNIX,), other=True), error=errno.EACCES),
-        *(Denied(name=name) for name in (*_OF_FILES, *_SHARED)),
+        *(Denied(name=name) for name in (*_OF_FILES, *_WATCHES, *_SHARED)),
         # With a null path it sets the times of an open file, which is allowed where the file is; a path is not.
         Denied(name="utimensat"),
         Denied(name="fcntl", where=Where(argument=1, values=(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX))),

@@ -44,7 +44,7 @@ def look_at(python: Path | None) -> Interpreter:
     adds may be anything, such as the folder in which fedmon is developed.
     Raises InvalidInputError when it is no Python that runs here.
     """
-    program = os.path.abspath(python or sys.executable)
+    program = str(Path(python or sys.executable).absolute())
     try:
         done = subprocess.run(
             [program, "-I", "-c", _QUESTION],
@@ -59,8 +59,8 @@ def look_at(python: Path | None) -> Interpreter:
         raise InvalidInputError(f"[runs] python = {program} does not answer as a Python does: {error}") from error
     executable = str(told["executable"])
     roots = [os.path.realpath(each) for each in (*told["library"], *told["packages"])]
-    path = [each for each in told["path"] if os.path.exists(each) and _is_below(os.path.realpath(each), roots)]
-    left_out = sorted({each for each in told["path"] if os.path.exists(each)} - set(path))
+    path = [each for each in told["path"] if Path(each).exists() and _is_below(os.path.realpath(each), roots)]
+    left_out = sorted({each for each in told["path"] if Path(each).exists()} - set(path))
     if left_out:
         logger.info("plans do not get what is in %s: neither library nor packages of %s", left_out, executable)
     return Interpreter(
@@ -78,21 +78,21 @@ def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes
     loader = _loader(os.path.realpath(executable))
     if loader:
         found += _walked(loader)
-    for prefix in dict.fromkeys([*own, os.path.dirname(os.path.dirname(executable))]):
-        settings = os.path.join(prefix, "pyvenv.cfg")
-        if os.path.exists(settings):
-            found += _walked(settings)
+    for prefix in dict.fromkeys([*own, str(Path(executable).parent.parent)]):
+        settings = Path(prefix, "pyvenv.cfg")
+        if settings.exists():
+            found += _walked(str(settings))
     for each in mapped:
         library = os.path.realpath(each)
-        folder = os.path.dirname(library)
-        if not os.path.exists(library):
+        folder = str(Path(library).parent)
+        if not Path(library).exists():
             continue
         # In a folder of libraries lie those that packages ask for; elsewhere the one is all that is known to be meant.
         found += _walked(folder if _is_below(folder, [*_SYSTEM, *(f"{each}/lib" for each in own)]) else library)
     if any(each.startswith("/usr/") for each in found):
         # Debian chooses between builds of one library, such as BLAS, by links in /etc/alternatives.
-        found += [each for each in ("/etc/alternatives", "/etc/ld.so.cache") if os.path.exists(each)]
-    folders = [each for each in found if os.path.isdir(each) and not os.path.islink(each)]
+        found += [each for each in ("/etc/alternatives", "/etc/ld.so.cache") if Path(each).exists()]
+    folders = [each for each in found if Path(each).is_dir() and not Path(each).is_symlink()]
     return sorted({each for each in found if not _is_inside(each, folders)})
 
 
@@ -102,13 +102,12 @@ _SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "
 def _walked(path: str) -> Iterator[str]:
     """Return the links that lie on the way to a path, and what is at its end."""
     for _ in range(_MAX_LINKS):
-        here = Path("/")
-        for part in Path(os.path.abspath(path)).parts[1:]:
+        whole, here = Path(os.path.normpath(path)), Path("/")
+        for part in whole.parts[1:]:
             here /= part
             if here.is_symlink():
                 yield str(here)
-                rest = Path(os.path.abspath(path)).relative_to(here)
-                path = str(here.parent / os.readlink(here) / rest)
+                path = str(here.parent / here.readlink() / whole.relative_to(here))
                 break
         else:
             yield str(here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -37,12 +38,12 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """Mount; see mount(2)."""
+    """Attach a file system, or change how one is attached."""
     _checked(_libc.mount(_encoded(source), _encoded(target), _encoded(kind), ctypes.c_ulong(flags), options.encode()))
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """Change what the kernel does for this process; see prctl(2)."""
+    """Set how the kernel treats this process; its manual page has the options."""
     filled = [*arguments, 0, 0, 0, 0][:4]
     _checked(_libc.prctl(option, *(ctypes.c_ulong(each) for each in filled)))
 
@@ -71,12 +72,10 @@ def close_on_exec(first: int) -> None:
     try:
         syscall(CLOSE_RANGE, first, 0xFFFF_FFFF, _CLOSE_RANGE_CLOEXEC)
     except OSError:  # before Linux 5.11
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) >= first:
-                try:
-                    os.set_inheritable(int(name), False)
-                except OSError:
-                    continue  # the one that listed this folder
+        for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+            if number >= first:
+                with contextlib.suppress(OSError):  # the one that listed this folder
+                    os.set_inheritable(number, False)  # noqa: FBT003 - os takes no name for it
 
 
 def _last_capability() -> int:

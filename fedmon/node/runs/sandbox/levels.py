@@ -43,8 +43,10 @@ LEVELS: dict[Level, About] = {
     "bubblewrap": About(
         gives=(
             *_IN_EVERY,
-            "User, pid, mount, network, IPC, host name and cgroup namespaces of its own: what was not given to the "
-            "plan (other files, processes, sockets, interfaces, the names of other users) does not exist there.",
+            (
+                "User, pid, mount, network, IPC, host name and cgroup namespaces of its own: what was not given to the "
+                "plan (other files, processes, sockets, interfaces, the names of other users) does not exist there."
+            ),
             "The dataset and the interpreter's own files, read-only by mount, and nothing else of the file system.",
             "A file system in memory for what it writes, with a size; it is gone with the job.",
             "An outside user who owns nothing where the node runs as root and the data's file system allows it.",
@@ -59,14 +61,18 @@ LEVELS: dict[Level, About] = {
         gives=(
             *_IN_EVERY,
             "The dataset, the interpreter's own files and a folder to write to can be opened, and no others.",
-            "No TCP (Linux 6.7), no signals and no abstract sockets to others (Linux 6.12), by Landlock; where it is "
-            "too old, seccomp denies signals to any but the plan's first process, which breaks Process.terminate.",
+            (
+                "By Landlock no TCP (Linux 6.7), no signals and no abstract sockets to others (Linux 6.12); where it is "
+                "too old, seccomp denies signals to any but the plan's first process, which breaks Process.terminate."
+            ),
         ),
         lacks=(
-            "Namespaces: the plan runs as the node's user, among the processes of this machine, and can tell which "
-            "files exist, how large they are and when they changed, though not read them.",
+            (
+                "Namespaces: the plan runs as the node's user, among the processes of this machine, and can tell which "
+                "files exist, how large they are and when they changed, though not read them."
+            ),
             "Semaphores and shared memory: multiprocessing has Process and Pipe there, but no Lock, Queue or Pool.",
-            "Changing modes, owners and times of files, also of its own.",
+            "Changing modes, owners and times of files, also of its own, and hearing of their changes (inotify).",
             "A hard bound on files: the size of the folder is looked at again and again, and the job ended.",
             "Where the node runs as root, RLIMIT_NPROC does not hold; the cgroup's limit or the keeper's look does.",
         ),
@@ -74,8 +80,10 @@ LEVELS: dict[Level, About] = {
     "limits": About(
         gives=_IN_EVERY,
         lacks=(
-            "Any confinement of files: the plan can read and write what the node's user can, its keys and all data "
-            "among it. Only for a user and a machine that have nothing else, and for plans that were read with care.",
+            (
+                "Any confinement of files: the plan can read and write what the node's user can, its keys and all data "
+                "among it. Only for a user and a machine that have nothing else, and plans that were read with care."
+            ),
             "What the level landlock lacks, and signals reach no process but the plan's first.",
         ),
     ),
@@ -103,7 +111,7 @@ def available(devices: Iterable[str] = (), *, python: Path | None = None) -> Fou
 @functools.cache
 def _found(devices: tuple[str, ...], python: Path | None) -> Found:
     reasons: dict[str, str] = {}
-    missing = [each for each in devices if not os.path.exists(each)]
+    missing = [each for each in devices if not Path(each).exists()]
     if missing:
         reasons["devices"] = f"there is no {', '.join(missing)} on this machine"
     interpreter = look_at(python)

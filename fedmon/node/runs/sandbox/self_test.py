@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 
 
 def _wrong(level: str, secret: str, outside: int) -> str | None:
@@ -17,7 +18,7 @@ def _wrong(level: str, secret: str, outside: int) -> str | None:
     if level == "bubblewrap":
         if facts["CapEff"].strip("0\n") or facts["NoNewPrivs"].strip() != "1" or facts["Seccomp"].strip() != "2":
             return "capabilities, no_new_privs or seccomp are not as they should be"
-        if os.path.exists(f"/proc/{outside}/stat") and outside > 100:
+        if Path(f"/proc/{outside}/stat").exists() and outside > 100:
             return "processes of this machine are visible"
     if level != "limits":
         try:
@@ -32,7 +33,7 @@ def _wrong(level: str, secret: str, outside: int) -> str | None:
         pass
     if set(os.environ) - {"PATH", "LANG", "HOME", "TMPDIR", "FEDMON_JOB_ID", "PWD", "LC_CTYPE"}:
         return f"the environment holds more than it should: {sorted(os.environ)}"
-    with open(os.path.join(os.environ["TMPDIR"], "try"), "w") as file:
+    with Path(os.environ["TMPDIR"], "try").open("w") as file:
         file.write("text")
     return None
 

@@ -12,20 +12,21 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 
 from fedmon.node.runs.sandbox import kernel
 from fedmon.node.runs.sandbox.user_namespace import shift
 
-STAGE = "/tmp"
+STAGE = "/tmp"  # noqa: S108 - covered by a file system of our own
 """Covered in the mount namespace of the job's first process alone; every machine has it."""
 
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x10_0000
 
 
-class NotForOthers(OSError):
+class NotForOthersError(OSError):
     """A file system can show its files under no other owner; the job has to run as the owner of all, root."""
 
 
@@ -44,14 +45,14 @@ def staged_paths(sources: Iterable[Source]) -> dict[str, str]:
 def stage(sources: Iterable[Source], *, user: int, group: int) -> None:
     """Lay everything ready, readable for ``user``; changes this process's mount namespace.
 
-    Raises NotForOthers where that cannot be for something that is not public, and OSError for what is not there.
+    Raises NotForOthersError where that cannot be for something that is not public, and OSError for what is not there.
     """
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     shifts: dict[tuple[int, int], int] = {}
     clones = []
     for source in sources:
-        about = os.stat(source.path)
+        about = Path(source.path).stat()
         tree = kernel.syscall(
             kernel.OPEN_TREE,
             kernel.AT_FDCWD,
@@ -64,11 +65,11 @@ def stage(sources: Iterable[Source], *, user: int, group: int) -> None:
         clones.append((tree, stat.S_ISDIR(about.st_mode)))
     kernel.mount("tmpfs", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=1m")
     for number, (tree, is_folder) in enumerate(clones):
-        target = f"{STAGE}/{number}"
+        target = Path(STAGE, str(number))
         if is_folder:
-            os.mkdir(target)
+            target.mkdir()
         else:
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
+            target.touch()
         kernel.syscall(kernel.MOVE_MOUNT, tree, b"", kernel.AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
         os.close(tree)
     for each in shifts.values():
@@ -87,7 +88,7 @@ def _show_as(tree: int, owner: tuple[int, int], shifts: dict[tuple[int, int], in
             shifts[owner] = shift(*owner, to_user=user, to_group=group)
         _protect(tree, shifts[owner])
     except OSError as error:
-        raise NotForOthers(
+        raise NotForOthersError(
             error.errno or errno.EINVAL, "its file system cannot show files under another owner"
         ) from error
 

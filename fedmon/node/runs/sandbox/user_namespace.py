@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from fedmon.node.runs.sandbox.kernel import CLONE_NEWUSER, PR_SET_DUMPABLE, prctl, unshare
@@ -66,9 +67,8 @@ def shift(user: int, group: int, *, to_user: int, to_group: int) -> int:
     return _made(nothing, nothing, uid_map=f"{user} {to_user} 1", gid_map=f"{group} {to_group} 1")
 
 
-def _made(become: object, settle: object, *, uid_map: str = "", gid_map: str = "") -> int:
+def _made(become: Callable[[], None], settle: Callable[[], None], *, uid_map: str = "", gid_map: str = "") -> int:
     """Have a child make the namespace, and keep it by its descriptor when the child is gone."""
-    assert callable(become) and callable(settle)
     ready, say_ready = os.pipe()
     done, say_done = os.pipe()
     child = os.fork()
