@@ -29,11 +29,22 @@ class Announcements(Generic[A]):
         command = str(kind.__struct_config__.tag)
         self._untold = {key: message for key, message in replies.kept(command) if isinstance(message, kind)}
 
-    def arrived(self, announcement: A) -> None:
-        """Take one, however often it comes."""
+    def arrived(self, announcement: A, *, taken: bool = False) -> None:
+        """Take one, however often it comes; one that is ``taken`` already waits for nobody to listen."""
         self._replies.keep(
-            announcement, only_once=True, on_kept=lambda key, *, first: self._is_safe(announcement, key, first=first)
+            announcement,
+            only_once=True,
+            on_kept=lambda key, *, first: self._is_safe(announcement, key, first=first, taken=taken),
         )
+
+    def take(self, wanted: Callable[[A], bool]) -> list[A]:
+        """Return those that nobody took and that are wanted; they count as taken then."""
+        with self._lock:
+            found = {key: announcement for key, announcement in self._untold.items() if wanted(announcement)}
+        taken = [announcement for key, announcement in found.items() if self._replies.keeps(key)]
+        for key in found:
+            self._taken(key)
+        return taken
 
     def listen(self, callback: Callable[[A], object]) -> Subscription:
         """Call back at each until the subscription is removed, and now for those that nobody took."""
@@ -46,7 +57,7 @@ class Announcements(Generic[A]):
                 self._tell(subscription, key, announcement)
         return subscription
 
-    def _is_safe(self, announcement: A, key: int, *, first: bool) -> None:
+    def _is_safe(self, announcement: A, key: int, *, first: bool, taken: bool) -> None:
         if self._replies.durable:
             ack = self._asker.dialect.encode(self._asker.request(Ack, ids=[announcement.id]))
             self._asker.send(ack, [NodeId(announcement.node_id)])
@@ -55,6 +66,8 @@ class Announcements(Generic[A]):
         with self._lock:
             listeners = self._listeners
             self._untold[key] = announcement
+        if taken:
+            self._taken(key)
         for subscription in listeners:
             self._tell(subscription, key, announcement)
 

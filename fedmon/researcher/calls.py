@@ -11,16 +11,18 @@ from fedmon.common.clock import Deadline
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import DatasetsReply
+from fedmon.common.wire.runs import JobsReply
 from fedmon.researcher import rows
 from fedmon.researcher.asking import Asked, checked_timeout
 from fedmon.researcher.outcomes import Outcomes
 from fedmon.researcher.parts import Parts
 from fedmon.researcher.pending import Answer
+from fedmon.researcher.runs import tables
 from fedmon.researcher.tables import Row
 from fedmon.researcher.verdicts import outcomes_of
 
 R = TypeVar("R", bound=Reply)
-D = TypeVar("D", bound=DatasetsReply)
+D = TypeVar("D", bound=DatasetsReply | JobsReply)
 
 MAX_PAGES = 1_000
 
@@ -66,7 +68,7 @@ def ask_pages(
             for node_id in pages:
                 answers[node_id] = _joined(answers[node_id], pages[node_id], kind)
     asked = msgspec.structs.replace(asked, answers=answers)
-    return _outcomes(parts, request, asked, kind, rows.datasets, everybody=nodes is None)
+    return _outcomes(parts, request, asked, kind, _rows, everybody=nodes is None)
 
 
 def _timeout(parts: Parts, timeout_s: float | None) -> float:
@@ -84,14 +86,20 @@ def _joined(before: Answer, page: Answer, kind: type[D]) -> Answer:
     first, next_ = before.reply, page.reply
     if not isinstance(first, kind) or not isinstance(next_, kind):
         return page
-    advances = bool(next_.datasets) and (next_.next_offset is None or next_.next_offset > (first.next_offset or 0))
+    listed = "jobs" if isinstance(first, JobsReply) else "datasets"
+    further = getattr(next_, listed)
+    advances = bool(further) and (next_.next_offset is None or next_.next_offset > (first.next_offset or 0))
     reply = msgspec.structs.replace(
         first,
-        datasets=[*first.datasets, *next_.datasets],
+        **{listed: [*getattr(first, listed), *further]},
         count=next_.count,
         next_offset=next_.next_offset if advances else None,
     )
     return Answer(reply=reply, elapsed_s=before.elapsed_s + page.elapsed_s)
+
+
+def _rows(reply: DatasetsReply | JobsReply) -> list[Row]:
+    return tables.jobs(reply) if isinstance(reply, JobsReply) else rows.datasets(reply)
 
 
 def _outcomes(

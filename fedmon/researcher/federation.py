@@ -1,9 +1,9 @@
-"""`Federation`: who is there, what they offer, whether they accept a plan, and what they measure."""
+"""`Federation`: who is there, what they offer, whether they accept a plan and run it, and what they measure."""
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -32,11 +32,13 @@ from fedmon.researcher.leases import wished
 from fedmon.researcher.logs import LogStream
 from fedmon.researcher.machinery import EVENTS
 from fedmon.researcher.monitor import LiveSample, Watch
+from fedmon.researcher.nodelist import Nodelist, node_ids
 from fedmon.researcher.nodes import Nodes
 from fedmon.researcher.opening import BrokerArguments, opened_with
 from fedmon.researcher.outcomes import Outcomes
 from fedmon.researcher.parts import FederationStatus, Parts
 from fedmon.researcher.roster import Instant
+from fedmon.researcher.runs.face import Runs
 from fedmon.researcher.submitting import question, submission
 
 if TYPE_CHECKING:
@@ -45,10 +47,8 @@ if TYPE_CHECKING:
 
     Plan = str | Path | type[TrainingPlan] | TrainingPlan
 
-Nodelist = Collection[str] | None
 
-
-class Federation:
+class Federation(Runs):
     """A researcher's view of one federation; a context manager. Every method is safe from any thread.
 
     With nothing but a URL it connects as a researcher whose id is made once and kept. A request asks every node, or
@@ -272,26 +272,17 @@ class Federation:
         return stream
 
     def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
-        """Call back at each ``presence`` (a `Node`) or ``decision`` (a `PlanDecision`), until removed.
+        """Call back at each ``presence`` (a `Node`), ``decision`` (a `PlanDecision`) or ``outcome`` (a `JobOutcome`).
 
-        Decisions that came when nobody listened are told at once; so they survive the end of a process. ``telemetry``
-        brings batches of samples and scalars as they come.
+        It ends when it is removed. Decisions, and outcomes of jobs that no handle follows, that came when nobody
+        listened are told at once; so they survive the end of a process. ``telemetry`` brings batches of samples and
+        scalars as they come.
         """
         parts = self.parts
         if event == "decision":
             return parts.decisions.listen(callback)
+        if event == "outcome":
+            return parts.job_outcomes.listen(callback)
         if event not in EVENTS:
-            raise InvalidInputError(f"event {event!r} is not one of decision, {', '.join(EVENTS)}")
+            raise InvalidInputError(f"event {event!r} is not one of decision, outcome, {', '.join(EVENTS)}")
         return parts.machinery.on(event, callback)
-
-
-def node_ids(nodes: Nodelist) -> list[NodeId] | None:
-    """Return the ids of nodes named, each once; null for everybody.
-
-    Raises InvalidInputError for a bare text and InvalidIdError for an unusable id.
-    """
-    if nodes is None:
-        return None
-    if isinstance(nodes, str):
-        raise InvalidInputError(f"nodes is {nodes!r}: give a list of node ids, such as [{nodes!r}]")
-    return [NodeId(checked_id(node, what="node id")) for node in dict.fromkeys(nodes)]

@@ -13,7 +13,7 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire import topics
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision, Presence
-from fedmon.common.wire.runs import JobOutcome
+from fedmon.common.wire.runs import JobOutcome, JobsReply
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 from fedmon.common.wire.transport import Link, Will
 from fedmon.researcher.announcements import Announcements
@@ -28,8 +28,10 @@ from fedmon.researcher.refill_consumers import Consumers
 from fedmon.researcher.refill_weight import memory_bytes
 from fedmon.researcher.replies import Replies
 from fedmon.researcher.roster import Change, Instant, Roster
+from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.settling import Settling
 from fedmon.researcher.tally import Tally
+from fedmon.researcher.wanted import wanted_filters
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Machinery:
         replies: Replies,
         decisions: Announcements[PlanDecision],
         job_outcomes: Announcements[JobOutcome],
+        runs: RunBook,
         dispatcher: Dispatcher,
         tally: Tally,
         wake: Callable[[], None],
@@ -60,7 +63,7 @@ class Machinery:
         self._marker_topic = topics.reply(researcher_id, instance, researcher_id)
         self._connection, self._asker, self._pending, self._roster = connection, asker, pending, roster
         self._replies, self._dispatcher = replies, dispatcher
-        self._decisions, self._job_outcomes = decisions, job_outcomes
+        self._decisions, self._job_outcomes, self._runs = decisions, job_outcomes, runs
         self._tally, self._wake, self._dialect = tally, wake, dialect
         self._settling = Settling()
         self.settled = threading.Event()
@@ -121,11 +124,12 @@ class Machinery:
         self._want()
 
     def close_all(self) -> None:
-        """End every watch, every record and every listener."""
+        """End every watch, every record, every listener and every wait for a run."""
         for consumer in self.consumers.all:
             consumer.close()
         for stream in self._logs.streams:
             stream.remove()
+        self._runs.close()
 
     def farewell(self) -> Will | None:
         """Give the leases back, after the thread of the inbox has ended; return the last message to send.
@@ -138,14 +142,18 @@ class Machinery:
         self.consumers.farewell(time.monotonic())
         return Will(topic=self._marker_topic, payload=b"end", qos=1, retain=False)
 
+    def runs_changed(self) -> None:
+        """Hear the scalars of the runs that are followed now, and ask for what is missing of them."""
+        self._want()
+        self._wake()
+
     def _want(self) -> None:
         with self._lock:
-            dialect = self._dialect
-            filters = _filters([consumer.wish.nodes for consumer in self.consumers.all], dialect.metrics_filter)
+            metrics = [*(consumer.wish.nodes for consumer in self.consumers.all), *self._runs.choices()]
             if self._subscriptions["telemetry"]:
-                filters = {dialect.metrics_filter(None)}
-            filters |= _filters([stream.nodes for stream in self._logs.streams], dialect.logs_filter)
-            self._connection.want(filters)
+                metrics.append(None)
+            logs = [stream.nodes for stream in self._logs.streams]
+            self._connection.want(wanted_filters(self._dialect, metrics=metrics, logs=logs))
 
     # --- what arrives ------------------------------------------------------------------------------------------------
 
@@ -160,6 +168,7 @@ class Machinery:
             if self._greeting is not None:
                 self._pending.close(self._greeting, taken=True)
             self._greeting = self._asker.tell(self._asker.request(Ping), None)
+            self._runs.may_have_missed(None)
         else:
             self._settling.interrupt()
             self.settled.clear()
@@ -178,9 +187,9 @@ class Machinery:
         """Give a reply to who waits for it, or keep it."""
         verdict, waiting = self._pending.match(reply)
         match verdict:
-            case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply):
+            case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
                 # Nobody takes up these later: what is missing is asked for anew.
-                self._tally.count("late answers about metrics", quiet=True)
+                self._tally.count("late answers about metrics and jobs", quiet=True)
             case Verdict.MATCHED if waiting is not None and waiting.kept:
                 self._replies.watch(waiting)
             case Verdict.LATE | Verdict.UNKNOWN if waiting is None or waiting.kept:
@@ -203,7 +212,7 @@ class Machinery:
 
     def on_job_outcome(self, outcome: JobOutcome) -> None:
         """Keep how a job ended and tell who wants to know."""
-        self._job_outcomes.arrived(outcome)
+        self._job_outcomes.arrived(outcome, taken=self._runs.outcome(outcome))
         self._heard(NodeId(outcome.node_id), revives=True)
 
     def on_unreadable_reply(self, node_id: NodeId, request_id: str, error: InvalidMessageError) -> None:
@@ -235,6 +244,8 @@ class Machinery:
         weight = memory_bytes(samples=samples, columns=columns, payload_bytes=size_bytes)
         if batch is not None:
             self.consumers.heard(batch, weight)
+        if isinstance(telemetry, AddScalar):
+            self._runs.heard(telemetry)
         for subscription in self._subscriptions["telemetry"]:
             self._dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
 
@@ -251,11 +262,13 @@ class Machinery:
             for waiting in self._pending.all_open():
                 waiting.wake()
         self.consumers.tick(now)
+        if self._runs.tick(now):
+            self._want()
         if now >= self._stale_at:
             self._stale_at = now + LOOK_FOR_STALE_EVERY_S
             for node in self._roster.newly_stale(Instant.now()):
                 self.tell("presence", node)
-        dues = [self._stale_at, self._settling.due_at(), self.consumers.due_at()]
+        dues = [self._stale_at, self._settling.due_at(), self.consumers.due_at(), self._runs.due_at()]
         return max(0.0, min(due for due in dues if due is not None) - now)
 
     # --- what follows ------------------------------------------------------------------------------------------------
@@ -281,11 +294,5 @@ class Machinery:
             for waiting in self._pending.all_open():
                 waiting.urge(change.node.node_id)
             self.consumers.node_came_up(change.node.node_id)
+            self._runs.may_have_missed(change.node.node_id)
         self.tell("presence", change.node)
-
-
-def _filters(choices: list[frozenset[NodeId] | None], of: Callable[[NodeId | None], str]) -> set[str]:
-    """Return the filters that bring what each choice of nodes wants, null being all, without asking twice for one."""
-    if any(nodes is None for nodes in choices):
-        return {of(None)}
-    return {of(node) for nodes in choices for node in nodes or ()}

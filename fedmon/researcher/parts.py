@@ -22,6 +22,7 @@ from fedmon.researcher.outcomes import Circumstances
 from fedmon.researcher.pending import Pending
 from fedmon.researcher.replies import Replies
 from fedmon.researcher.roster import Instant, Roster
+from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.settling import CAP_S
 from fedmon.researcher.tally import Tally
 
@@ -73,6 +74,7 @@ class Parts:
         )
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
+        self.runs = RunBook(self.asker, self.pending)
         self.machinery = Machinery(
             researcher_id=self.researcher_id,
             instance=self.instance,
@@ -84,6 +86,7 @@ class Parts:
             replies=self.replies,
             decisions=self.decisions,
             job_outcomes=self.job_outcomes,
+            runs=self.runs,
             dispatcher=self.dispatcher,
             tally=self.tally,
             wake=self._wake,

@@ -20,7 +20,8 @@ TAKEN_SOON_S = 0.02
 """A caller that takes its replies within this time never makes the disk write."""
 MAX_KEPT = 10_000
 MAX_KEPT_BYTES = 16 * 2**20
-_DECISION = "plan-decision"
+_LAST_TO_GO = ("job-outcome", "plan-decision")
+"""What is announced once; the result of a job can be asked for again, a decision cannot."""
 MAX_INCOMING = 20_000
 STOP_WAITS_S = 5.0
 
@@ -36,9 +37,9 @@ class _Watched(msgspec.Struct, kw_only=True):
 class Replies:
     """Keeps late and unknown replies, and answers that their caller does not take soon.
 
-    Bounded: beyond 10,000, or 16 MiB, the oldest goes and is counted, decisions of owners last.
-    Every method is safe from any thread; one thread of
-    its own writes to the disk, many replies at once. Without a queue everything is kept in memory.
+    Bounded: beyond 10,000, or 16 MiB, the oldest goes and is counted, outcomes of jobs and then decisions of owners
+    last. Every method is safe from any thread; one thread of its own writes to the disk, many replies at once. Without
+    a queue everything is kept in memory.
     """
 
     def __init__(self, queue: DurableQueue | None, *, tally: Tally, limit: int = MAX_KEPT) -> None:
@@ -266,14 +267,18 @@ class Replies:
             self._kept[key] = entry
 
     def _keep_bounded(self) -> None:
-        """Let the oldest go when there are too many, or they are too large; decisions go last of all."""
+        """Let the oldest go when there are too many, or they are too large; what is announced goes last."""
         over, size = len(self._kept) - self._limit, sum(len(entry.payload) for entry in self._kept.values())
         if over <= 0 and size <= MAX_KEPT_BYTES:
             return
-        for key in sorted(self._kept, key=lambda key: self._kept[key].command == _DECISION):
+        for key in sorted(self._kept, key=lambda key: _worth(self._kept[key])):
             if over <= 0 and size <= MAX_KEPT_BYTES:
                 return
             size -= len(self._kept.pop(key).payload)
             over -= 1
             self._gone.append(key)
             self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}, or too large")
+
+
+def _worth(entry: Entry) -> int:
+    return _LAST_TO_GO.index(entry.command) + 1 if entry.command in _LAST_TO_GO else 0

@@ -1,0 +1,138 @@
+"""What plans returned: fetched where it is not in the outcome, checked, and unpacked; nothing of it is believed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+from fedmon.common.errors import FedmonError
+from fedmon.common.ids import NodeId
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.runs import Parcel
+from fedmon.researcher.runs.errors import MissingNumpyError
+
+MAX_RESULT_BYTES = 2**30
+"""Of one node, where the run was not given another limit: a node cannot make us fetch more."""
+AT_ONCE = 4
+SLOWEST_BYTES_S = 1_000_000.0
+"""A file that comes slower than this, beyond a minute, is given up."""
+
+
+class BadResultError(FedmonError):
+    """What a node says to be its result is none that can be used; the message says why."""
+
+
+class Results:
+    """The results of one run, each opened once. Safe from any thread."""
+
+    def __init__(self, repository: RepositorySettings, *, max_bytes: int | None) -> None:
+        self._repository = repository
+        self._max_bytes = MAX_RESULT_BYTES if max_bytes is None else max_bytes
+        self._lock = threading.Lock()
+        self._opened: dict[NodeId, dict[str, Any]] = {}
+        self._refused: dict[NodeId, str] = {}
+
+    def open(
+        self, parcels: Mapping[NodeId, Parcel | None], *, timeout_s: float | None
+    ) -> tuple[dict[NodeId, dict[str, Any]], dict[NodeId, str]]:
+        """Return the values of each node, and why there are none of the others."""
+        with self._lock:
+            new = [node_id for node_id in parcels if node_id not in self._opened and node_id not in self._refused]
+
+        def open_one(node_id: NodeId) -> None:
+            try:
+                values = opened(parcels[node_id], self._repository, max_bytes=self._max_bytes, timeout_s=timeout_s)
+            except MissingNumpyError:
+                raise
+            except FedmonError as error:
+                with self._lock:
+                    self._refused[node_id] = f"its result was dropped: {error}"
+            else:
+                with self._lock:
+                    self._opened[node_id] = values
+
+        _each(open_one, new, fetched=any(parcel is not None and parcel.url for parcel in parcels.values()))
+        with self._lock:
+            return (
+                {node_id: self._opened[node_id] for node_id in parcels if node_id in self._opened},
+                {node_id: self._refused[node_id] for node_id in parcels if node_id in self._refused},
+            )
+
+
+def opened(
+    parcel: Parcel | None, repository: RepositorySettings, *, max_bytes: int, timeout_s: float | None
+) -> dict[str, Any]:
+    """Return the values in a parcel. Raises BadResultError, RepositoryError, InvalidInputError or MissingNumpyError."""
+    if parcel is None:
+        raise BadResultError("the node keeps it no more")
+    if parcel.size_bytes > max_bytes:
+        raise BadResultError(
+            f"it has {parcel.size_bytes} bytes, and {max_bytes} are taken; `limits` with output_bytes allow more"
+        )
+    content = _content(parcel, repository, timeout_s)
+    if len(content) != parcel.size_bytes:
+        raise BadResultError(f"it has {len(content)} bytes, not the {parcel.size_bytes} that were announced")
+    found = hashlib.sha256(content).hexdigest()
+    if found != parcel.sha256:
+        raise BadResultError(f"its digest is {found[:12]}, not {parcel.sha256[:12]} as announced")
+    from fedmon.plan import parcel_check, parcels
+
+    parcel_check.check(parcel.format, content, max_bytes)
+    if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
+        raise MissingNumpyError("the result holds arrays, which need numpy: pip install numpy")
+    # Arrays lie in these bytes, and are there to be computed with.
+    return parcels.unpack(parcel.format, bytearray(content))
+
+
+def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | None) -> bytes:
+    given = [one for one in (parcel.json, parcel.base64, parcel.url) if one is not None]
+    if len(given) != 1:
+        raise BadResultError(f"it is given in {len(given)} ways; one was expected")
+    if parcel.json is not None:
+        return parcel.json.encode("utf-8", "surrogatepass")
+    if parcel.base64 is not None:
+        try:
+            return base64.b64decode(parcel.base64, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadResultError("it is no base64") from None
+    from fedmon.common.repository import download
+
+    patience_s = 60.0 + parcel.size_bytes / SLOWEST_BYTES_S
+    return download(
+        given[0],
+        sha256=parcel.sha256,
+        size_bytes=parcel.size_bytes,
+        max_bytes=parcel.size_bytes,
+        deadline_s=patience_s if timeout_s is None else min(patience_s, timeout_s),
+        allowed_urls=trusted_urls(repository),
+    )
+
+
+def trusted_urls(repository: RepositorySettings) -> list[str]:
+    """Return from where files are fetched: what the settings allow, and the repository that we upload to ourselves."""
+    if repository.url is None:
+        return list(repository.allowed_urls)
+    split = urlsplit(repository.url)
+    path = split.path.rstrip("/").removesuffix("/upload")
+    return [*repository.allowed_urls, f"{split.scheme}://{split.netloc}{path}/"]
+
+
+def _each(work: Callable[[NodeId], None], nodes: Iterable[NodeId], *, fetched: bool) -> None:
+    """Do it for each; those that are fetched some at a time, and Ctrl-C does not wait for them."""
+    if not fetched:
+        for node_id in nodes:
+            work(node_id)
+        return
+    pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fedmon-results")
+    try:
+        for done in [pool.submit(work, node_id) for node_id in nodes]:
+            done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,130 @@
+"""Starting a run: choose the nodes, pack once, ask everybody at the same time, and note what each answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import InvalidInputError, InvalidMessageError, NoAnswerError
+from fedmon.common.ids import NodeId, new_id
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
+from fedmon.common.wire.runs import Run, RunLimits, RunReply
+from fedmon.researcher.asking import checked_timeout
+from fedmon.researcher.calls import ask, ask_pages
+from fedmon.researcher.outcomes import Outcomes, OutcomeStatus
+from fedmon.researcher.parts import Parts
+from fedmon.researcher.roster import Instant, NodeState
+from fedmon.researcher.runs import tables
+from fedmon.researcher.runs.handle import RunHandle
+from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
+from fedmon.researcher.runs.ledger import Ledger
+from fedmon.researcher.submitting import ENVELOPE_BYTES
+
+MAX_TAGS = 64
+
+
+def start_run(
+    parts: Parts,
+    *,
+    sha256: str,
+    nodes: Sequence[NodeId] | None,
+    tags: Sequence[str] | None,
+    dataset_id: str | None,
+    arguments: Mapping[str, Any] | None,
+    inputs: Mapping[str, Any] | None,
+    limits: RunLimits | Mapping[str, Any] | None,
+    repository: RepositorySettings,
+    timeout_s: float | None,
+) -> RunHandle:
+    """Ask nodes to run a plan; return once each accepted or refused, or the time is over.
+
+    Raises InvalidInputError for what cannot be sent, and NoAnswerError when there is nobody to ask.
+    """
+    if not parts.dialect.announced:
+        raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
+    deadline = Deadline(parts.timeout_s if timeout_s is None else checked_timeout(timeout_s))
+    plain, wanted_tags, bounds = checked_arguments(arguments), _checked_tags(tags), checked_limits(limits)
+    named = nodes is not None
+    asked = list(nodes) if nodes is not None else _everybody(parts, wanted_tags, dataset_id, deadline)
+    if not asked:
+        raise NoAnswerError(f"nobody to run it: no node was named. {parts.circumstances().sentence()}")
+    parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
+    job_id = new_id()
+    request = parts.asker.request(
+        Run,
+        job_id=job_id,
+        sha256=sha256,
+        dataset_id=dataset_id,
+        tags=wanted_tags,
+        arguments=plain,
+        inputs=parcel,
+        limits=bounds,
+    )
+    ledger = Ledger(job_id, sha256=sha256, dispatcher=parts.dispatcher, tally=parts.tally)
+    ledger.take_part(asked)
+    parts.runs.open(ledger)
+    parts.machinery.runs_changed()
+    try:
+        # Packing and uploading take their own time; whoever is asked gets a second at least.
+        outcomes = ask(parts, request, RunReply, tables.running, nodes=asked, timeout_s=max(1.0, deadline.left_s()))
+    except InvalidMessageError as error:
+        parts.runs.forget(ledger)
+        raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
+    except BaseException:
+        # What nodes were asked until now goes on there, and `job` finds it; nobody here waits for it.
+        parts.runs.forget(ledger)
+        raise
+    _note(ledger, outcomes, named=named)
+    parts.machinery.runs_changed()
+    return RunHandle(ledger, parts, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
+
+
+def _note(ledger: Ledger, outcomes: Outcomes[RunReply], *, named: bool) -> None:
+    for node_id, outcome in outcomes.items():
+        if outcome.reply is not None and outcome.ok:
+            ledger.job_said(node_id, outcome.reply.job)
+        elif outcome.status is OutcomeStatus.OFFLINE and not named:
+            # It went while it was asked; a node that nobody named is no part of the run then.
+            ledger.leave_out([node_id])
+        else:
+            ledger.came_of_asking(node_id, outcome.status, outcome.reason)
+    ledger.is_complete = True
+
+
+def _everybody(parts: Parts, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
+    """Return the nodes that are there, of those the ones that have the dataset where one is wanted."""
+    parts.wait_settled()
+    left_s = max(0.5, deadline.left_s())
+    if dataset_id is not None:
+        listed = ask_pages(parts, ListDatasets, ListReply, nodes=None, timeout_s=left_s)
+        found = [
+            NodeId(node_id)
+            for node_id, reply in listed.ok.items()
+            if any(dataset.dataset_id == dataset_id for dataset in reply.datasets)
+        ]
+        what, outcomes = f"dataset {dataset_id!r}", listed.explanation()
+    elif tags:
+        searched = ask_pages(parts, SearchDatasets, SearchReply, nodes=None, timeout_s=left_s, tags=list(tags))
+        found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
+        what, outcomes = f"dataset with the tags {', '.join(tags)}", searched.explanation()
+    else:
+        there = parts.roster.nodes(Instant.now())
+        found = [node_id for node_id, node in there.items() if node.state is not NodeState.OFFLINE]
+        what, outcomes = "node", parts.circumstances().sentence()
+    if not found:
+        raise NoAnswerError(f"nobody to run it: no {what} is offered to you. {outcomes}")
+    return found
+
+
+def _checked_tags(tags: Sequence[str] | None) -> list[str]:
+    if tags is None:
+        return []
+    if isinstance(tags, str) or not isinstance(tags, list | tuple):
+        raise InvalidInputError(f"tags is {tags!r}: give a list of tags, such as [{str(tags)!r}]")
+    if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or len(tags) > MAX_TAGS:
+        raise InvalidInputError(f"tags: give at most {MAX_TAGS} texts of 1 to 256 characters each")
+    return list(tags)

@@ -1,0 +1,468 @@
+"""A run as its researcher sees it: accepted or refused, followed, over; and what nodes can do wrong."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NoAnswerError, NotFoundError
+from fedmon.common.wire.runs import JobOutcome
+from fedmon.plan import parcels
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+from fedmon.researcher.runs.handle import RunHandle
+from tests.researcher.conftest import Open
+from tests.support.brokers import Broker
+from tests.support.running_node import PLAN, RunningNode, json_parcel, npz_parcel
+from tests.support.waiting import stays, wait_until
+
+DIGEST = f"sha256:{PLAN}"
+
+
+@pytest.fixture
+def two(mosquitto: Broker) -> Iterator[tuple[RunningNode, RunningNode]]:
+    with RunningNode(mosquitto.port, "a") as a, RunningNode(mosquitto.port, "b") as b:
+        yield a, b
+
+
+def started(federation: Federation, **options: Any) -> RunHandle:
+    federation.nodes()
+    return federation.run(DIGEST, **options)
+
+
+def test_a_run_returns_what_every_node_returned(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, b = two
+    handle = started(federate(), args={"rounds": 3})
+    assert handle.states()["a"].state == "running"
+
+    a.end(handle.job_id, result=json_parcel({"mean": 1.5}))
+    b.end(handle.job_id, result=json_parcel({"mean": 2.5}))
+
+    assert handle.result(timeout_s=5) == {"a": {"mean": 1.5}, "b": {"mean": 2.5}}
+    assert [one["arguments"] for one in a.sent("run")] == [{"rounds": 3}]
+    assert a.sent("run")[0]["job_id"] == b.sent("run")[0]["job_id"] == handle.job_id
+    assert handle.is_over
+    assert handle.states().is_over
+
+
+def test_arrays_come_back_as_they_were_and_can_be_written_to(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, _ = two
+    weights = np.arange(6, dtype="<f4").reshape(2, 3)
+    stream = io.BytesIO()
+    parcels.pack({"w": weights, "n": 190}).write(stream)
+    handle = started(federate(), nodes=["a"])
+
+    a.end(handle.job_id, result=npz_parcel(stream.getvalue()))
+    values = handle.result(timeout_s=5)["a"]
+    values["w"] += 1
+
+    assert values["n"] == 190
+    assert np.array_equal(values["w"], weights + 1)
+
+
+def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, b = two
+    b.refusal = {"code": "refused", "reason": "the plan is pending: its owner has not decided"}
+    handle = started(federate())
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+
+    with pytest.raises(RunFailedError, match=r"1 of 2 nodes did not succeed: b: refused .*has not decided") as caught:
+        handle.result(timeout_s=5)
+
+    assert caught.value.results == handle.results(partial=True) == {"a": {"n": 1}}
+    assert list(caught.value.failed) == ["b"]
+    assert caught.value.exit_code == 1
+
+
+def test_when_nobody_takes_part_the_error_is_a_refusal(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    for node in two:
+        node.refusal = {"code": "refused", "reason": "no"}
+
+    with pytest.raises(RunFailedError) as caught:
+        started(federate()).result()
+
+    assert caught.value.exit_code == 4
+    assert sorted(caught.value.failed) == ["a", "b"]
+
+
+def test_an_end_that_is_no_success_is_told_with_its_reason(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    federation = federate()
+    problem = {"type": "ValueError", "message": "no column radius"}
+    for state in ("failed", "memory-limit", "plan-rejected", "stopped-by-owner", "lost"):
+        handle = started(federation, nodes=["a"])
+        two[0].end(handle.job_id, state, reason="as it says", problem=problem)
+
+        with pytest.raises(RunFailedError, match=rf"a: {state} \(ValueError: no column radius; as it says\)"):
+            handle.result(timeout_s=5)
+
+
+def test_a_node_that_is_offline_is_refused_when_it_was_named_and_no_part_otherwise(
+    mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    with RunningNode(mosquitto.port, "gone"):
+        pass
+    federation = federate()
+
+    named = started(federation, nodes=["a", "gone"])
+    everybody = started(federation)
+
+    assert named.states()["gone"].state == "refused"
+    assert "offline" in named.states()["gone"].reason
+    assert everybody.nodes == ["a", "b"]
+
+
+def test_nobody_to_ask_is_said_at_once(federate: Open) -> None:
+    federation = federate()
+
+    with pytest.raises(NoAnswerError, match="nobody to run it: no node is offered"):
+        started(federation)
+    with pytest.raises(NoAnswerError, match="no node was named"):
+        federation.run(DIGEST, nodes=[])
+
+
+def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    federation = federate()
+
+    assert started(federation, tags=["part-1"]).nodes == ["a", "b"]
+    assert started(federation, dataset="dataset-0").nodes == ["a", "b"]
+    assert [one["tags"] for one in two[0].sent("run")] == [["part-1"], []]
+    assert two[0].sent("run")[1]["dataset_id"] == "dataset-0"
+    with pytest.raises(NoAnswerError, match="no dataset with the tags elsewhere"):
+        federation.run(DIGEST, tags=["elsewhere"])
+
+
+def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, _ = two
+    a.page = 3
+    told: list[tuple[str, int]] = []
+    handle = started(federate(), nodes=["a"])
+    handle.on_scalar(lambda one: told.append((one.node_id, one.number)))
+    a.report(handle.job_id, loss=1.0)
+    wait_until(lambda: told, what="the live scalar")
+
+    for number in range(1, 12):
+        a.report(handle.job_id, live=number == 5, loss=1.0 / number)
+    a.end(handle.job_id, result=json_parcel({}))
+    handle.result(timeout_s=5)
+
+    assert [one.number for one in handle.scalars["a"]] == list(range(12))
+    assert handle.scalars["a"][3].values == {"loss": 1 / 3}
+    wait_until(lambda: len(told) == 12, what="every scalar to be told")
+    assert sorted(told) == [("a", number) for number in range(12)]
+    assert handle.states()["a"].scalars == 12
+    assert handle.scalars_lost == {}
+
+
+def test_scalars_without_a_number_are_asked_for(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    handle = started(federate(), nodes=["a"])
+
+    two[0].report(handle.job_id, numbered=False, loss=0.5)
+
+    wait_until(lambda: handle.scalars["a"], what="the scalar")
+    assert handle.scalars["a"][0].values == {"loss": 0.5}
+
+
+def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longer(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, _ = two
+    handle = started(federate(), nodes=["a"])
+    for number in range(4):
+        a.report(handle.job_id, live=False, loss=float(number))
+    del a.reports[handle.job_id][:2]
+    a.end(handle.job_id, result=json_parcel({}), scalars=6)
+
+    handle.result(timeout_s=5)
+
+    assert [one.number for one in handle.scalars["a"]] == [2, 3]
+    assert handle.scalars_lost == {"a": 4}
+
+
+def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, federate: Open) -> None:
+    with (
+        RunningNode(mosquitto.port, "mute") as mute,
+        RunningNode(mosquitto.port, "late") as late,
+        RunningNode(mosquitto.port, "reset") as reset,
+    ):
+        late.answer = lambda request: None if request["command"] == "run" else late.honest(request)
+        federation = federate()
+        handle = started(federation, timeout_s=1.0)
+        assert handle.states()["late"].state == "unanswered"
+
+        mute.end(handle.job_id, told=False, result=json_parcel({"n": 7}))
+        late.honest(late.sent("run")[0])
+        late.end(handle.job_id, told=False, result=json_parcel({"n": 8}))
+        del reset.jobs[handle.job_id]
+        with pytest.raises(RunFailedError, match=r"reset: lost .*does not know the job any more") as caught:
+            handle.result(timeout_s=20)
+
+    assert caught.value.results == {"late": {"n": 8}, "mute": {"n": 7}}
+    assert not federation.status().counters
+
+
+def test_at_the_deadline_the_error_says_who_is_unheard_and_what_is_there(
+    mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = federate()
+    dying = RunningNode(mosquitto.port, "dying").start()
+    handle = started(federation)
+    for node in two:
+        node.end(handle.job_id, result=json_parcel({"n": 1}))
+    dying.die()
+    wait_until(lambda: handle.states()["dying"].unheard, what="the node to be missed")
+
+    with pytest.raises(RunNotOverError, match=r"dying: running \(the node is unheard since .*it goes on") as caught:
+        handle.result(timeout_s=0.5)
+
+    assert caught.value.results == {"a": {"n": 1}, "b": {"n": 1}}
+    assert caught.value.exit_code == 6
+    assert sum("dying is waited for" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_result_that_is_none_is_dropped_with_a_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, b = two
+    federation = federate()
+    cases: list[tuple[Any, str]] = [
+        (json_parcel({"n": 1}, sha256="1" * 64), "its digest is"),
+        (json_parcel({"n": 1}, size_bytes=3), "not the 3 that were announced"),
+        (json_parcel({"n": 1}, size_bytes=2**40), "output_bytes allow more"),
+        (json_parcel({"n": 1}, base64="AAAA"), "given in 2 ways"),
+        (json_parcel([1, 2]), ""),
+        (npz_parcel(b"PK\x03\x04 no archive"), ""),
+        (npz_parcel(b"x", base64="?"), "no base64"),
+        (
+            {"format": "npz", "sha256": PLAN, "size_bytes": 5, "url": "http://169.254.169.254/latest"},
+            "not under an all",
+        ),
+    ]
+    for result, why in cases:
+        handle = started(federation)
+        a.end(handle.job_id, result=result)
+        b.end(handle.job_id, result=json_parcel({"n": 2}))
+
+        with pytest.raises(RunFailedError, match=f"a: its result was dropped: .*{why}") as caught:
+            handle.result(timeout_s=5)
+
+        assert caught.value.results == {"b": {"n": 2}}
+
+
+def test_an_outcome_of_another_job_node_or_plan_changes_nothing(
+    mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, b = two
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+    honest = a.jobs[handle.job_id]
+    over = honest | {"state": "succeeded"}
+
+    b.announce(handle.job_id, job=over, result=json_parcel({"n": 666}))
+    a.announce(handle.job_id, job=over | {"job_id": "another"}, result=json_parcel({"n": 666}))
+    a.announce(handle.job_id, job=over | {"sha256": "f" * 64}, result=json_parcel({"n": 666}))
+    a.announce(handle.job_id, job=honest, result=json_parcel({"n": 666}))
+    wait_until(lambda: "another plan" in handle.states()["a"].explanation(), what="the wrong plan to be noticed")
+    assert not handle.is_over
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+
+    assert handle.result(timeout_s=5) == {"a": {"n": 1}}
+    assert federation.status().counters["answers about runs dropped"] == 2
+
+
+def test_a_node_without_the_result_any_more_is_named(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    handle = started(federate(), nodes=["a"])
+    two[0].end(handle.job_id)
+
+    with pytest.raises(RunFailedError, match="a: its result was dropped: the node keeps it no more"):
+        handle.result(timeout_s=5)
+
+
+def test_another_process_finds_the_run_and_its_result(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, b = two
+    first = federate()
+    handle = started(first)
+    a.report(handle.job_id, loss=0.25)
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+    b.end(handle.job_id, "failed", reason="exit code 3")
+    handle.wait(5)
+    first.close()
+
+    again = federate().job(handle.job_id)
+    with pytest.raises(RunFailedError, match=r"b: failed .exit code 3") as caught:
+        again.result(timeout_s=5)
+
+    assert caught.value.results == {"a": {"n": 1}}
+    assert [one.values for one in again.scalars["a"]] == [{"loss": 0.25}]
+    assert again.sha256 == PLAN
+
+
+def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_main(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with RunningNode(mosquitto.port, "a") as node:
+        shell = federate(instance="shell")
+        handle = started(shell)
+        shell.close()
+        main = federate()
+        node.end(handle.job_id, result=json_parcel({"n": 1}))
+        node.wait(lambda: node.sent("ack"))
+        main.close()
+
+    again = federate()
+    assert again.job(handle.job_id, timeout_s=0.5).result(timeout_s=5) == {"a": {"n": 1}}
+    with pytest.raises(NotFoundError, match="no node that answered knows job"):
+        again.job("never-heard-of", timeout_s=0.5)
+
+
+def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, _ = two
+    federation = federate()
+    told: list[JobOutcome] = []
+    handle = started(federation, nodes=["a"])
+    federation.on("outcome", told.append)
+
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+    a.publish("general/researcher/alice/all/a", {**_last_outcome(a, handle.job_id)})
+    a.wait(lambda: len(a.sent("ack")) == 2)
+
+    assert [one.job.job_id for one in told] == [handle.job_id]
+    wait_until(lambda: federation.status().kept_replies == 0, what="what a handle has to leave the disk")
+
+
+def _last_outcome(node: RunningNode, job_id: str) -> dict[str, Any]:
+    return {
+        "command": "job-outcome",
+        "protocol_version": "fedmon/1",
+        "node_id": node.node_id,
+        "researcher_id": "alice",
+        "id": "a-outcome-1",
+        "boot": 1,
+        "job": node.jobs[job_id],
+        "result": node.results[job_id],
+    }
+
+
+def test_jobs_lists_what_nodes_know_page_by_page(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, _ = two
+    a.page = 2
+    federation = federate()
+    handles = [started(federation, nodes=["a"]) for _ in range(5)]
+
+    outcomes = federation.jobs()
+
+    assert [job.job_id for job in outcomes["a"].reply.jobs] == [handle.job_id for handle in handles]  # type: ignore[union-attr] # it answered
+    assert outcomes["b"].ok
+    assert handles[0].job_id in str(outcomes)
+
+
+def test_stopping_asks_only_where_it_goes_on(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, b = two
+    handle = started(federate())
+    a.end(handle.job_id, result=json_parcel({}))
+    wait_until(lambda: handle.states()["a"].is_over)
+
+    outcomes = handle.stop()
+    b.end(handle.job_id, "stopped", reason="by researcher alice")
+
+    assert list(outcomes) == ["b"]
+    with pytest.raises(RunFailedError, match=r"b: stopped .by researcher alice"):
+        handle.result(timeout_s=5)
+
+
+def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, b = two
+    a.page, a.printed = 4, "hello\nworld\n"
+    handle = started(federate())
+
+    whole, rest, withheld = handle.logs("a"), handle.logs("a", "stderr", offset=6), handle.logs("b")
+
+    assert (whole.text, whole.size_bytes, whole.withheld) == ("hello\nworld\n", 12, "")
+    assert rest.text == "world\n"
+    assert "job_output" in withheld.withheld
+    assert "withheld" in str(withheld)
+    b.answer = lambda request: b.honest(request) and {
+        **(b.honest(request) or {}), "command": "error", "success": False, "code": "refused", "reason": "not obeyed",
+    }  # fmt: skip
+    with pytest.raises(ConflictError, match="not obeyed"):
+        handle.logs("b")
+
+
+def test_what_nodes_call_themselves_and_say_is_no_markup(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, b = two
+    hostile = "<script>alert(1)</script>\x1b[2J"
+    b.refusal = {"code": "refused", "reason": hostile}
+    handle = started(federate())
+    a.stream(handle.job_id, 0, {"<b>x</b>": 1.0})
+    wait_until(lambda: handle.scalars["a"])
+
+    shown = handle._repr_html_()
+
+    assert "<script>" not in shown
+    assert "<b>" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "\x1b" not in shown + str(handle)
+
+
+def test_waiting_ends_with_the_federation(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    federation = federate()
+    handle = started(federation)
+    failures: list[FedmonError] = []
+
+    def wait() -> None:
+        try:
+            handle.result()
+        except FedmonError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    federation.close()
+    waiting.join(5)
+
+    assert [type(error).__name__ for error in failures] == ["NotConnectedError"]
+
+
+def test_changes_end_when_it_is_over_and_tell_each_state(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    handle = started(federate(), nodes=["a"])
+    seen = []
+    for states in handle.changes(timeout_s=10, every_s=0.01):
+        seen.append(states["a"].state)
+        if len(seen) == 1:
+            two[0].end(handle.job_id, result=json_parcel({}))
+
+    assert seen[0] == "running"
+    assert seen[-1] == "succeeded"
+
+
+def test_only_metrics_of_nodes_that_still_run_it_are_heard(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+    wait_until(lambda: federation.parts.connection._wanted == {"general/monitoring/a"})
+
+    two[0].end(handle.job_id, result=json_parcel({}))
+    handle.result(timeout_s=5)
+
+    wait_until(lambda: federation.parts.connection._wanted == frozenset())
+    assert stays(lambda: not two[1].sent("run"), 0.01)
+
+
+def test_a_plan_over_the_old_wire_is_refused_before_anything_is_sent(federate: Open) -> None:
+    federation = federate()
+
+    with pytest.raises(InvalidInputError, match="is no digest"):
+        federation.run("sha256:abc")
