@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
+# A plan imports this file before it runs; typing and importlib would cost it more than all else together.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fedmon.common.training_plan import TrainingPlan
     from fedmon.node.reporter import Reporter
@@ -27,6 +26,8 @@ def __getattr__(name: str) -> object:
     """Import a public name on its first use, so that a node never loads what a researcher needs."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 

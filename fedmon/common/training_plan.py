@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from fedmon.common.class_source import class_source
 from fedmon.common.errors import InvalidInputError, StorageError
 
+# A plan imports this file before it runs, and typing with the rest here would cost it more than all else together.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
     from fedmon.plan.context import Context
 
 _OWN_DEPENDENCIES = ("import fedmon", "from fedmon import TrainingPlan")
@@ -54,6 +54,8 @@ class TrainingPlan:
 
     def code(self) -> str:
         """Return the import lines and the source of the class. Raises InvalidPlanError when Python kept no source."""
+        from fedmon.common.class_source import class_source
+
         try:
             source = class_source(type(self))
         except LookupError as error:
@@ -65,7 +67,9 @@ class TrainingPlan:
 
     def save_code(self, path: Path | str) -> Path:
         """Write the code to a file and return its path. Raises InvalidPlanError, or StorageError naming the path."""
-        target = Path(path)
+        from pathlib import Path as _Path
+
+        target = _Path(path)
         code = self.code()
         try:
             target.write_text(code, encoding="utf-8")
@@ -75,6 +79,8 @@ class TrainingPlan:
 
 
 def _check_import(line: object) -> None:
+    import ast
+
     if isinstance(line, str):
         try:
             statements = ast.parse(line).body
