@@ -1,0 +1,235 @@
+"""The process that keeps one job: it starts the plan in its sandbox, watches over it, and writes down how it ended.
+
+Forked by the launcher. It belongs to no daemon: what it does it does by the files of the job's folder (see order.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from fedmon.common.errors import FedmonError
+from fedmon.common.wire.runs import JobState, Level, Problem, Usage
+from fedmon.node.collectors.job.family import Relative, descendants, relative
+from fedmon.node.runs.ending_file import write_ending
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.journal import Journal
+from fedmon.node.runs.killing import Known, end_all, reap
+from fedmon.node.runs.metering import Meter
+from fedmon.node.runs.naming import KEEPER, name_process
+from fedmon.node.runs.order import EVENTS, PROCESSES, RESULT, STDERR, STDOUT, STOP, Ending, JobOrder, Started
+from fedmon.node.runs.result_file import ResultFile
+from fedmon.node.runs.sandbox import kernel
+from fedmon.node.runs.sandbox.cgroup import JobGroup
+from fedmon.node.runs.sandbox.confined import own_folder
+from fedmon.node.runs.signals import Signals
+from fedmon.node.runs.starting import Running, start
+from fedmon.node.runs.supervision import Kept, Supervision
+from fedmon.node.runs.trace import TraceWriter
+from fedmon.node.runs.verdict import Seen, decide
+
+_PR_SET_CHILD_SUBREAPER = 36
+_STRENGTH: tuple[Level, ...] = ("limits", "landlock", "bubblewrap")
+_HELPERS = {"bubblewrap": 2, "landlock": 0, "limits": 0}
+_POKE_TIMEOUT_S = 1.0
+_KILL_TIMEOUT_S = 10.0
+_LONG_TEXT = 16_384
+_SHORT_TEXT = 256
+_SETUP_BYTES = 1000
+
+
+def keep(folder: Path, *, lock: int, plan: int, inputs: int | None, pokes: socket.socket) -> None:
+    """Keep the job of a folder from its start to its end; ``lock`` is held until the ending is written."""
+    begun = time.time()
+    try:
+        ending = _kept(folder, lock, plan, inputs, pokes)
+    except BaseException as error:  # noqa: BLE001 - whatever happens here, the job has to have an ending
+        ending = Ending(
+            state=JobState.LOST,
+            reason="what watches over the job failed; this is a defect of fedmon",
+            started=begun,
+            ended=time.time(),
+            sandbox=None,
+            problem=Problem(type=type(error).__name__, message=str(error)[:_LONG_TEXT], traceback=_trace(error)),
+        )
+    end_all(_children, timeout_s=_KILL_TIMEOUT_S)
+    with contextlib.suppress(OSError):
+        write_ending(folder, ending)
+    os.close(lock)
+    with contextlib.suppress(OSError):
+        pokes.settimeout(_POKE_TIMEOUT_S)
+        pokes.sendmsg([folder.name.encode()], [], socket.MSG_NOSIGNAL)
+
+
+def _kept(folder: Path, lock: int, plan: int, inputs: int | None, pokes: socket.socket) -> Ending:
+    _become_keeper()
+    signals = Signals(str(folder / STOP))
+    _tell_who(lock)
+    order = JobFolder(folder).order()
+    limits, level = order.limits, order.level
+    if _STRENGTH.index(level) < _STRENGTH.index(order.minimum):
+        return _not_started(
+            f"this machine confines plans by {level}, and the owner demands {order.minimum} ([runs] sandbox)"
+        )
+    asked = signals.asked()  # also by whom asked before there was anybody to signal
+    if asked is not None:
+        return Ending(state=asked.state, reason=asked.reason, started=None, ended=time.time(), sandbox=None)
+    processes = limits.processes + _HELPERS[level]
+    group = JobGroup(f"fedmon-job-{order.job_id}", memory_bytes=limits.memory_bytes, processes=processes)
+    try:
+        try:
+            kept = Kept(
+                journal=Journal(folder / EVENTS, mono=time.monotonic()),
+                result=ResultFile(folder / RESULT),
+                stdout=TraceWriter(folder / STDOUT, size_bytes=order.trace_bytes),
+                stderr=TraceWriter(folder / STDERR, size_bytes=order.trace_bytes),
+                poke=_poker(pokes, order.job_id),
+                remember=_rememberer(folder),
+            )
+            files = own_folder(order, level)
+            meter = Meter(limits, group, helpers=_HELPERS[level], files=Path(files) if files else None)
+            started = time.time()
+            running = start(order, plan=plan, inputs=inputs, first=group.enter)
+        except (FedmonError, OSError) as error:
+            return _not_started(str(error))
+        kept.journal.add(Started(t=started, pid=running.pid, sandbox=level, cgroup=group.path or None))
+        kept.poke()
+        return _watched(folder, order, running, kept, meter, group, signals, started)
+    finally:
+        group.kill()
+        end_all(_children, timeout_s=_KILL_TIMEOUT_S)
+        group.remove()
+
+
+def _watched(
+    folder: Path,
+    order: JobOrder,
+    running: Running,
+    kept: Kept,
+    meter: Meter,
+    group: JobGroup,
+    signals: Signals,
+    started: float,
+) -> Ending:
+    seen = Supervision(running.pid, order.level, order.limits, running.streams, kept, meter, signals)
+    seen.run()
+    result_format, result = seen.result_format, kept.result
+    invalid = ""
+    if result_format is not None and seen.cut is None and seen.exit_code == 0 and not result.problem:
+        invalid = result.check(result_format, order.limits.output_bytes)
+        if not invalid:
+            result.keep()
+    cpu_s = meter.cpu_s()
+    verdict = decide(
+        Seen(
+            level=order.level,
+            limits=order.limits,
+            cut=seen.cut,
+            exit_code=seen.exit_code,
+            said=seen.said,
+            has_result=result_format is not None,
+            broken=seen.broken,
+            invalid=invalid,
+            unkept=result.problem,
+            memory_kills=group.ended_for_memory(),
+            refused_forks=group.refused_processes(),
+            cpu_s=cpu_s,
+            setup=_setup_failure(JobFolder(folder), order.level, seen),
+        )
+    )
+    has_result = verdict.state is JobState.SUCCEEDED
+    if not has_result:
+        result.discard()
+    reason = verdict.reason
+    if seen.left:
+        numbers = ", ".join(str(each.pid) for each in seen.left[:10])
+        reason = f"{reason}; {len(seen.left)} of its processes could not be killed ({numbers})"
+    problem = None
+    if seen.said is not None:
+        said = seen.said
+        problem = Problem(
+            type=said.type[:_SHORT_TEXT],
+            message=said.message[:_LONG_TEXT] or None,
+            traceback=said.traceback[-_LONG_TEXT:] or None,
+        )
+    return Ending(
+        state=verdict.state,
+        reason=reason,
+        started=started,
+        ended=started + seen.wall_s,  # the clock may have been set meanwhile
+        sandbox=order.level,
+        exit_code=seen.exit_code,
+        problem=problem,
+        usage=Usage(wall_s=seen.wall_s, cpu_s=cpu_s, peak_memory_bytes=meter.peak_memory_bytes()),
+        scalars=kept.journal.scalars,
+        result_format=result_format if has_result else None,
+        result_sha256=result.sha256 if has_result else None,
+        result_bytes=result.size_bytes if has_result else 0,
+    )
+
+
+def _become_keeper() -> None:
+    os.setsid()
+    name_process(KEEPER)
+    # Whoever leaves its parent becomes our child, so that nothing of the job gets away.
+    kernel.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in range(3):
+        os.dup2(null, number)
+    os.close(null)
+
+
+def _children() -> list[Relative]:
+    reap()
+    return descendants(os.getpid())
+
+
+def _tell_who(lock: int) -> None:
+    me = relative(os.getpid())
+    if me is not None:
+        os.pwrite(lock, b"%d %d\n" % (me.pid, me.start), 0)
+
+
+def _not_started(reason: str) -> Ending:
+    return Ending(state=JobState.NOT_STARTED, reason=reason, started=None, ended=time.time(), sandbox=None)
+
+
+def _poker(pokes: socket.socket, job_id: str) -> Callable[[], bool]:
+    def poke() -> bool:
+        try:
+            pokes.send(job_id.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # there is no daemon: the next one looks for itself
+        return True
+
+    return poke
+
+
+def _rememberer(folder: Path) -> Callable[[list[Known]], None]:
+    path, staged = folder / PROCESSES, folder / f".{PROCESSES}"
+
+    def remember(processes: list[Known]) -> None:
+        with contextlib.suppress(OSError):  # the disk is full: what descends from those of before is found still
+            staged.write_bytes(b"".join(b"%d %d\n" % each for each in processes))
+            staged.replace(path)
+
+    return remember
+
+
+def _setup_failure(folder: JobFolder, level: Level, seen: Supervision) -> str:
+    """Return what bubblewrap complained about before it could start the plan."""
+    if level != "bubblewrap" or seen.has_spoken or seen.exit_code != 1:
+        return ""
+    text = folder.stderr(0, _SETUP_BYTES).text
+    return text.splitlines()[0] if text.startswith("bwrap: ") else ""
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))[-_LONG_TEXT:]
