@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
+import gc
 import importlib
 import io
-import json
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -26,11 +25,13 @@ class Verb(msgspec.Struct, frozen=True, kw_only=True):
     """Where a verb is written (a module with a typer ``app``), and its line in `fedmon --help`.
 
     The app of several verbs is told which of them was typed; the app of one verb, or of a group, gets only the rest.
+    ``plain`` is a module whose ``run_plain(words)`` returns an exit code, or None to leave these words to the app.
     """
 
     module: str
     summary: str
     shares_app: bool = False
+    plain: str = ""
 
 
 VERBS: Mapping[str, Verb] = {
@@ -47,7 +48,9 @@ VERBS: Mapping[str, Verb] = {
     "report": Verb(module="fedmon.report.cli.report", summary="Say what happened in a job, or on nodes."),
     "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner."),
     "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
-    "job": Verb(module="fedmon.node.job.cli", summary="Measure a batch job, or a command."),
+    "job": Verb(
+        module="fedmon.node.job.cli", plain="fedmon.node.job.start", summary="Measure a batch job, or a command."
+    ),
     "plot": Verb(module="fedmon.report.cli.plot", summary="Draw what was measured, a file for each figure."),
     "doctor": Verb(module="fedmon.doctor.cli", summary="Find out why something does not work."),
 }
@@ -68,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # A terminal that cannot show a character gets its code, and not an error.
             stream.reconfigure(errors="backslashreplace")
     try:
-        sys.exit(_run(words))
+        code = _run(words)
+        if arguments is None:
+            gc.freeze()  # this process is about to end, and need not look through all that is there first
+        sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except FedmonError as error:
@@ -103,10 +109,14 @@ def _run(words: Sequence[str]) -> int:
     name, *rest = words
     verb = VERBS.get(name)
     if verb is None:
+        import difflib
+
         close = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "`fedmon --help` lists the verbs"
         _complain(f"no verb {name!r}; {hint}")
         return _USAGE_ERROR
+    if verb.plain and (code := importlib.import_module(verb.plain).run_plain(rest)) is not None:
+        return int(code)
     app = importlib.import_module(verb.module).app
     if verb.shares_app:
         return _call(app, words, "fedmon")
@@ -140,6 +150,8 @@ def _described(error: Any) -> str:
 
 def _report(error: FedmonError, *, as_json: bool) -> None:
     if as_json:
+        import json
+
         sys.stdout.write(json.dumps({"error": error.facts()}) + "\n")
     else:
         _complain(str(error))

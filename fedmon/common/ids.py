@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 import uuid
 from typing import NewType
@@ -51,4 +50,4 @@ def new_id() -> str:
 
 def new_party_id(prefix: str) -> str:
     """Make an id such as ``node-3f9a1c2e`` for a party that was given none."""
-    return f"{prefix}-{secrets.token_hex(4)}"
+    return f"{prefix}-{os.urandom(4).hex()}"

@@ -6,6 +6,9 @@ import math
 
 import msgspec
 
+MIN_INTERVAL_S = 0.2
+"""No two samples are asked for closer together than this."""
+
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """The instants ``start + n * interval_s`` on the monotonic clock, ``n`` from 0."""

@@ -33,7 +33,8 @@ class Instruments:
     """Makes the collectors of the stream ``host`` and of each job; belongs to one thread at a time.
 
     ``counts`` gives the ``agent_`` metrics of each tick, ``times`` those of single collectors. ``job_cpu`` gives the
-    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread.
+    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread. perf is started
+    ``perf_after_s`` after what it counts was there.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Instruments:
         times: Counts,
         job_cpu: Callable[[], Mapping[str, float]],
         job_pids: Callable[[], Mapping[str, Collection[int]]],
+        perf_after_s: float = 0.0,
     ) -> None:
         self._counts, self._times = counts, times
         self._job_cpu, self._job_pids = job_cpu, job_pids
         self._nvml: NvmlSession | None = None
         self._meter: EnergyMeter | None = None
         self._perf: PerfSource | None = None
+        self._perf_after_s = perf_after_s
         self._hardware: dict[str, Any] | None = None
         self._settings = settings
 
@@ -129,4 +132,4 @@ class Instruments:
             return None
         from fedmon.node.perf_events.source import PerfSource
 
-        return PerfSource(self._settings.perf, roots=self.roots)
+        return PerfSource(self._settings.perf, roots=self.roots, begin_after_s=self._perf_after_s)

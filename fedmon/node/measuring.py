@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Sample
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
+from fedmon.node.collectors.energy.job_energy import JOULES
 from fedmon.node.instruments import Instruments
 from fedmon.node.jobs import JobRecord, JobWatches
 from fedmon.node.publisher import HOST_STREAM, Publisher
@@ -23,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 USER_STREAM = "user"
 _JOB = "job-"
+_JOULES_KEPT = 256
+_LATE_SHARE = 0.1
+"""Of a job's duration: so much of it may be missing from what is told of its energy."""
 
 
 class Measuring:
@@ -30,7 +35,7 @@ class Measuring:
 
     ``boot`` numbers this run of the process, ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
     as in JobWatches. ``recording_file`` is where samples are kept, unless the owner switched that off; they wait there
-    for at most ``hold_s`` until they are on the disk.
+    for at most ``hold_s`` until they are on the disk. perf is started ``perf_after_s`` after what it counts was there.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class Measuring:
         on_sent: Callable[[Iterable[str], int], None],
         on_job_end: Callable[[JobRecord], object],
         hold_s: float = HOLD_S,
+        perf_after_s: float = 0.0,
     ) -> None:
         self._settings, self._boot = settings, boot
         self.recorder = _recorder(settings, recording_file, hold_s) if settings.recording.enabled else None
@@ -63,17 +69,19 @@ class Measuring:
             times=lambda: self.sampler.collector_counts(),  # noqa: PLW0108
             job_cpu=lambda: self.jobs.cpu_seconds(),  # noqa: PLW0108
             job_pids=lambda: self.jobs.pids(),  # noqa: PLW0108
+            perf_after_s=perf_after_s,
         )
         self.sampler = Sampler(
             {HOST_STREAM: self._instruments.host()},
             interval_s=settings.metrics.interval_s,
-            on_sample=self.publisher.publish,
+            on_sample=self._publish,
             cost_budget_ratio=settings.metrics.cost_budget_ratio,
         )
         self.jobs = JobWatches(
             self._instruments.roots, self._add_job_stream, self._remove_job_stream, on_end=on_job_end
         )
         self.user_values = UserValues(self.publisher.publish)
+        self._job_joules: dict[str, tuple[float, float]] = {}
         self._is_started = False
 
     @property
@@ -101,6 +109,15 @@ class Measuring:
     def counts(self) -> dict[str, float]:
         """Return what sampler, publisher and recorder counted since the start."""
         return {name: value for name, value in self._counts().items() if value is not None}
+
+    def job_energy(self, job_id: str, wall_s: float | None) -> float | None:
+        """Return the joules that a job of this duration took until now; None where they were not measured.
+
+        What was counted long before the end is not told: it is less than what the job took.
+        """
+        t, joules = self._job_joules.pop(f"{_JOB}{job_id}", (0.0, 0.0))
+        is_recent = wall_s is not None and time.time() - t <= _LATE_SHARE * wall_s
+        return joules if is_recent else None
 
     def start(self) -> None:
         """Begin to measure, unless the owner switched metrics off."""
@@ -149,6 +166,12 @@ class Measuring:
             self.sampler.look_after()
             self.jobs.close_ended()
 
+    def _publish(self, stream: str, sample: Sample) -> None:
+        joules = sample.values.get(JOULES) if stream.startswith(_JOB) else None
+        if joules is not None:
+            self._job_joules[stream] = (sample.t, joules)
+        self.publisher.publish(stream, sample)
+
     def _keep(self, batch: Batch) -> None:
         if self.recorder is not None:
             self.recorder.keep(batch)
@@ -163,6 +186,8 @@ class Measuring:
         self.sampler.add_stream(stream, [*collectors, *others])
 
     def _remove_job_stream(self, stream: str) -> None:
+        while len(self._job_joules) > _JOULES_KEPT:
+            self._job_joules.pop(next(iter(self._job_joules)))
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)
 

@@ -12,12 +12,11 @@ from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Collector
 from fedmon.node.cost import Cost
-from fedmon.node.grid import Grid
+from fedmon.node.grid import MIN_INTERVAL_S, Grid
 from fedmon.node.stream_reader import STUCK_AFTER_S, StreamReader
 
 logger = logging.getLogger(__name__)
 
-MIN_INTERVAL_S = 0.2
 COST_BUDGET_RATIO = 0.05
 COLLECT_SECONDS = "agent_collect_seconds"
 COLLECT_CPU = "agent_collect_cpu_seconds_total"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from fedmon.common.settings.broker import BrokerOptions, BrokerSettings, Host, broker_from_url
 from fedmon.common.settings.energy import EnergySettings
-from fedmon.common.settings.load import load_broker, load_node, load_researcher
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.recording import RecordingSettings
 from fedmon.common.settings.runs import RunsSettings
@@ -16,6 +18,9 @@ from fedmon.common.settings.values import (
     RepositorySettings,
     ResearcherSettings,
 )
+
+if TYPE_CHECKING:
+    from fedmon.common.settings.load import load_broker, load_node, load_researcher
 
 __all__ = [
     "BrokerOptions",
@@ -36,3 +41,13 @@ __all__ = [
     "load_researcher",
     "read_secret",
 ]
+
+# Who is handed settings needs neither what reads a file nor the table of all keys, and a job waits for every import.
+_LOADERS = frozenset({"load_broker", "load_node", "load_researcher"})
+
+
+def __getattr__(name: str) -> object:
+    """Import what loads settings on its first use."""
+    if name not in _LOADERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("fedmon.common.settings.load"), name)

@@ -45,6 +45,7 @@ class _PerfCollector:
             interval_s=source.settings.interval_s,
             paranoia=source.paranoia,
             name=thread,
+            begin_after_s=source.begin_after_s,
         )
 
     def collect(self, now: Instant) -> Reading:

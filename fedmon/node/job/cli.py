@@ -1,21 +1,21 @@
-"""`fedmon job`: measure a batch job, or a command, from inside."""
+"""`fedmon job`: measure a batch job, or a command, from inside.
+
+What is here explains the verb and refuses what it does not take; `plain_words` reads what it takes in no time.
+"""
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError
-from fedmon.node.job.channel import Channel
-from fedmon.node.job.identity import identify
-from fedmon.node.job.options import CHECK_POINT_S, LABELS, SAMPLING_FREQ_S, JobOptions, checked
+from fedmon.common.errors import InvalidInputError
+from fedmon.node.job.options import CHECK_POINT_S, SAMPLING_FREQ_S, JobOptions, checked
+from fedmon.node.job.plain_words import FORMATS
+from fedmon.node.job.start import absolute, asked, run
 
-_MANY = ("-e", "--export")
 _COMMAND = "fedmon.job.command"
 EXIT_CODES = (
     "Exit codes: that of the command, where there is one; else 0 done, 1 failed, 2 wrong use or a folder that cannot"
@@ -108,24 +108,13 @@ def job(  # noqa: PLR0917 - each is an option, and none is given by its place
     """
     if ctx.invoked_subcommand is not None:
         return
-    labels = {key: text for key, text in zip(LABELS, (system, partition, env, name), strict=True) if text is not None}
-    options = checked(
-        JobOptions(
-            save_dir=_absolute(Path() if save_dir is None else save_dir),
-            prefix=prefix,
-            launcher=launcher,
-            sampling_freq=sampling_freq,
-            check_point=check_point,
-            gen_report=gen_report,
-            export=tuple(dict.fromkeys(export or ())),
-            labels=labels,
-            verbose=verbose,
-            pids=tuple(dict.fromkeys(pids or ())),
-            broker=None if broker is None else _broker(broker),
-            command=ctx.meta[_COMMAND],
-        )
-    )
-    raise typer.Exit(_run(options))
+    given = {
+        "save_dir": save_dir, "prefix": prefix, "launcher": launcher, "sampling_freq": sampling_freq,
+        "check_point": check_point, "gen_report": gen_report, "export": export, "system": system,
+        "partition": partition, "env": env, "name": name, "pids": pids, "broker": broker, "verbose": verbose,
+        "command": ctx.meta[_COMMAND],
+    }  # fmt: skip
+    raise typer.Exit(run(asked(given)))
 
 
 @app.command("merge", epilog=EXIT_CODES)
@@ -137,55 +126,10 @@ def merge(
     """Merge what all hosts recorded so far; also when a host died, and as often as you like."""
     from fedmon.node.job.tool import merge_again
 
-    folder = _absolute(folder)
+    folder = absolute(folder)
     options = checked(JobOptions(save_dir=folder, export=tuple(dict.fromkeys(export or ())), gen_report=gen_report))
     for path in merge_again(folder, exports=options.export, report=gen_report):
         print(path)
-
-
-def _run(options: JobOptions) -> int:
-    _keep_places()
-    environ = dict(os.environ)
-    identity = identify(environ, hostname=socket.gethostname(), pid=os.getpid())
-
-    def monitor(channel: Channel | None) -> int:
-        from fedmon.node.job.tool import measure
-
-        return measure(options, identity, environ=environ, channel=channel)
-
-    try:
-        if not options.command:
-            return monitor(None)
-        from fedmon.node.job.wrapper import supervise
-
-        return supervise(options.command, key=identity.key, monitor=monitor)
-    except FedmonError as error:
-        if error.exit_code == 1:  # it could not begin, which is not to be taken for an end of the job
-            raise SettingsError(str(error)) from None
-        raise
-
-
-def _keep_places() -> None:
-    """Open what is closed of the standard streams, for us alone, so that no file of ours comes to lie there."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-
-
-def _absolute(path: Path) -> Path:
-    try:
-        return path.expanduser().absolute()
-    except (OSError, RuntimeError) as error:  # the present folder was removed, or this user has no home
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InvalidInputError(f"the folder {path} cannot be used: {why}") from None
-
-
-def _broker(url: str) -> Any:
-    from fedmon.common.settings import load_broker
-
-    return load_broker(url, os.environ)
 
 
 def _one_by_one(words: list[str]) -> list[str]:
@@ -195,7 +139,7 @@ def _one_by_one(words: list[str]) -> list[str]:
     while place < len(words):
         word = words[place]
         place += 1
-        if word not in _MANY:
+        if word not in FORMATS:
             found.append(word)
             continue
         first = place

@@ -7,7 +7,6 @@ import enum
 import errno
 import fcntl
 import os
-import secrets
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
@@ -21,7 +20,7 @@ def write_once(path: Path, content: bytes) -> bool:
 
     A link is made or refused in one step also by a file server, where creating and then writing is two.
     """
-    staged = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}")
+    staged = path.with_name(f".{path.name[:80]}.{os.urandom(8).hex()}")
     try:
         _write(staged, content)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from fedmon.common.ids import ID_PATTERN, RESERVED_IDS
@@ -31,6 +30,8 @@ def job_key(job_id: str) -> str:
             return key
     elif _is_plain(job_id):
         return job_id
+    import hashlib  # takes milliseconds of a job's start, and few ids need it
+
     readable = _UNSAFE.sub("-", job_id[: 4 * _READABLE]).strip("-_")[:_READABLE] or "job"
     digest = hashlib.sha256(job_id.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     return f"{readable}-h{digest}"

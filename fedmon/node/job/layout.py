@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from typing import Self
@@ -92,6 +91,8 @@ def file_name(text: str) -> str:
         safe = f"_{safe[1:]}"
     if safe == text and len(text) <= MAX_NAME:
         return text
+    import hashlib  # takes milliseconds of a job's start, and few names need it
+
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
     return f"{safe[: MAX_NAME - _DIGEST - 1]}-{digest}"
 

@@ -7,12 +7,15 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.process import birth_of
-from fedmon.node.job.commands import CommandError, Runner
 from fedmon.node.job.ending import margin_s
 from fedmon.node.job.identity import JobIdentity
+
+if TYPE_CHECKING:
+    from fedmon.node.job.commands import Runner
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class TimeLimit:
         """Ask SLURM for its present word. Source: squeue(1), %e."""
         if self._identity.scheduler != "slurm" or self._identity.raw_id is None:
             return None
+        from fedmon.node.job.commands import CommandError
+
         argv = ["squeue", "--noheader", f"--jobs={self._identity.raw_id}", "--format=%e"]
         try:
             said = self._run(argv, _ASK_WITHIN_S).checked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import shutil
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
 _STOP_WITHIN_S = 10.0
 _TELL_AGAIN_S = 30.0
+_PERF_AFTER_S = 0.5
+"""Finding out what perf can count starts some processes, for which no short command is to wait."""
 ALL_GONE = "all processes of the job have ended"
 
 
@@ -78,6 +81,7 @@ class MeasuredJob:
             on_sent=lambda _names, _samples: None,
             on_job_end=self._on_end,
             hold_s=options.hold_s,
+            perf_after_s=_PERF_AFTER_S,
         )
         self._teller = Teller(
             members.recording,
@@ -124,13 +128,13 @@ class MeasuredJob:
             self._stream.start(self._measuring)
         self._measuring.follow(self._options.sampling_freq, live=True)
         self.limit.ask(first_start=self._first_start)
-        self._tell()
 
     def look_after(self) -> str | None:
         """Do what is due about once a second; returns why to end, when no process of the job is left, nor can come."""
         self._measuring.follow(self._options.sampling_freq, live=True)
         if not self._told and time.monotonic() >= self._tell_at:
-            self._tell()
+            self.describe()
+            _read_ahead()
         if self._search is None:
             return None
         if self._end_record is not None:
@@ -146,6 +150,13 @@ class MeasuredJob:
             # Whether there are new ones the next sample tells, and that may be far away.
             self._measuring.sampler.sample_now()
         return None
+
+    def describe(self) -> dict[str, Any]:
+        """Write down what is known by now, and return it."""
+        self.last_document = self._teller.document(self._measuring)
+        self._told = self._teller.tell(self.last_document)
+        self._tell_at = time.monotonic() + _TELL_AGAIN_S
+        return self.last_document
 
     def finish(self, end: End) -> int:
         """Take the last sample and write everything down; returns how many samples are lost."""
@@ -218,7 +229,7 @@ class MeasuredJob:
             return
         self.problem, self._is_watched = None, True
         self._measuring.sampler.sample_now()
-        self._tell()
+        self.describe()
 
     def _watch(self, found: Found) -> None:
         for method, why in found.tried:
@@ -254,11 +265,6 @@ class MeasuredJob:
     def _on_end(self, job: JobRecord) -> None:
         self._end_record = job
 
-    def _tell(self) -> None:
-        self.last_document = self._teller.document(self._measuring)
-        self._told = self._teller.tell(self.last_document)
-        self._tell_at = time.monotonic() + _TELL_AGAIN_S
-
 
 def _settings(options: JobOptions, node_id: str) -> NodeSettings:
     perf = PerfSettings(enabled=shutil.which("perf") is not None, interval_s=min(60.0, max(0.2, options.sampling_freq)))
@@ -269,6 +275,11 @@ def _settings(options: JobOptions, node_id: str) -> NodeSettings:
         recording=RecordingSettings(max_bytes=MAX_BYTES, max_age_s=MAX_AGE_S),
         perf=perf,
     )
+
+
+def _read_ahead() -> None:
+    """Load what follows the end while the job runs: whoever waits for a command would wait for that, too."""
+    importlib.import_module("fedmon.node.job.merge")
 
 
 def _stream(broker: BrokerSettings, members: Membership) -> Stream:

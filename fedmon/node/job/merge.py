@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import shutil
 import sqlite3
 from pathlib import Path
@@ -61,7 +60,7 @@ def merge_hosts(folder: JobFolder) -> Merged:
     that is damaged is reported in the log, and what can be read of it is taken. Raises StorageError when the merged
     recording cannot be written; then the one before is still there.
     """
-    stage = folder.path / f"{_STAGE}{secrets.token_hex(8)}"
+    stage = folder.path / f"{_STAGE}{os.urandom(8).hex()}"
     try:
         stage.mkdir(mode=FOLDER_MODE)
         _remove_left_behind(folder)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.settings import BrokerSettings
-from fedmon.node.sampler import MIN_INTERVAL_S
+from fedmon.node.grid import MIN_INTERVAL_S
+
+if TYPE_CHECKING:
+    from fedmon.common.settings import BrokerSettings
 
 SAMPLING_FREQ_S = 30.0
 CHECK_POINT_S = 900.0

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 # `blkio` or `devices` would get another share of the machine, or none.
 _HARMLESS = (UNIFIED, "memory", "pids", "cpuacct")
 
+_MOST_TRIES = 20
+
 
 class OwnCgroup:
     """The folders of one command's cgroup, below those that this process is in; empty where none could be made.
@@ -62,17 +64,31 @@ def remove_cgroup(folders: Iterable[Path]) -> int:
     """Remove the folders of a cgroup; see OwnCgroup.remove."""
     left: set[int] = set()
     for folder in folders:
-        for pid in members_of(folder):
-            with contextlib.suppress(OSError):
-                (folder.parent / "cgroup.procs").write_text(str(pid))
-                left.add(pid)
-        try:
-            _remove(folder)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            logger.warning("cgroup %s cannot be removed: %s", folder, error.strerror)
+        problem: OSError | None = None
+        for _ in range(_MOST_TRIES):
+            left |= _emptied(folder)
+            problem = None
+            try:
+                _remove(folder)
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                problem = error  # a process that was moved may have started another one just before
+                continue
+            break
+        if problem is not None:
+            logger.warning("cgroup %s cannot be removed: %s", folder, problem.strerror)
     return len(left)
+
+
+def _emptied(folder: Path) -> set[int]:
+    """Move the processes of a cgroup into the one above, and return which they were."""
+    moved: set[int] = set()
+    for pid in members_of(folder):
+        with contextlib.suppress(OSError):
+            (folder.parent / "cgroup.procs").write_text(str(pid))
+            moved.add(pid)
+    return moved
 
 
 def _made(folder: Path) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -160,7 +159,7 @@ class Roll:
 
     def _freshen(self) -> None:
         """Change the folder, so that no list of it from a file system's memory is taken for the present one."""
-        probe = self.folder / f".look-{secrets.token_hex(8)}"
+        probe = self.folder / f".look-{os.urandom(8).hex()}"
         with contextlib.suppress(OSError):
             os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
             probe.unlink()

@@ -129,7 +129,7 @@ class JobRun:
             return
         from fedmon.node.job.run_config import run_config, write_run_config
 
-        document = measured.last_document
+        document = measured.describe()
         try:
             config = run_config(
                 self._options, self._identity, self._folder, host=self._members.host, recording=self._members.recording,

@@ -36,6 +36,7 @@ _LAST_SAMPLE_S = 10.0
 _LOOK_S = 0.1
 _SUBREAPER = 36
 _ERRNO = struct.Struct("=i")
+_GO, _MOST_SIGNALS = b"\0", 4096
 
 
 class RefusedError(FedmonError):
@@ -65,16 +66,20 @@ class _Supervisor:
 
     def run(self, monitor: Callable[[Channel], int]) -> int:
         channel = self._start_monitor(monitor)
+        # While the measuring begins, everything is made ready for the command, but for the command itself.
+        cgroup = OwnCgroup(f"fedmon-{self._key}-{os.getpid()}")
+        if not cgroup.folders:
+            _become_subreaper()
+        waiting = _Waiting(lambda told, go: self._become_command(cgroup, told, go))
         first = channel.listen(None)
         if first is None or first.kind != "ready":
+            waiting.give_up()
+            cgroup.remove()
             os.waitpid(self._monitor, 0)
             raise RefusedError(
                 first.text if first is not None else "the measuring could not begin: its process ended at once"
             )
-        cgroup = OwnCgroup(f"fedmon-{self._key}-{os.getpid()}")
-        if not cgroup.folders:
-            _become_subreaper()
-        problem = self._start(cgroup)
+        problem = self._start(waiting)
         if problem:
             cgroup.remove()
             channel.tell(kind="not-started", text=os.strerror(problem), code=_exit_code_of(problem))
@@ -104,24 +109,19 @@ class _Supervisor:
         finally:
             os._exit(code)  # neither buffers nor exit handlers of the process that was forked are run twice
 
-    def _start(self, cgroup: OwnCgroup) -> int:
+    def _start(self, waiting: _Waiting) -> int:
         """Start the command; returns 0, or the number of the error that kept it from starting."""
-        read, write = os.pipe()
-        early = self._came_early()
-        child = os.fork()
-        if child == 0:
-            self._become_command(cgroup, write, early)
-        os.close(write)
-        with open(read, "rb") as told:
+        waiting.go(self._came_early())
+        with open(waiting.told, "rb") as told:
             # Ctrl-Z may stop the child before it is the command, and who started us is to see that.
             while not select.select([told], [], [], _LOOK_S)[0]:
                 if signal.sigtimedwait([signal.SIGTSTP], 0) is not None:
                     os.kill(os.getpid(), signal.SIGSTOP)
             answer = told.read()
         if answer:
-            os.waitpid(child, 0)
+            os.waitpid(waiting.pid, 0)
             return int(_ERRNO.unpack(answer)[0])
-        self._child = child
+        self._child = waiting.pid
         return 0
 
     def _came_early(self) -> list[int]:
@@ -134,7 +134,8 @@ class _Supervisor:
                 found.append(told.si_signo)
         return found
 
-    def _become_command(self, cgroup: OwnCgroup, write: int, early: Sequence[int]) -> NoReturn:
+    def _become_command(self, cgroup: OwnCgroup, told: int, go: int) -> NoReturn:
+        """Be the child: get ready, wait for the word with the signals that came early, and become the command."""
         problem = errno.EINVAL
         try:
             cgroup.enter()
@@ -146,14 +147,17 @@ class _Supervisor:
             signal.signal(signal.SIGCHLD, self._on_child)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # what comes before the command is there ends it, too
-            for number in early:
+            early = os.read(go, _MOST_SIGNALS)
+            if not early:  # the run could not begin, or who ran it was killed
+                os._exit(NOT_FOUND)
+            for number in early.rstrip(_GO):
                 os.kill(os.getpid(), number)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
         except OSError as error:
             problem = error.errno or errno.EINVAL
         finally:
-            os.write(write, _ERRNO.pack(problem))
+            os.write(told, _ERRNO.pack(problem))
             os._exit(NOT_FOUND)
 
     def _wait_for_command(self, channel: Channel) -> None:
@@ -211,6 +215,35 @@ class _Supervisor:
         if ended is not None:
             self._code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
         return ended is not None
+
+
+class _Waiting:
+    """A child that waits to become the command; ``told`` is read for why it could not, and is closed when it did.
+
+    ``become(told, go)`` runs in the child, with the ends of two pipes that a program does not inherit.
+    """
+
+    def __init__(self, become: Callable[[int, int], NoReturn]) -> None:
+        self.told, write = os.pipe()
+        read, self._go = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._go)  # else it would wait for its own word when nobody else can give it
+            become(write, read)
+        os.close(write)
+        os.close(read)
+
+    def go(self, signals: Sequence[int]) -> None:
+        """Let it become the command, after these signals."""
+        with contextlib.suppress(BrokenPipeError):  # it was killed, which is told like any other end
+            os.write(self._go, bytes(signals) + _GO)
+        os.close(self._go)
+
+    def give_up(self) -> None:
+        """End it, with no command started."""
+        os.close(self._go)
+        os.close(self.told)
+        os.waitpid(self.pid, 0)
 
 
 def _exit_code_of(problem: int) -> int:

@@ -27,9 +27,9 @@ _PROCESSES_GONE = "Problems finding threads"
 class Session:
     """Counts a plan for a target until it is stopped.
 
-    ``prepare`` is called once on the session's thread and gives the plan, after as long as probing takes; it asks its
-    argument whether it is time to stop, and then gives None. ``target`` is called there before each start and gives
-    what to count now, or None to wait for the next ``attach_again``.
+    ``prepare`` is called once on the session's thread, ``begin_after_s`` after the start, and gives the plan, after as
+    long as probing takes; it asks its argument whether it is time to stop, and then gives None. ``target`` is called
+    there before each start and gives what to count now, or None to wait for the next ``attach_again``.
     ``start``, ``attach_again`` and ``stop`` belong to one thread; what can be read, to any.
     """
 
@@ -44,7 +44,9 @@ class Session:
         name: str,
         back_off_s: tuple[float, float] = _BACK_OFF_S,
         patience_s: float = 2.0,
+        begin_after_s: float = 0.0,
     ) -> None:
+        self._begin_after_s = begin_after_s
         self._perf, self._interval_s, self._paranoia = perf, interval_s, paranoia
         self._prepare, self._target = prepare, target
         self._back_off_s, self._patience_s = back_off_s, patience_s
@@ -96,7 +98,8 @@ class Session:
         os.close(self._wake)
 
     def _run(self) -> None:
-        plan = self._prepare(lambda: self._stopping)
+        self._pause(self._begin_after_s)
+        plan = None if self._stopping else self._prepare(lambda: self._stopping)
         if plan is None:
             return
         self.plan, self.totals = plan, Totals(plan)

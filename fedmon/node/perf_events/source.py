@@ -18,9 +18,13 @@ from fedmon.node.perf_events.probe import try_group
 
 
 class PerfSource:
-    """Finds perf and probes its groups when first asked; every method is safe from any thread."""
+    """Finds perf and probes its groups when first asked; every method is safe from any thread.
 
-    def __init__(self, settings: PerfSettings, *, roots: Roots | None = None) -> None:
+    ``begin_after_s`` is how long a target is there before anything is started to count it.
+    """
+
+    def __init__(self, settings: PerfSettings, *, roots: Roots | None = None, begin_after_s: float = 0.0) -> None:
+        self.begin_after_s = begin_after_s
         self.settings = settings
         self.roots = roots if roots is not None else Roots()
         self.perf = shutil.which(settings.command) or settings.command

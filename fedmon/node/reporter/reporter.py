@@ -17,6 +17,7 @@ import msgspec
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.settings import BrokerSettings
 from fedmon.node.collectors.base import Collector
+from fedmon.node.grid import MIN_INTERVAL_S
 from fedmon.node.reporter.controller import BACKLOG, TIMEOUT_S
 from fedmon.node.reporter.counters import NetworkCounters
 from fedmon.node.reporter.cycle import Cycle, Enqueued
@@ -26,7 +27,6 @@ from fedmon.node.reporter.settings import Generation, participant_of, read_parti
 from fedmon.node.reporter.sinks import SINK_TIMEOUT_S, Sinks
 from fedmon.node.reporter.streams import reporter_streams
 from fedmon.node.reporter.traffic import Traffic
-from fedmon.node.sampler import MIN_INTERVAL_S
 from fedmon.node.user_values import UserValues
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,92 @@
+"""Starts one run of `fedmon job` from what was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError
+from fedmon.node.job.channel import Channel
+from fedmon.node.job.identity import identify
+from fedmon.node.job.options import CHECK_POINT_S, LABELS, SAMPLING_FREQ_S, JobOptions, checked
+from fedmon.node.job.plain_words import read
+
+
+def run_plain(words: Sequence[str]) -> int | None:
+    """Run the tool for words that are plain, and return its exit code; None where they are not."""
+    given = read(words)
+    return None if given is None else run(asked(given))
+
+
+def asked(given: Mapping[str, Any]) -> JobOptions:
+    """Return the options of a run from those that were given, by name; what is None was not.
+
+    Raises InvalidInputError and SettingsError.
+    """
+    found = {name: value for name, value in given.items() if value is not None}
+    broker = found.get("broker")
+    return checked(
+        JobOptions(
+            save_dir=absolute(found.get("save_dir", Path())),
+            prefix=found.get("prefix"),
+            launcher=found.get("launcher", "auto"),
+            sampling_freq=found.get("sampling_freq", SAMPLING_FREQ_S),
+            check_point=found.get("check_point", CHECK_POINT_S),
+            gen_report=found.get("gen_report", False),
+            export=tuple(dict.fromkeys(found.get("export", ()))),
+            labels={name: found[name] for name in LABELS if name in found},
+            verbose=found.get("verbose", False),
+            pids=tuple(dict.fromkeys(found.get("pids", ()))),
+            broker=None if broker is None else _broker(broker),
+            command=found.get("command", ()),
+        )
+    )
+
+
+def run(options: JobOptions) -> int:
+    """Run the tool once and return its exit code. Raises FedmonError when it could not begin."""
+    _keep_places()
+    environ = dict(os.environ)
+    identity = identify(environ, hostname=os.uname().nodename, pid=os.getpid())
+
+    def monitor(channel: Channel | None) -> int:
+        from fedmon.node.job.tool import measure
+
+        return measure(options, identity, environ=environ, channel=channel)
+
+    try:
+        if not options.command:
+            return monitor(None)
+        from fedmon.node.job.wrapper import supervise
+
+        return supervise(options.command, key=identity.key, monitor=monitor)
+    except FedmonError as error:
+        if error.exit_code == 1:  # it could not begin, which is not to be taken for an end of the job
+            raise SettingsError(str(error)) from None
+        raise
+
+
+def absolute(path: Path) -> Path:
+    """Return a folder as it is found from anywhere. Raises InvalidInputError."""
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError) as error:  # the present folder was removed, or this user has no home
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInputError(f"the folder {path} cannot be used: {why}") from None
+
+
+def _keep_places() -> None:
+    """Open what is closed of the standard streams, for us alone, so that no file of ours comes to lie there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def _broker(url: str) -> Any:
+    from fedmon.common.settings import load_broker
+
+    return load_broker(url, os.environ)
