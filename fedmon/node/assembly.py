@@ -27,6 +27,7 @@ from fedmon.node.plan_records import Verdict
 from fedmon.node.plans import PlanRegister
 from fedmon.node.policy import Policy
 from fedmon.node.router import Router
+from fedmon.node.runs.service import Runs
 from fedmon.node.services import Services
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CAPABILITIES = ["ping", "list", "search", "approval", "training-plan-status", "monitor", "ack"]
+RUN_COMMANDS = ("run", "stop", "job-status")
+CAPABILITIES = ["ping", "list", "search", "approval", "training-plan-status", "monitor", "ack", *RUN_COMMANDS]
 
 
 class Assembly:
@@ -93,13 +95,26 @@ class Assembly:
             recorder=self.measuring.recorder,
         )
         self.router = Router(self.services, self.dialect, send)
+        self.runs = Runs(
+            self.services,
+            settings,
+            folder=folder.path,
+            measuring=self.measuring,
+            hand_over=hand_over,
+            publish=publish,
+            push=self.router.push,
+            is_heard="run" in self.dialect.commands,
+        )
+        self.services.runs = self.runs
 
     @property
     def capabilities(self) -> list[str]:
         """Name what this node answers."""
         spoken = [name for name in CAPABILITIES if name in self.dialect.commands]
-        measured = self.services.monitoring.enabled
-        return [*self.dialect.marks, *(name for name in spoken if name != "monitor" or measured)]
+        silent = set() if self.services.monitoring.enabled else {"monitor"}
+        if not self._settings.runs.enabled:
+            silent.update(RUN_COMMANDS)
+        return [*self.dialect.marks, *(name for name in spoken if name not in silent)]
 
     def start(self, daemon: Daemon) -> None:
         """Open the owner's door, and start measuring and checking; the worker runs already. Raises StorageError."""
@@ -107,13 +122,16 @@ class Assembly:
 
         self._desk = open_desk(daemon)
         self.checker.start()
+        self.runs.start_up()
         self._hand_over(self._take_up)
         self.measuring.start()
 
     def obey(self, settings: NodeSettings) -> None:
         """Follow other rules from now on; on the worker's thread."""
+        self._settings = settings
         self.policy = Policy(settings.policy, settings.id)
         self.services.policy = self.policy
+        self.runs.follow(settings)
         self._leases.set_limits(
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
         )
@@ -129,7 +147,8 @@ class Assembly:
         self.measuring.stop()
 
     def stop(self, timeout_s: float) -> None:
-        """End the threads beside the worker."""
+        """End the threads beside the worker; jobs go on."""
+        self.runs.close()
         if self._desk is not None:
             self._desk.stop(min(1.0, timeout_s))
             self.checker.stop(min(1.0, timeout_s))
@@ -159,6 +178,8 @@ class Assembly:
                 logger.error("the default plans were not taken in: %s", error)  # noqa: TRY400
         for sha256 in self.services.plans.unchecked():
             self.checker.submit(sha256)
+        self.runs.take_up()
+        self.runs.purge()
 
     def _on_verdict(self, sha256: str, verdict: Verdict) -> None:
         self._hand_over(lambda: self._take_verdict(sha256, verdict))

@@ -84,6 +84,7 @@ class Daemon:
         self.worker.every(REFRESH_S, self.presence.refresh)
         self.worker.every(1.0, self._tick)
         self.worker.every(3600.0, self.parts.services.purge)
+        self.worker.every(3600.0, self.parts.runs.purge)
         self.worker.start()
         try:
             self.parts.start(self)
@@ -192,6 +193,7 @@ class Daemon:
     def _tick(self) -> None:
         self.parts.services.monitoring.follow()
         self.parts.services.audit.sync()
+        self.parts.runs.tick()
 
     def _reload_or_say(self) -> None:
         try:

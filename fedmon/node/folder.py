@@ -45,6 +45,7 @@ class NodeFolder:
         self.audit_file = self.path / "audit.jsonl"
         self.recording_file = self.path / "recording.sqlite"
         self.plans_dir = self.path / "plans"
+        self.runs_dir = self.path / "runs"
         self.control_socket = self.path / "control.sock"
         self.lock_file = self.path / "lock"
         self.boot_file = self.path / "boot"
@@ -93,6 +94,7 @@ class NodeFolder:
         for path in (self.settings_file, self.database_file, self.audit_file, self.recording_file, self.lock_file):
             _refuse_wide(path, FILE_MODE)
         _refuse_wide(self.plans_dir, FOLDER_MODE)
+        _refuse_wide(self.runs_dir, FOLDER_MODE)
 
     def write_private(self, path: Path, content: bytes) -> None:
         """Replace a file of the folder in one step: a crash leaves the old one or the new one, never half of it.

@@ -29,7 +29,9 @@ def open_desk(daemon: Daemon) -> ControlServer:
         audit=services.audit,
         boot=lambda: services.boot,
         after_decision=lambda decision: daemon.parts.router.push(decision.researchers),
+        plan_withdrawn=daemon.parts.runs.plan_withdrawn,
         check_plan=services.check_plan,
+        runs=daemon.parts.runs,
         follow=daemon.follow,
         live=lambda: _live(daemon),
     )
@@ -50,6 +52,7 @@ def open_desk(daemon: Daemon) -> ControlServer:
 
 
 def _live(daemon: Daemon) -> Live:
+    found = daemon.parts.runs.confinement.found
     error, recorder = daemon.transport.last_error, daemon.parts.measuring.recorder
     return Live(
         pid=os.getpid(),
@@ -61,6 +64,10 @@ def _live(daemon: Daemon) -> Live:
         last_error="" if error is None else str(error),
         recording="off" if recorder is None else recorder.problem or "on",
         counters=daemon.counters(),
+        sandbox=None if found is None else found.level,
+        sandbox_reasons={} if found is None else dict(found.reasons),
+        sandbox_problem="" if found is None else found.problem,
+        jobs=daemon.parts.runs.running,
         leases=[
             {
                 "researcher_id": lease.researcher_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fedmon.node.cli import audit, config, dataset, job, lifecycle, making, plan, policy, probe, value
+from fedmon.node.cli import audit, config, dataset, job, lifecycle, making, plan, policy, probe, runs, value
 from fedmon.node.cli.screen import EXIT_CODES
 
 app = typer.Typer(
@@ -24,5 +24,6 @@ app.add_typer(dataset.app)
 app.add_typer(plan.app)
 app.add_typer(policy.app)
 app.add_typer(job.app)
+app.add_typer(runs.app)
 app.add_typer(audit.app)
 app.add_typer(config.app)

@@ -14,6 +14,7 @@ from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.node.cli.reach import Dir, Json, call, connected, opened
 from fedmon.node.cli.screen import EXIT_CODES, fields, note, print_json, seconds
 from fedmon.node.folder import DAEMON, NodeFolder
+from fedmon.node.runs.refusal import LEVELS
 
 STOP_WITHIN_S = 5.0
 
@@ -45,9 +46,12 @@ def start(
     obeys_nobody = not settings.policy.researchers
     document = {"node_id": settings.id, "pid": os.getpid(), "folder": str(folder.path), "broker": settings.broker.url}
     if as_json:
-        print_json({**document, "obeys_nobody": obeys_nobody})
+        runs = {"enabled": settings.runs.enabled, "minimum": settings.runs.sandbox}
+        print_json({**document, "obeys_nobody": obeys_nobody, "runs": runs})
     else:
         print(f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}")
+        if settings.runs.enabled:
+            print(f"approved plans run, in sandbox {settings.runs.sandbox} at least (the log tells the level in force)")
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.
     command = [sys.executable, "-m", "fedmon.node.daemon", "--dir", str(folder.path), "--log-level", log_level.upper()]
@@ -139,12 +143,31 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
         ("folder", document["folder"]),
         ("broker", document["broker"] if live is None else _connection(document["broker"], live)),
         ("policy", "\n".join(document["rules"])),
+        ("runs", _runs(document["runs"], live)),
         ("datasets", document["datasets"]),
         ("plans", f"{plans['pending']} PENDING, {plans['approved']} approved, {plans['rejected']} rejected"),
         ("undelivered", ", ".join(f"{n} to {who}" for who, n in waiting.items()) or "nothing"),
         *(("DAMAGED", f"set aside as {name}; remove it when done") for name in document["set_aside"]),
         *([] if live is None else _live_lines(live)),
     ]
+
+
+def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
+    """Say whether approved plans run here, how they are confined, and what is asked for at least."""
+    if not runs["enabled"]:
+        return "off: no plan runs here (enabled in [runs])"
+    asked = f"{runs['minimum']} at least"
+    if live is None:
+        return f"approved plans run confined, {asked}; the level that this machine has is told while the node runs"
+    if live["sandbox"] is None and not live["sandbox_reasons"]:
+        return f"approved plans run confined, {asked}; what this machine has is being found out"
+    if live["sandbox_problem"]:
+        return f"NONE CAN RUN: {live['sandbox_problem']}"
+    level = live["sandbox"] or "none"
+    if live["sandbox"] is None or LEVELS.index(level) > LEVELS.index(runs["minimum"]):
+        why = "; ".join(f"{name}: {reason}" for name, reason in live["sandbox_reasons"].items())
+        return f"NONE CAN RUN: the sandbox is {level}, and the owner asks for {asked}; {why}"
+    return f"approved plans run in sandbox {level} ({asked}); {live['jobs']} of {runs['max_jobs']} jobs run"
 
 
 def _connection(url: str, live: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from fedmon.node.owner.datasets import DATASET_COMMANDS
 from fedmon.node.owner.desk import Desk
 from fedmon.node.owner.jobs import JOB_COMMANDS
 from fedmon.node.owner.plans import PLAN_COMMANDS
+from fedmon.node.owner.runs import RUN_COMMANDS
 from fedmon.node.owner.settings import SETTINGS_COMMANDS
 from fedmon.node.owner.status import STATUS_COMMANDS
 from fedmon.node.owner.values import VALUE_COMMANDS
@@ -25,6 +26,7 @@ COMMANDS: Mapping[str, Command] = {
     **SETTINGS_COMMANDS,
     **VALUE_COMMANDS,
     **JOB_COMMANDS,
+    **RUN_COMMANDS,
 }
 """Name of each command, the values it takes, and the function that does it."""
 

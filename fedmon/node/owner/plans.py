@@ -135,7 +135,9 @@ def register_plan(desk: Desk, args: Register) -> dict[str, Any]:
 
 def delete_plan(desk: Desk, args: OnePlan) -> dict[str, Any]:
     """Forget a plan, its bytes and its approval."""
-    return {"plan": shown(desk.plans.delete(find(desk.plans.all(), args.plan).plan_id, by=args.by))}
+    plan = desk.plans.delete(find(desk.plans.all(), args.plan).plan_id, by=args.by)
+    desk.plan_withdrawn(plan.sha256)
+    return {"plan": shown(plan)}
 
 
 def shown(plan: PlanRecord) -> dict[str, Any]:
@@ -152,11 +154,17 @@ def _decided(desk: Desk, plan: PlanRecord, status: PlanStatus, *, note: str, by:
     for message in decision.messages(node_id=desk.settings.id, boot=desk.boot()):
         desk.outbox.add(message)
     desk.database.after_commit(lambda: desk.after_decision(decision))
+    if status is not PlanStatus.APPROVED:
+        desk.database.after_commit(lambda: _withdrawn(desk, plan))
     return {
         "plan": shown(decision.plan),
         "changed": (plan.status, plan.note) != (status, note),
         "tells": list(decision.researchers),
     }
+
+
+def _withdrawn(desk: Desk, plan: PlanRecord) -> None:
+    desk.plan_withdrawn(plan.sha256)
 
 
 PLAN_COMMANDS: Mapping[str, tuple[type[Any], Any]] = {

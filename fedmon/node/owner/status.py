@@ -27,7 +27,9 @@ class Lease(TypedDict):
 class Live(TypedDict):
     """What only a running daemon knows; times are RFC 3339 in UTC.
 
-    ``recording`` is "on", "off", or why samples cannot be stored at present.
+    ``recording`` is "on", "off", or why samples cannot be stored at present. ``sandbox`` is how plans are confined
+    that run now, null as long as that is not known or where no level can be had; ``sandbox_problem`` says why none
+    can run though the level would do. ``jobs`` is how many run.
     """
 
     pid: int
@@ -39,6 +41,10 @@ class Live(TypedDict):
     last_error: str
     recording: str
     counters: Mapping[str, int]
+    sandbox: str | None
+    sandbox_reasons: Mapping[str, str]
+    sandbox_problem: str
+    jobs: int
     leases: list[Lease]
 
 
@@ -62,6 +68,11 @@ def status(desk: Desk, _args: Nothing) -> dict[str, Any]:
         "policy": msgspec.to_builtins(settings.policy),
         "rules": list(policy.describe()),
         "metrics": msgspec.to_builtins(settings.metrics, enc_hook=str),  # its roots are paths
+        "runs": {
+            "enabled": settings.runs.enabled,
+            "minimum": settings.runs.sandbox,
+            "max_jobs": settings.runs.max_jobs,
+        },
         "datasets": len(desk.datasets.all()),
         "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
         "undelivered": desk.outbox.waiting(),

@@ -14,6 +14,8 @@ from fedmon.node.folder import NodeFolder
 from fedmon.node.outbox import Outbox
 from fedmon.node.owner.desk import Desk
 from fedmon.node.plans import PlanRegister
+from fedmon.node.runs.register import JobRegister
+from fedmon.node.runs.withdrawal import stop_jobs_of
 
 
 @contextlib.contextmanager
@@ -21,6 +23,7 @@ def open_desk(folder: NodeFolder, environ: Mapping[str, str]) -> Iterator[Desk]:
     """Open the registers of a folder; the caller holds its lock. What is decided waits in the outbox for the daemon."""
     settings = load_node(folder.path, environ)
     with Audit(folder.path) as audit, Database(folder.database_file) as database:
+        jobs = JobRegister(database)
         yield Desk(
             folder=folder,
             settings=settings,
@@ -31,4 +34,5 @@ def open_desk(folder: NodeFolder, environ: Mapping[str, str]) -> Iterator[Desk]:
             outbox=Outbox(database),
             audit=audit,
             boot=lambda: read_boot(folder.boot_file),
+            plan_withdrawn=lambda sha256: stop_jobs_of(sha256, jobs, folder.runs_dir),
         )

@@ -1,0 +1,112 @@
+"""`fedmon node runs`: the approved plans that run here, and those that did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from fedmon.node.cli.reach import Dir, Json, call, login, opened
+from fedmon.node.cli.screen import EXIT_CODES, fields, one_line, print_json, seconds, table
+
+app = typer.Typer(
+    name="runs",
+    help="See and stop the approved plans that run here.",
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    epilog=EXIT_CODES,
+)
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as `fedmon node runs` lists it.")]
+Limit = Annotated[int, typer.Option(help="How many to list, newest first.", min=1, max=1000)]
+
+
+@app.callback()
+def runs(context: typer.Context, limit: Limit = 100, directory: Dir = None, as_json: Json = False) -> None:
+    """List the jobs of all researchers, newest first: what runs, and how each ended."""
+    if context.invoked_subcommand is None:
+        _list(limit, directory, as_json=as_json)
+
+
+@app.command("list", epilog=EXIT_CODES)
+def list_(limit: Limit = 100, directory: Dir = None, as_json: Json = False) -> None:
+    """List the jobs of all researchers, newest first."""
+    _list(limit, directory, as_json=as_json)
+
+
+@app.command("show", epilog=EXIT_CODES)
+def show(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
+    """Show a job: who runs what on which data, how it is confined, what it took, and what it printed."""
+    document = call(opened(directory), "runs show", "run-show", job_id=job_id)
+    if as_json:
+        print_json(document)
+        return
+    print(fields([*_lines(document["run"]), ("files", document["folder"] or "removed, or never made")]))
+    for name, text in document["output"].items():
+        if text:
+            print(f"\n{name}:\n{text}")
+
+
+@app.command("stop", epilog=EXIT_CODES)
+def stop(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
+    """Stop a job: it is asked to end, and killed when it does not; its researcher is told."""
+    document = call(opened(directory), "runs stop", "run-stop", job_id=job_id, by=login())
+    if as_json:
+        print_json(document)
+        return
+    run = document["run"]
+    if run["ended"] is None:
+        print(f"Job {run['job_id']} is stopped; see: fedmon node runs show {run['job_id']}")
+    else:
+        print(f"Job {run['job_id']} was over already: {run['state']}.")
+
+
+def _list(limit: int, directory: Any, *, as_json: bool) -> None:
+    document = call(opened(directory), "runs list", "run-list", limit=limit)
+    if as_json:
+        print_json(document)
+        return
+    rows = [
+        [
+            run["job_id"],
+            run["state"],
+            run["researcher_id"],
+            one_line(run["name"]),
+            run["dataset_id"] or "",
+            run["sandbox"] or "",
+            _number(run["usage"]["wall_s"], "{:.2f}"),
+            seconds(run["created"]),
+            one_line(run["reason"]),
+        ]
+        for run in document["runs"]
+    ]
+    heads = ["job", "state", "researcher", "plan", "dataset", "sandbox", "wall s", "since", "reason"]
+    print(table(heads, rows) if rows else "No plan has run here.")
+
+
+def _lines(run: Mapping[str, Any]) -> list[tuple[str, object]]:
+    limits = ", ".join(f"{name} {value:g}" for name, value in run["limits"].items() if value is not None)
+    usage = ", ".join(f"{name} {value:g}" for name, value in run["usage"].items() if value is not None)
+    problem = run["problem"] or {}
+    result = run["result"]
+    return [
+        ("job", run["job_id"]),
+        ("state", run["state"] + (f": {one_line(run['reason'])}" if run["reason"] else "")),
+        ("researcher", run["researcher_id"]),
+        ("plan", f"{one_line(run['name'])}, SHA-256 {run['sha256']}"),
+        ("dataset", run["dataset_id"] or "none"),
+        ("sandbox", run["sandbox"] or "not known"),
+        ("limits", limits),
+        ("took", usage or "not known"),
+        ("created", seconds(run["created"])),
+        ("started", seconds(run["started"])),
+        ("ended", seconds(run["ended"])),
+        *([("exit code", run["exit_code"])] if run["exit_code"] is not None else []),
+        *([("error", f"{one_line(problem['type'])}: {one_line(problem.get('message') or '')}")] if problem else []),
+        *([("result", f"{result['bytes']} bytes, SHA-256 {result['sha256']}")] if result else []),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)

@@ -1,0 +1,114 @@
+"""What jobs of this machine run in: how far they can be confined, on which Python, and beside which files.
+
+Finding that out takes tenths of a second, so it is done on a thread of its own while the node starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from fedmon.common.errors import FedmonError
+from fedmon.common.settings import RunsSettings
+from fedmon.common.wire.messages import ErrorCode
+from fedmon.common.wire.runs import Level
+from fedmon.node.runs.order import Interpreter
+from fedmon.node.runs.refusal import LEVELS, RunRefusedError
+
+logger = logging.getLogger(__name__)
+
+LOOK_TIMEOUT_S = 10.0
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found; ``level`` is null where no level at all is to be had, ``reasons`` say why not a stronger one.
+
+    ``problem`` says why no plan can run here though the level would do; empty otherwise.
+    """
+
+    level: Level | None
+    reasons: Mapping[str, str]
+    interpreter: Interpreter | None
+    runtime: Path
+    problem: str = ""
+
+
+class Confinement:
+    """Looks once, and again when the settings are others; every method is safe from any thread.
+
+    ``beside()`` is done on the same thread after the first look, with an error of it told as the problem.
+    """
+
+    def __init__(self, settings: RunsSettings, runtime: Path, *, beside: Callable[[], None]) -> None:
+        self._settings, self._runtime, self._beside = settings, runtime, beside
+        self._lock = threading.Lock()
+        self._found: Ground | None = None
+        self._there = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        with self._lock:
+            self._there.clear()
+            self._thread = threading.Thread(target=self._look, name="fedmon-confinement")
+            self._thread.start()
+
+    def follow(self, settings: RunsSettings) -> None:
+        """Look again, unless nothing changed that matters here."""
+        before, self._settings = self._settings, settings
+        if (before.python, before.devices) != (settings.python, settings.devices):
+            self.join()
+            self.start()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of the look."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    @property
+    def found(self) -> Ground | None:
+        """What was found, None as long as it is looked for."""
+        return self._found
+
+    def ground(self) -> tuple[Ground, Level, Interpreter]:
+        """Return what a plan runs in, after a look that is not over yet. Raises RunRefusedError."""
+        if not self._there.wait(LOOK_TIMEOUT_S) or self._found is None:
+            raise RunRefusedError(ErrorCode.BUSY, "this node still finds out how it can confine plans: try again")
+        found, minimum = self._found, self._settings.sandbox
+        why = "; ".join(f"{level}: {reason}" for level, reason in found.reasons.items())
+        if found.level is None or LEVELS.index(found.level) > LEVELS.index(minimum):
+            has = found.level or "none"
+            raise RunRefusedError(
+                ErrorCode.UNSUPPORTED,
+                f"this node can confine plans at level {has!r} and its owner asks for {minimum!r} at least "
+                f"(sandbox in [runs]){f'; {why}' if why else ''}",
+            )
+        if found.problem or found.interpreter is None:
+            raise RunRefusedError(ErrorCode.FAILED, f"this node cannot run plans: {found.problem}")
+        return found, found.level, found.interpreter
+
+    def _look(self) -> None:
+        from fedmon.node.runs.sandbox import interpreter, levels
+        from fedmon.plan import runtime
+
+        level: Level | None = None
+        reasons: Mapping[str, str] = {}
+        python: Interpreter | None = None
+        problem = ""
+        try:
+            available = levels.available(self._settings.devices, python=self._settings.python)
+            level, reasons = available.level, available.reasons
+            python = interpreter.look_at(self._settings.python)
+            runtime.lay_out(self._runtime, python=python.executable)
+            self._beside()
+        except (FedmonError, OSError) as error:
+            problem = str(error)
+            logger.error("no plan can run on this node: %s", error)  # noqa: TRY400 - the sentence says it all
+        found = Ground(level=level, reasons=reasons, interpreter=python, runtime=self._runtime, problem=problem)
+        logger.info("plans run at level %s, %s is asked for at least", level, self._settings.sandbox)
+        self._found = found
+        self._there.set()

@@ -1,0 +1,62 @@
+"""What of a job may leave the node: its outcome always, the plan's own words only as its owner allows."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
+from fedmon.common.wire.runs import Job, JobOutcome, JobState, Problem
+
+WITHHELD = (
+    "the owner of this node lets nothing leave of what jobs print, log or fail with (job_output in [policy] is false)"
+)
+_OF_THE_PLAN = (JobState.FAILED, JobState.INVALID_RESULT)
+_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
+_MAX_TEXT = 16_384
+_UNNAMED = "Exception"
+
+
+def leaving(job: Job, *, output_leaves: bool) -> Job:
+    """Return a job as it may be told to its researcher; of an error the type leaves in any case."""
+    problem = job.problem
+    if problem is not None:
+        # The plan chose it, and an owner who lets no text leave means this one, too.
+        kind = problem.type if _TYPE.fullmatch(problem.type) else _UNNAMED
+        problem = Problem(type=kind)
+    if output_leaves:
+        return job
+    reason = job.reason
+    if job.state in _OF_THE_PLAN and job.problem is not None:
+        reason = f"{_sentence(job.state)} ({problem.type if problem else _UNNAMED}); {WITHHELD}"
+    return msgspec.structs.replace(job, problem=problem, reason=reason)
+
+
+def fitting(outcome: JobOutcome) -> JobOutcome:
+    """Return an outcome that fits into a message, its texts shortened where they must be."""
+    longest = _MAX_TEXT
+    while len(msgspec.json.encode(outcome)) > MAX_PAYLOAD_BYTES - 2_000 and longest > 64:
+        longest //= 2
+        job = outcome.job
+        problem = job.problem and Problem(
+            type=job.problem.type,
+            message=_shortened(job.problem.message, longest),
+            traceback=_shortened(job.problem.traceback, longest),
+        )
+        job = msgspec.structs.replace(job, problem=problem, reason=_shortened(job.reason, longest) or "")
+        outcome = msgspec.structs.replace(outcome, job=job)
+    return outcome
+
+
+def _sentence(state: JobState) -> str:
+    if state is JobState.INVALID_RESULT:
+        return "what the plan returned cannot travel: a mapping of JSON values and plain arrays can"
+    return "the plan failed"
+
+
+def _shortened(text: str | None, longest: int) -> str | None:
+    if text is None or len(text) <= longest:
+        return text
+    # The end of a trace says what happened, its middle how it came there.
+    return f"{text[: longest // 4]} ... {text[-(longest * 3 // 4) :]}"

@@ -1,0 +1,124 @@
+"""The register of jobs: what was taken in, how it stands, and how it ended."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import StorageError
+from fedmon.common.wire.runs import Job, Parcel
+from fedmon.node.database import Database, timestamp
+
+logger = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One job as its node knows it; ``content`` is a digest of what was asked.
+
+    ``read_bytes`` of its events were passed on. ``result`` tells of a result without holding it: the bytes are in the
+    job's folder, or behind its URL.
+    """
+
+    researcher_id: str
+    content: str
+    job: Job
+    read_bytes: int = 0
+    result: Parcel | None = None
+
+
+class JobRegister:
+    """Jobs by their id; belongs to the thread of its database, and joins its transactions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, record: JobRecord) -> None:
+        """Take in a new job."""
+        job = record.job
+        self._database.execute(
+            "INSERT INTO runs (job_id, researcher_id, content, sha256, state, is_over, job, created, ended) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                job.job_id, record.researcher_id, record.content, job.sha256, job.state.value, job.state.is_over,
+                _encode(record).decode(), timestamp(job.created), _moment(job.ended),
+            ),
+        )  # fmt: skip
+
+    def keep(self, record: JobRecord) -> None:
+        """Replace what is known of a job."""
+        job = record.job
+        self._database.execute(
+            "UPDATE runs SET state = ?, is_over = ?, job = ?, ended = ? WHERE job_id = ?",
+            (job.state.value, job.state.is_over, _encode(record).decode(), _moment(job.ended), job.job_id),
+        )
+
+    def find(self, job_id: str) -> JobRecord | None:
+        """Return a job, or None. Raises StorageError when its record is damaged."""
+        found = self._database.rows("SELECT job FROM runs WHERE job_id = ?", (job_id,))
+        return _record(found[0]["job"], job_id) if found else None
+
+    def going_on(self) -> list[JobRecord]:
+        """Return the jobs that are not over, oldest first; a damaged record is told in the log."""
+        return _readable(
+            self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position"), "not over"
+        )
+
+    def of(self, researcher_id: str | None, *, offset: int, limit: int) -> list[JobRecord]:
+        """Return jobs of a researcher, or of all with None, newest first."""
+        return _readable(
+            self._database.rows(
+                "SELECT job_id, job FROM runs WHERE ?1 IS NULL OR researcher_id = ?1 "
+                "ORDER BY position DESC LIMIT ?2 OFFSET ?3",
+                (researcher_id, limit, offset),
+            ),
+            "listed",
+        )
+
+    def count(self, researcher_id: str) -> int:
+        """Return how many jobs of a researcher there are."""
+        found = self._database.rows("SELECT count(*) AS n FROM runs WHERE researcher_id = ?", (researcher_id,))
+        return int(found[0]["n"])
+
+    def ids(self) -> set[str]:
+        """Return the ids of all jobs."""
+        return {row["job_id"] for row in self._database.rows("SELECT job_id FROM runs")}
+
+    def ended_before(self, moment: datetime.datetime) -> Sequence[str]:
+        """Return the ids of jobs that were over before a moment."""
+        found = self._database.rows(
+            "SELECT job_id FROM runs WHERE is_over = 1 AND ended < ? ORDER BY ended", (timestamp(moment),)
+        )
+        return [row["job_id"] for row in found]
+
+    def forget(self, job_ids: Sequence[str]) -> None:
+        """Let go of jobs: their ids mean nothing from then on."""
+        with self._database.transaction():
+            for job_id in job_ids:
+                self._database.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
+
+
+def _moment(moment: datetime.datetime | None) -> str | None:
+    return None if moment is None else timestamp(moment)
+
+
+def _record(text: str, job_id: str) -> JobRecord:
+    try:
+        return msgspec.json.decode(text, type=JobRecord)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"the record of job {job_id} is damaged: {error}") from error
+
+
+def _readable(rows: Sequence[dict[str, Any]], what: str) -> list[JobRecord]:
+    records = []
+    for row in rows:
+        try:
+            records.append(_record(row["job"], row["job_id"]))
+        except StorageError as error:
+            logger.warning("a job is not %s: %s", what, error)
+    return records

@@ -1,0 +1,120 @@
+"""How jobs stand, as their researcher is told."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import FedmonError
+from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
+from fedmon.common.wire.messages import ErrorCode
+from fedmon.common.wire.runs import Job, JobsReply, JobStatus, Parcel
+from fedmon.node.handlers.envelope import echo
+from fedmon.node.runs import pages, results
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.going import Going
+from fedmon.node.runs.leaving import WITHHELD, leaving
+from fedmon.node.runs.refusal import RunRefusedError
+from fedmon.node.runs.register import JobRecord, JobRegister
+from fedmon.node.services import Services
+
+logger = logging.getLogger(__name__)
+
+ROOM_BYTES = MAX_PAYLOAD_BYTES - 4_000
+"""What the members of a reply may take; the rest is for its envelope."""
+IDS_KEPT = datetime.timedelta(days=31)
+"""So long after its files a job's id is still known: no request lives longer."""
+
+
+class Status:
+    """Answers questions about jobs; belongs to the node's worker. ``going`` are those that are not over."""
+
+    def __init__(self, services: Services, register: JobRegister, folder: Path, going: Mapping[str, Going]) -> None:
+        self._services, self._register, self._folder, self._going = services, register, folder, going
+        self._scalars = pages.ScalarPages()
+
+    def own(self, job_id: str, researcher_id: str) -> JobRecord:
+        """Return a job of this researcher. Raises RunRefusedError when he has none of this id."""
+        going = self._going.get(job_id)
+        record = self._register.find(job_id) if going is None else going.record
+        if record is None or record.researcher_id != researcher_id:
+            # Whether it is somebody else's is nobody's business.
+            raise RunRefusedError(ErrorCode.FAILED, f"this node knows no job {job_id} of researcher {researcher_id}")
+        return record
+
+    def leaving(self, record: JobRecord) -> Job:
+        """Return a job as it may be told."""
+        return leaving(record.job, output_leaves=self._services.policy.settings.job_output)
+
+    def answer(self, request: JobStatus) -> JobsReply:
+        """Return one job with what was asked of it, or a page of jobs. Raises RunRefusedError, StorageError."""
+        if request.job_id is None:
+            return self._page(request)
+        record = self.own(request.job_id, request.researcher_id)
+        reply = JobsReply(jobs=[self.leaving(record)], count=1, **echo(request, self._services.node_id))
+        folder = JobFolder(self._folder / request.job_id)
+        if request.result and record.result is not None:
+            reply = msgspec.structs.replace(reply, result=self._result(folder, record.result))
+        if request.scalars_from is not None:
+            scalars = self._scalars.page(request.job_id, folder, request.scalars_from)
+            # Together with a large result they come with the next question.
+            if len(msgspec.json.encode(scalars)) <= _room(reply):
+                reply = msgspec.structs.replace(reply, scalars=scalars)
+        return self._with_output(reply, request, folder)
+
+    def purge(self, keep_s: float) -> None:
+        """Remove the files of jobs that were over ``keep_s`` ago, and forget those that nobody can ask for again."""
+        before = utc_now() - datetime.timedelta(seconds=keep_s)
+        for job_id in self._register.ended_before(before):
+            try:
+                JobFolder(self._folder / job_id).remove()
+            except FedmonError as problem:
+                logger.warning("what is left of job %s is not removed: %s", job_id, problem)
+        self._register.forget(self._register.ended_before(before - IDS_KEPT))
+
+    def _page(self, request: JobStatus) -> JobsReply:
+        count = self._register.count(request.researcher_id)
+        found = self._register.of(request.researcher_id, offset=request.offset, limit=request.limit)
+        now = [self._going[each.job.job_id].record if each.job.job_id in self._going else each for each in found]
+        page = pages.fitting(map(self.leaving, now), ROOM_BYTES)
+        end = request.offset + len(page)
+        return JobsReply(
+            jobs=page,
+            count=count,
+            next_offset=end if page and end < count else None,
+            **echo(request, self._services.node_id),
+        )
+
+    def _with_output(self, reply: JobsReply, request: JobStatus, folder: JobFolder) -> JobsReply:
+        asked = [
+            (name, read, offset)
+            for name, read, offset in (
+                ("stdout", folder.stdout, request.stdout_from),
+                ("stderr", folder.stderr, request.stderr_from),
+            )
+            if offset is not None
+        ]
+        if not asked:
+            return reply
+        if not self._services.policy.settings.job_output:
+            return msgspec.structs.replace(reply, withheld=WITHHELD)
+        share = _room(reply) // len(asked)
+        traces = {name: pages.piece(read, offset, share) for name, read, offset in asked}
+        return msgspec.structs.replace(reply, **traces)
+
+    def _result(self, folder: JobFolder, result: Parcel) -> Parcel | None:
+        if result.url is not None:
+            return result
+        try:
+            return results.inline(folder.result, result)
+        except FedmonError:
+            return None  # it was kept for as long as the owner wants it
+
+
+def _room(reply: JobsReply) -> int:
+    return ROOM_BYTES - len(msgspec.json.encode(reply))
