@@ -1,0 +1,171 @@
+"""The federated examples over real nodes with the demo's tables: what they compute is what the pooled rows give."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmon.node.control_client import ControlClient
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import NodeState
+from tests.docs.examples import EXAMPLES, TABLES, column, example, numbers
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow_docs
+
+EXACT = 1e-12
+"""Of sums of the same numbers in another order, relative."""
+SAME_MODEL = 1e-9
+"""What the regression's example promises."""
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three nodes whose owners have approved the three plans; the URL of their broker."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    with ExitStack() as stack:
+        broker = Broker("embedded", folder / "broker")
+        stack.callback(broker.stop)
+        runs = {"sandbox": "limits", "max_jobs": 4}
+        for node_id, table in TABLES.items():
+            made = write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=runs)
+            (made / table.name).write_bytes(table.read_bytes())
+            words = ("--name", "breast-cancer", "--tags", "breast-cancer", "--dir", str(made))
+            added = fedmon("node", "dataset", "add", str(made / table.name), *words)
+            assert added.returncode == 0, added.stderr
+            stack.enter_context(NodeProcess(made))
+        with Federation(broker.url, folder=folder / "researcher") as fed:
+            wait_until(lambda: _online(fed) >= set(TABLES), 20, what="three nodes online")
+            for plan in sorted((EXAMPLES / "plans").glob("*.py")):
+                _approved_everywhere(fed, plan, folder)
+        yield broker.url
+
+
+@pytest.fixture
+def fed(hospitals: str, tmp_path: Path) -> Iterator[Federation]:
+    with Federation(hospitals, folder=tmp_path) as federation:
+        wait_until(lambda: _online(federation) >= set(TABLES), 10, what="three nodes online")
+        yield federation
+
+
+def _online(fed: Federation) -> set[str]:
+    return {str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE}
+
+
+def _approved_everywhere(fed: Federation, plan: Path, folder: Path) -> None:
+    for node_id, reply in fed.approve(plan).ok.items():
+        with ControlClient(folder / node_id) as owner:
+            owner.call("plan-decide", plan=reply.sha256, by_id=True, status="approved", note="", by="owner")
+
+
+def test_the_federated_mean_is_that_of_the_pooled_rows(fed: Federation) -> None:
+    columns = ["mean_radius", "mean_area", "worst_fractal_dimension"]
+
+    found = example("federated_mean").federated_mean(fed, columns)
+
+    for name in columns:
+        pooled = numbers(name)
+        assert found[name]["rows"] == len(pooled)
+        assert found[name]["mean"] == pytest.approx(pooled.mean(), rel=EXACT)
+        assert found[name]["deviation"] == pytest.approx(pooled.std(), rel=EXACT)
+
+
+def test_the_federated_histogram_is_the_pooled_one_but_for_bins_that_somebody_withheld(fed: Federation) -> None:
+    module = example("federated_histogram")
+    pooled, _ = np.histogram(numbers("mean_radius"), module.EDGES)
+    parts = {name: np.histogram(numbers("mean_radius", name), module.EDGES)[0] for name in TABLES}
+
+    found = module.federated_histogram(fed, "mean_radius", module.EDGES)
+
+    told = [one for one in found if not one["withheld"]]
+    assert len(told) >= len(found) // 2
+    for index, one in enumerate(found):
+        few = {name for name, counts in parts.items() if counts[index] < 5}
+        assert few <= set(one["withheld"])
+        assert one["count"] == sum(counts[index] for name, counts in parts.items() if name not in one["withheld"])
+        if not one["withheld"]:
+            assert one["count"] == pooled[index]
+
+
+def test_a_researcher_cannot_ask_for_smaller_bins_than_the_owner_approved(fed: Federation) -> None:
+    module = example("federated_histogram")
+    edges = [20.0, 22.0, 24.0, 26.0, 28.0, 30.0]
+
+    found = module.federated_histogram(fed, "mean_radius", edges, minimum=1)
+
+    for name in TABLES:
+        counts, _ = np.histogram(numbers("mean_radius", name), edges)
+        assert all(name in one["withheld"] for one, count in zip(found, counts, strict=True) if count < 5)
+
+
+def test_the_federated_logistic_regression_ends_at_the_model_of_the_pooled_rows(hospitals: str, tmp_path: Path) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    module = example("federated_logistic_regression")
+    features = np.column_stack([numbers(name) for name in module.COLUMNS])
+    standardised = (features - features.mean(axis=0)) / features.std(axis=0)
+    outcome = np.array(column("diagnosis")) == "M"
+    pooled = LogisticRegression(C=1 / module.PENALTY, tol=1e-13, max_iter=1000, solver="newton-cholesky")
+    pooled.fit(standardised, outcome)
+
+    lines = run_script("federated_logistic_regression", hospitals, tmp_path).splitlines()
+
+    rounds = [line for line in lines if line.startswith("round ")]
+    weights = [float(line.split(": ")[1]) for line in lines if line.startswith(("intercept: ", "worst_"))]
+    assert np.abs(weights - np.array([pooled.intercept_[0], *pooled.coef_[0]])).max() <= SAME_MODEL
+    assert "accuracy 62.7%" in rounds[0]
+    # The last round begins with the model that the one before made, which is the pooled one already.
+    assert f"accuracy {pooled.score(standardised, outcome):.1%}" in rounds[-1]
+    assert all(name in rounds[-1] for name in TABLES)
+
+
+@pytest.mark.parametrize("script", ["federated_mean", "federated_histogram"])
+def test_the_script_runs_as_it_stands(script: str, hospitals: str, tmp_path: Path) -> None:
+    said = run_script(script, hospitals, tmp_path)
+
+    assert all(name in said for name in TABLES)
+
+
+def run_script(script: str, url: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{script}.py")],
+        env=_environment(url, folder), cwd=folder, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_notebooks_run_as_they_stand(hospitals: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setattr(os, "environ", os.environ | _environment(hospitals, tmp_path))
+    # One kernel for all, since a kernel takes as long to start as a notebook to run; each closes what it opened.
+    documents = [nbformat.read(path, as_version=4) for path in sorted(EXAMPLES.glob("federated_*.ipynb"))]  # type: ignore[no-untyped-call]  # nbformat's own
+    whole = nbformat.v4.new_notebook(cells=[cell for document in documents for cell in document.cells])  # type: ignore[no-untyped-call]
+
+    NotebookClient(whole, timeout=50, kernel_name="python3", resources={"metadata": {"path": str(EXAMPLES)}}).execute(
+        env=dict(os.environ)
+    )
+
+    outputs: list[Any] = [cell.get("outputs", []) for cell in whole.cells]
+    text = json.dumps(outputs)
+    assert len(documents) == 3
+    assert all(name in text for name in TABLES)
+    assert "<table" in text
+    assert "accuracy 97.9%" in text
+
+
+def _environment(url: str, folder: Path) -> dict[str, str]:
+    return plain_environment(FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder))
