@@ -18,8 +18,13 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as `fedmon node runs` lists it.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node runs` lists it.")
+]
 Limit = Annotated[int, typer.Option(help="How many to list, newest first.", min=1, max=1000)]
+
+
+_SHOWN = 12
 
 
 @app.callback()
@@ -69,20 +74,18 @@ def _list(limit: int, directory: Any, *, as_json: bool) -> None:
         return
     rows = [
         [
-            run["job_id"],
+            run["job_id"][:_SHOWN],
             run["state"],
             run["researcher_id"],
             one_line(run["name"]),
-            run["dataset_id"] or "",
-            run["sandbox"] or "",
             _number(run["usage"]["wall_s"], "{:.2f}"),
             seconds(run["created"]),
             one_line(run["reason"]),
         ]
         for run in document["runs"]
     ]
-    heads = ["job", "state", "researcher", "plan", "dataset", "sandbox", "wall s", "since", "reason"]
-    print(table(heads, rows) if rows else "No plan has run here.")
+    heads = ["job", "state", "researcher", "plan", "wall s", "since", "reason"]
+    print(table(heads, rows) if rows else "No plan has run here yet.")
 
 
 def _lines(run: Mapping[str, Any]) -> list[tuple[str, object]]:

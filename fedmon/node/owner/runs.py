@@ -17,6 +17,7 @@ from fedmon.node.runs.register import JobRecord, JobRegister
 
 MAX_LISTED = 1000
 _SHOWN_BYTES = 16_384
+_LEAST_LETTERS = 6
 
 
 class ListRuns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +44,7 @@ def list_runs(desk: Desk, args: ListRuns) -> dict[str, Any]:
 def show_run(desk: Desk, args: OneRun) -> dict[str, Any]:
     """Show everything of a job, with the beginning of what it printed and where the rest lies."""
     record = _record(desk, args.job_id)
-    path = desk.folder.runs_dir / args.job_id
+    path = desk.folder.runs_dir / record.job.job_id
     return {"run": shown(record), "folder": str(path) if path.is_dir() else None, "output": _output(path)}
 
 
@@ -54,9 +55,9 @@ def stop_run(desk: Desk, args: OneRun) -> dict[str, Any]:
             "the node of this folder is stopped, and a job is stopped by a running one: start it with "
             "'fedmon node start'"
         )
-    if desk.runs.stop_by_owner(args.job_id, by=args.by) is None:
-        raise _unknown(args.job_id)
-    return {"run": shown(_record(desk, args.job_id))}
+    job_id = _record(desk, args.job_id).job.job_id
+    desk.runs.stop_by_owner(job_id, by=args.by)
+    return {"run": shown(_record(desk, job_id))}
 
 
 def shown(record: JobRecord) -> dict[str, Any]:
@@ -73,7 +74,16 @@ def shown(record: JobRecord) -> dict[str, Any]:
 
 
 def _record(desk: Desk, job_id: str) -> JobRecord:
-    found = JobRegister(desk.database).find(job_id) if desk.runs is None else desk.runs.record(job_id)
+    """Return a job by its id, or by the beginning of it where that is enough."""
+    register = JobRegister(desk.database)
+    if register.find(job_id) is None:
+        ids = sorted(each for each in register.ids() if each.startswith(job_id) and len(job_id) >= _LEAST_LETTERS)
+        if len(ids) > 1:
+            raise ConflictError(f"{len(ids)} jobs begin with {job_id}: {', '.join(ids[:10])}")
+        if not ids:
+            raise _unknown(job_id)
+        job_id = ids[0]
+    found = register.find(job_id) if desk.runs is None else desk.runs.record(job_id)
     if found is None:
         raise _unknown(job_id)
     return found

@@ -19,9 +19,6 @@ from fedmon.node.services import Services
 
 logger = logging.getLogger(__name__)
 
-SMALL_BYTES = 262_144
-"""A result of this size is checked at once; a larger one elsewhere, as that takes longer than a request may wait."""
-
 
 class Conclusion:
     """Ends jobs; belongs to the node's worker. ``gone(job_id)`` is told of each once all of it is written."""
@@ -76,7 +73,7 @@ class Conclusion:
         self._push([record.researcher_id])
 
     def _whole(self, going: Going, parcel: Parcel) -> Parcel | None:
-        if parcel.size_bytes > SMALL_BYTES:
+        if parcel.size_bytes > results.INLINE_BYTES:
             return None
         results.check(going.folder.result, parcel)
         return results.inline(going.folder.result, parcel)

@@ -12,25 +12,26 @@ from fedmon.common.wire.runs import Job, JobOutcome, JobState, Problem
 WITHHELD = (
     "the owner of this node lets nothing leave of what jobs print, log or fail with (job_output in [policy] is false)"
 )
-_OF_THE_PLAN = (JobState.FAILED, JobState.INVALID_RESULT)
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
+_PATH = re.compile(r"(?<![:/.\w])/[^\s:;,'\"()]+")
 _MAX_TEXT = 16_384
 _UNNAMED = "Exception"
 
 
 def leaving(job: Job, *, output_leaves: bool) -> Job:
     """Return a job as it may be told to its researcher; of an error the type leaves in any case."""
-    problem = job.problem
-    if problem is not None:
-        # The plan chose it, and an owner who lets no text leave means this one, too.
-        kind = problem.type if _TYPE.fullmatch(problem.type) else _UNNAMED
-        problem = Problem(type=kind)
+    # What the machine said of its files is its owner's.
+    job = msgspec.structs.replace(job, reason=_PATH.sub("(a path of the node)", job.reason))
     if output_leaves:
         return job
-    reason = job.reason
-    if job.state in _OF_THE_PLAN and job.problem is not None:
-        reason = f"{_sentence(job.state)} ({problem.type if problem else _UNNAMED}); {WITHHELD}"
-    return msgspec.structs.replace(job, problem=problem, reason=reason)
+    kind, reason = None, job.reason
+    if job.problem is not None:
+        # The plan chose it, and an owner who lets no text leave means this one, too.
+        kind = job.problem.type if _TYPE.fullmatch(job.problem.type) else _UNNAMED
+    if job.state is JobState.INVALID_RESULT or (job.state is JobState.FAILED and kind is not None):
+        named = f" ({kind})" if kind else ""
+        reason = f"{_sentence(job.state)}{named}; {WITHHELD}"
+    return msgspec.structs.replace(job, problem=kind and Problem(type=kind), reason=reason)
 
 
 def fitting(outcome: JobOutcome) -> JobOutcome:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedmon.common.errors import ConflictError, FedmonError
+from fedmon.common.errors import ConflictError, FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, Stop
 from fedmon.node.measuring import Measuring
@@ -15,7 +15,7 @@ from fedmon.node.runs import admission
 from fedmon.node.runs.beginning import Beginning, content_of, taken_in
 from fedmon.node.runs.conclusion import Conclusion
 from fedmon.node.runs.confinement import Confinement
-from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.folder import FOLDER_MODE, JobFolder
 from fedmon.node.runs.following import Following
 from fedmon.node.runs.going import Going, Phase
 from fedmon.node.runs.launching import Launcher
@@ -164,6 +164,10 @@ class Runs:
 
     def take_up(self) -> None:
         """Find again what an earlier daemon left: go on with it, take its end, or say that it is lost."""
+        try:
+            self.folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {self.folder} of jobs: {error.strerror}") from error
         for record in self.register.going_on():
             going = Going(record, JobFolder(self.folder / record.job.job_id), phase=Phase.KEEPER)
             self._going[record.job.job_id] = going
