@@ -48,7 +48,7 @@ def demo(
                 document["timings_s"]["total"] = round(time.monotonic() - started, 2)
                 screen.note(f"everything worked, in {document['timings_s']['total']:.1f} s")
                 if keep:
-                    _keep(broker, screen, document, json=json)
+                    _keep(broker, hospitals, screen, document, json=json)
         except (FedmonError, OSError) as error:
             document |= {"ok": False, "error": str(error)}
             if not json:
@@ -72,17 +72,21 @@ def _tell(broker: Engine, hospitals: Hospitals, screen: Screen, folder: Path, do
             document |= story.document
 
 
-def _keep(broker: Engine, screen: Screen, document: dict[str, Any], *, json: bool) -> None:
+def _keep(broker: Engine, hospitals: Hospitals, screen: Screen, document: dict[str, Any], *, json: bool) -> None:
     """Say how to connect, then wait until somebody ends us."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"
-    document["connect"] = {"python": python, "mosquitto_sub": shell}
+    owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in hospitals.names}
+    document["connect"] = {"python": python, "mosquitto_sub": shell, "owners": owners}
     if json:
         print(json_text.dumps(document, indent=2), flush=True)
     screen.note("it goes on running until Ctrl-C; connect with")
     print_to = sys.stderr if json else sys.stdout
     print(python, file=print_to)
-    print(shell, file=print_to, flush=True)
+    print(shell, file=print_to)
+    screen.note("and decide as its owners with")
+    for line in owners.values():
+        print(line, file=print_to, flush=True)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

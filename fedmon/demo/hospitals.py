@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+import tomlkit
 
 from fedmon.common.errors import FedmonError
 
@@ -76,6 +77,11 @@ class Hospitals:
                 process.kill()
                 process.wait()
 
+    @property
+    def names(self) -> list[str]:
+        """The ids of the nodes."""
+        return [hospital.node_id for hospital in HOSPITALS]
+
     def dir_of(self, node_id: str) -> Path:
         """Return the folder of a node."""
         return self._folder / node_id
@@ -92,6 +98,7 @@ class Hospitals:
         table = data / hospital.file
         table.write_bytes((DATA / hospital.file).read_bytes())
         self.owner(node_id, "init", "--id", node_id, "--broker", self._broker_url)
+        self._settle_for_any_sandbox(node_id)
         self.owner(node_id, "policy", "allow", "*")
         tags = [word for tag in hospital.tags for word in ("--tags", tag)]
         self.owner(
@@ -99,6 +106,14 @@ class Hospitals:
             "--description", hospital.description, *tags,
         )  # fmt: skip
         self.start(node_id)
+
+    def _settle_for_any_sandbox(self, node_id: str) -> None:
+        """Edit the settings as an owner would who wants plans to run on whatever machine this is."""
+        file = self.dir_of(node_id) / "node.toml"
+        document = tomlkit.parse(file.read_text())
+        runs: Any = document.setdefault("runs", tomlkit.table())
+        runs["sandbox"] = "limits"
+        file.write_text(tomlkit.dumps(document))
 
     def start(self, node_id: str) -> None:
         """Start the node's daemon."""

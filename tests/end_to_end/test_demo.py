@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.waiting import wait_until
@@ -27,6 +28,19 @@ def test_the_demo_walks_through_every_step_and_ends_well() -> None:
     assert document["offline"]["seen_after_s"] <= 2.0
     assert document["metrics"]["lost"] == 0
     assert document["timings_s"]["total"] <= 40
+    rounds = document["regression"]["rounds"]
+    accuracies = [one["accuracy"] for one in rounds]
+    assert accuracies[0] < 0.7
+    assert accuracies[-1] == pytest.approx(0.9789, abs=1e-4)
+    assert rounds[-1]["step"] < 1e-9
+    for one in rounds:
+        assert set(one["nodes"]) == set(document["plan"]["decisions"])
+        for cost in one["nodes"].values():
+            assert cost["seconds"] > 0
+            assert cost["bytes_sent"] > 0
+            assert cost["bytes_received"] > 0
+            assert cost["joules"] is None or cost["joules"] > 0
+            assert cost["sandbox"] in ("bubblewrap", "landlock", "limits")
 
 
 def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentence() -> None:
@@ -43,7 +57,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if line.startswith("[4/8]"):
+        if line.startswith("[4/9]"):
             break
     next(
         child
@@ -55,7 +69,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
     assert process.returncode == 1
     assert "hospital-south" in said
     assert "Traceback" not in said
-    assert [line[:5] for line in lines if line.startswith("[")] == ["[1/8]", "[2/8]", "[3/8]", "[4/8]"]
+    assert [line[:5] for line in lines if line.startswith("[")] == ["[1/9]", "[2/9]", "[3/9]", "[4/9]"]
     assert any("hospital-east" in line for line in lines)
     assert "\x1b" not in "".join(lines)
 
