@@ -17,6 +17,7 @@ from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.order import JobOrder
 from fedmon.node.runs.sandbox import bubblewrap, filters, kernel, landlock, seccomp, staging
+from fedmon.node.runs.sandbox.given import no_way_out
 from fedmon.node.runs.sandbox.user_namespace import own_namespace, spare_user
 
 MAIN = "fedmon/plan/main.py"
@@ -84,7 +85,8 @@ def command(order: JobOrder, level: Level, descriptors: Mapping[int, int]) -> Pr
     """Prepare the interpreter on a job's plan; ``descriptors`` gives 0 to 6 by those of this process.
 
     Has to be called in the process that starts it, and the descriptors kept open until then.
-    Raises ConflictError where what the interpreter needs would show the node's own files.
+    Raises ConflictError where what the interpreter needs would show the node's own files, or where the dataset has a
+    way out in it, and StorageError for a dataset that is not there.
     """
     for need in order.interpreter.needs:
         if not Path(need).is_symlink() and _holds(need, order.folder):
@@ -93,6 +95,8 @@ def command(order: JobOrder, level: Level, descriptors: Mapping[int, int]) -> Pr
                 "name another in [runs] python, or keep the node in another folder"
             )
     if level == "bubblewrap":
+        if order.dataset is not None:
+            no_way_out(order.dataset.path)
         return _in_bubblewrap(order, dict(descriptors))
     return _without_namespaces(order, level, dict(descriptors))
 

@@ -62,8 +62,8 @@ LEVELS: dict[Level, About] = {
             *_IN_EVERY,
             "The dataset, the interpreter's own files and a folder to write to can be opened, and no others.",
             (
-                "By Landlock no TCP (Linux 6.7), no signals and no abstract sockets to others (Linux 6.12); where it is "
-                "too old, seccomp denies signals to any but the plan's first process, which breaks Process.terminate."
+                "By Landlock no TCP (Linux 6.7), no signals and no abstract sockets to others (Linux 6.12); where it"
+                " is too old, seccomp denies signals to all but the plan's first process, and Process.terminate fails."
             ),
         ),
         lacks=(

@@ -1,0 +1,73 @@
+"""Probes that try to take more than a job may have; `facts` name the limits."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from pathlib import Path
+
+Facts = dict[str, object]
+
+
+def fork_bomb(facts: Facts) -> object:
+    limit = int(str(facts["processes"]))
+    children: list[int] = []
+    try:
+        while len(children) < limit + 8:
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+            children.append(child)
+    except OSError:
+        return None
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return f"{len(children)} children"
+
+
+def memory(facts: Facts) -> object:
+    return len(bytearray(int(str(facts["memory_bytes"])) + 2**20))
+
+
+def shared_memory(facts: Facts) -> object:
+    size = int(str(facts["memory_bytes"])) * 5 // 4
+    with mmap.mmap(-1, size) as area:
+        for place in range(0, size, mmap.PAGESIZE):
+            area[place] = 1
+    return size
+
+
+def one_large_file(facts: Facts) -> object:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    path = Path(os.environ.get("TMPDIR", "/tmp"), "large")
+    try:
+        with path.open("wb") as file:
+            return file.truncate(int(str(facts["tmp_bytes"])) + 4096)
+    finally:
+        path.unlink()
+
+
+def many_files(facts: Facts) -> object:
+    folder = Path(os.environ.get("TMPDIR", "/tmp"), "many")
+    folder.mkdir()
+    try:
+        for number in range(5):
+            (folder / str(number)).write_bytes(bytes(int(str(facts["tmp_bytes"])) // 4))
+        return "filled"
+    finally:
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
+
+
+def open_files(facts: Facts) -> object:
+    held: list[int] = []
+    try:
+        while len(held) < 5000:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        return None
+    return len(held)

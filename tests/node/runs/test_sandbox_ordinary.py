@@ -1,0 +1,40 @@
+"""What a plan may do, and what its levels leave working."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.wire.runs import Level
+from fedmon.node.runs.sandbox import bubblewrap, confined, landlock
+from tests.node.runs.sandboxes import NOBODY, machine
+from tests.support.requirements import require
+
+PROGRAMS = Path(__file__).with_name("programs")
+EVERYWHERE = [
+    *("descriptors", "threads", "arrays", "own_python", "child_and_pipe", "files", "dataset"),
+]
+WITH_LANDLOCK = [*EVERYWHERE, "ended_child"]
+WITH_NAMESPACES = [*WITH_LANDLOCK, "pool", "manager"]
+
+
+@pytest.mark.parametrize("user", [0, NOBODY], ids=["root", "nobody"])
+@pytest.mark.parametrize(
+    ("level", "tried"), [("bubblewrap", WITH_NAMESPACES), ("landlock", WITH_LANDLOCK), ("limits", EVERYWHERE)]
+)
+def test_ordinary_programs_work_at_every_level(level: Level, tried: list[str], user: int) -> None:
+    require(os.geteuid() == 0, "only root starts sandboxes as others")
+    require(level != "bubblewrap" or bubblewrap.program(), "bubblewrap is not installed")
+    require(level != "landlock" or landlock.abi(), "this kernel has no Landlock")
+    with machine(user) as target:
+        target.lay(PROGRAMS / "ordinary.py")
+        order = target.order(level)
+        question = {
+            "tried": [*tried, *(["packages_in_own_python"] if user == 0 else [])],
+            "path": order.interpreter.path,
+            "data": f"{confined.data_path(order, level)}/data.csv",
+        }
+        ended = target.run(order, question)
+    assert (ended.stdout, ended.told["codes"]) == ("", [0]), ended.stderr
