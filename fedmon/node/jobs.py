@@ -98,14 +98,15 @@ class JobWatches:
         starts: Mapping[int, int] | None = None,
         exclude: Collection[int] = (),
         overhead: Mapping[int, int] | None = None,
+        is_launcher: Callable[[int], bool] | None = None,
         origin: JobOrigin | None = None,
     ) -> JobRecord:
         """Watch a job from the next tick on: processes and all that descend from them, or a cgroup.
 
         ``marker`` is a ``NAME=value`` in the environment of its processes, by default FEDMON_JOB_ID with the job's id.
-        ``starts`` guards against numbers that were given again, and ``exclude`` and ``overhead`` name processes that
-        are not the job's wherever they are, see JobMaker; a JobCgroup may be empty already. Raises InvalidIdError,
-        InvalidInputError, NotFoundError and ConflictError.
+        ``starts`` guards against numbers that were given again, and ``exclude``, ``overhead`` and ``is_launcher`` tell
+        of processes that are not the job's wherever they are, see JobMaker; a JobCgroup may be empty already. Raises
+        InvalidIdError, InvalidInputError, NotFoundError and ConflictError.
         """
         checked_id(job_id, what="job id")
         if not pids and cgroup is None:
@@ -128,6 +129,7 @@ class JobWatches:
                 starts=starts,
                 exclude=exclude,
                 overhead=overhead,
+                is_launcher=is_launcher,
             )
             try:
                 self._refuse_shared(job_id, watching, may_have_ended=isinstance(cgroup, JobCgroup))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import (
-    BrokerSettings,
     MetricsSettings,
     NodeSettings,
     PerfSettings,
@@ -70,7 +69,11 @@ class MeasuredJob:
         self._search: JobSearch | None = None
         self._is_watched = False
         self._first_start: int | None = None
-        self._stream = _stream(options.broker, members) if options.broker is not None else None
+        self._stream: Stream | None = None
+        if options.broker is not None:
+            from fedmon.node.job.streaming import Stream
+
+            self._stream = Stream(options.broker, members.node_id)
         self._settings = settings = _settings(options, members.node_id)
         self._measuring = Measuring(
             settings,
@@ -246,10 +249,12 @@ class MeasuredJob:
         }
         if found.method != "pids" and self._first_start is None:
             self._first_start = min(found.starts.values(), default=None)
+        from fedmon.node.job.finders.overhead import is_launcher
+
         jobs, key, mine = self._measuring.jobs, self._identity.key, (os.getpid(),)
         if found.cgroup is not None:
             try:
-                jobs.add(key, cgroup=found.cgroup, exclude=mine, overhead=found.overhead)
+                jobs.add(key, cgroup=found.cgroup, exclude=mine, overhead=found.overhead, is_launcher=is_launcher)
                 return
             except FedmonError as error:
                 logger.warning("the job's cgroup cannot be watched, its processes are: %s", error)
@@ -260,6 +265,7 @@ class MeasuredJob:
             marker=found.marker,
             exclude=mine,
             overhead=found.overhead,
+            is_launcher=is_launcher,
         )
 
     def _on_end(self, job: JobRecord) -> None:
@@ -280,12 +286,6 @@ def _settings(options: JobOptions, node_id: str) -> NodeSettings:
 def _read_ahead() -> None:
     """Load what follows the end while the job runs: whoever waits for a command would wait for that, too."""
     importlib.import_module("fedmon.node.job.merge")
-
-
-def _stream(broker: BrokerSettings, members: Membership) -> Stream:
-    from fedmon.node.job.streaming import Stream
-
-    return Stream(broker, members.node_id)
 
 
 def _is_there(pid: int) -> bool:

@@ -71,10 +71,19 @@ def watch_job(desk: Desk, args: WatchJob) -> dict[str, Any]:
 
 
 def _watch_found(jobs: JobWatches, args: WatchJob, found: FoundJob) -> JobRecord:
+    from fedmon.node.job.finders.overhead import is_launcher  # what finds batch jobs is needed for these alone
+
     overhead = dict(found.overhead)
     if args.cgroup is not None:
         try:
-            return jobs.add(args.job_id, cgroup=args.cgroup, name=args.name, overhead=overhead, origin=found.origin)
+            return jobs.add(
+                args.job_id,
+                cgroup=args.cgroup,
+                name=args.name,
+                overhead=overhead,
+                is_launcher=is_launcher,
+                origin=found.origin,
+            )
         except (NotFoundError, InvalidInputError) as error:
             # A scheduler may keep lists of processes in hierarchies that count nothing for us.
             logger.info("job %s: its processes are watched, and not its cgroup: %s", args.job_id, error)
@@ -86,6 +95,7 @@ def _watch_found(jobs: JobWatches, args: WatchJob, found: FoundJob) -> JobRecord
         marker=found.marker,
         name=args.name,
         overhead=overhead,
+        is_launcher=is_launcher,
         origin=found.origin,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Roots
 from fedmon.node.job.commands import Runner, runner
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
+from fedmon.node.job.finders.overhead import is_launcher
 from fedmon.node.job.identity import identify, named
 from fedmon.node.job.lookup import look_up
 from tests.node.job.machine import KERNEL_THREAD, Commands, Machine, said
@@ -228,4 +230,39 @@ def test_a_cgroup_of_a_real_slurm_layout_is_watched_without_its_daemon(tmp_path:
         daemon.wait()
         wait_until(lambda: not (step / "cgroup.procs").read_text(), what="the end of the processes")
         for folder in (step, step.parent, step.parent.parent, top):
+            folder.rmdir()
+
+
+def names_in_session(session: int) -> list[str]:
+    listed = subprocess.run(["ps", "-o", "comm=", "-s", str(session)], capture_output=True, text=True)
+    return sorted(listed.stdout.split())
+
+
+@pytest.mark.parametrize("kept", ["tree", "cgroup"])
+def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_is(tmp_path: Path, kept: str) -> None:
+    folder = Path("/sys/fs/cgroup/freezer") / f"fedmontest-{os.getpid()}"
+    if kept == "cgroup":
+        require(os.access(folder.parent, os.W_OK), "cgroup version 1 is not mounted, or not for us")
+        folder.mkdir()
+    (tmp_path / "srun").symlink_to(shutil.which("sh") or "")
+    script = 'read go; "$0" -c "sleep 600 & wait"; :'
+    job = subprocess.Popen(["sh", "-c", script, str(tmp_path / "srun")], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        with Watch() as watch:
+            if kept == "cgroup":
+                (folder / "cgroup.procs").write_text(str(job.pid))
+                watch.watches.add("a", cgroup=folder.name, is_launcher=is_launcher)
+            else:
+                watch.watches.add("a", pids=[job.pid], is_launcher=is_launcher)
+            assert watch.value("job_processes") == 1
+            assert job.stdin is not None
+            os.write(job.stdin.fileno(), b"go\n")
+            wait_until(lambda: names_in_session(job.pid) == ["sh", "sleep", "srun"], what="the job's processes")
+
+            assert watch.value("job_processes") == 2
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+        if kept == "cgroup":
+            wait_until(lambda: not (folder / "cgroup.procs").read_text(), what="the end of the processes")
             folder.rmdir()

@@ -40,7 +40,7 @@ class CgroupCpu:
                 used_s = self._read()
             except CollectorUnavailableError:
                 continue
-            if excluded is not None and excluded.processes:
+            if excluded is not None and excluded.may_hold:
                 self._overhead = OverheadCpu(paths[0].parent, excluded, proc=proc)
                 # Who came into the cgroup later used a part of it elsewhere.
                 self._elsewhere = _above(self._overhead.read(), used_s)
@@ -96,7 +96,7 @@ class CgroupMembers:
                 found.append(birth_of(pid, read_file(b"%s/%d/stat" % (self._proc, pid), 1024)))
             except (OSError, ValueError, IndexError):
                 continue  # it ended between the list and its reading
-        return self._excluded.without(parents_first(found), members)
+        return self._excluded.programs(self._excluded.without(parents_first(found), members))
 
     def settled(self, _members: Mapping[int, Process]) -> None:
         """Do nothing: the kernel keeps the list."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
@@ -61,20 +61,22 @@ class JobMaker:
         starts: Mapping[int, int] | None = None,
         exclude: Collection[int] = (),
         overhead: Mapping[int, int] | None = None,
+        is_launcher: Callable[[int], bool] | None = None,
     ) -> Watching:
         """Find the job's processes and its cgroup, and read them once.
 
         ``starts`` tells of some of the processes when they started, in clock ticks since the boot: a number that was
         given to another process since then is refused; of several that were found so, some may have ended meanwhile.
         Processes in ``exclude``, and what they start, are not the job's; those in ``overhead``, with their starts, are
-        not, but what they start is. A JobCgroup was made for this job: it is taken as it is, empty or not. Raises
-        InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
+        not, but what they start is; nor are those that come later and of which ``is_launcher`` says so. A JobCgroup
+        was made for this job: it is taken as it is, empty or not. Raises InvalidInputError, NotFoundError and
+        ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: there is no {self._roots.proc} here")
         births = self._roots_of(pids, starts or {})
         found = Cgroups.found(self._roots.cgroup)
-        excluded = Excluded(exclude, alone=overhead)
+        excluded = Excluded(exclude, alone=overhead, is_launcher=is_launcher)
         try:
             if isinstance(cgroup, JobCgroup):
                 return self._of_cgroup(cgroup, excluded, mono)

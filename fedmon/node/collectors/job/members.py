@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,23 +27,59 @@ class Members(Protocol):
 class Excluded:
     """Processes that are of no job though they lie in its cgroup or below its roots, with all that they start.
 
-    ``alone`` maps those to their start of whom only they themselves are not counted, as launchers of its programs.
+    ``alone`` maps those to their start of whom only they themselves are not counted, as launchers of its programs;
+    ``is_launcher`` tells whether a process that comes later is one of these at this moment.
     """
 
-    def __init__(self, pids: Collection[int] = (), *, alone: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        pids: Collection[int] = (),
+        *,
+        alone: Mapping[int, int] | None = None,
+        is_launcher: Callable[[int], bool] | None = None,
+    ) -> None:
         self._starts: dict[int, int | None] = dict.fromkeys(pids)
         self.alone = dict(alone or {})
+        self._is_launcher = is_launcher
+        self._late: dict[int, Birth] = {}
 
     @property
     def processes(self) -> dict[int, int | None]:
         """Return who is known to be excluded, with their starts as far as they are known."""
         return {**self._starts, **self.alone}
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether somebody is excluded, or may come to be."""
+        return bool(self._starts or self.alone) or self._is_launcher is not None
+
     def without(self, births: Sequence[Birth], members: Container[int]) -> Sequence[Birth]:
         """Leave out who is excluded, of births with parents before their children."""
         if not (self._starts or self.alone):
             return births
         return [birth for birth in births if not self._holds(birth, members)]
+
+    def programs(self, births: Sequence[Birth]) -> Sequence[Birth]:
+        """Leave out launchers that came meanwhile, of processes that are the job's.
+
+        Who was left out so comes back when it is one no longer: a daemon forks itself to become a program.
+        """
+        is_launcher = self._is_launcher
+        if is_launcher is None:
+            return births
+        found = []
+        for birth in births:
+            if is_launcher(birth.pid):
+                self.alone[birth.pid], self._late[birth.pid] = birth.start, birth
+            else:
+                found.append(birth)
+        for pid in [pid for pid in self._late if not is_launcher(pid)]:
+            birth = self._late.pop(pid)
+            if self.alone.get(pid) == birth.start:
+                del self.alone[pid]
+            if all(each.pid != pid for each in found):
+                found.append(birth)
+        return found
 
     def _holds(self, birth: Birth, members: Container[int]) -> bool:
         if self.alone.get(birth.pid) == birth.start:
@@ -79,11 +115,11 @@ class Descendants:
         if self._kinship is None:
             # Orphans can be told once the roots were read: the next look is at all processes again.
             self._position = None
-            return self._excluded.without(parents_first(self._descendants()), members)
+            return self._excluded.programs(self._excluded.without(parents_first(self._descendants()), members))
         if births is None:
             births = self._births.everything()
         births = self._excluded.without(births, members) if births else ()
-        return self._kin(births, members, self._kinship) if births else ()
+        return self._excluded.programs(self._kin(births, members, self._kinship) if births else ())
 
     def settled(self, members: Mapping[int, Process]) -> None:
         """Learn what marks the job's processes."""

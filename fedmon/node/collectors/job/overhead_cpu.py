@@ -45,7 +45,7 @@ class OverheadCpu:
                 raise ProcessLookupError
             user, system, of_children_user, of_children_system = map(int, stat_fields(text)[11:15])
         except (OSError, ValueError, IndexError):
-            if pid not in self._named:
+            if pid not in self._named and pid not in self._excluded.alone:
                 self._used.pop(pid, None)  # it is in the sum of who waited for it now
             return
         self._used[pid] = (user + of_children_user, system + of_children_system)

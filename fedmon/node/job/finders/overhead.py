@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fedmon.node.collectors.job.files import read_file
 from fedmon.node.job.finders.processes import Processes
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
@@ -20,6 +21,14 @@ LAUNCHERS = frozenset(
 
 _NAMES = frozenset(name[:15] for name in DAEMONS | LAUNCHERS)
 _OAREXEC = "OAREXEC"
+
+
+def is_launcher(pid: int) -> bool:
+    """Tell by its name whether a process of this machine is a scheduler's or a launcher's at this moment."""
+    try:
+        return read_file(b"/proc/%d/comm" % pid, 64).decode(errors="replace").rstrip("\n") in _NAMES
+    except OSError:
+        return False
 
 
 def is_overhead(processes: Processes, pid: int) -> bool:
