@@ -33,6 +33,8 @@ class Signals:
         signal.signal(signal.SIGCHLD, self._child)
         for number in _ENDING:
             signal.signal(number, self._end)
+        # The daemon waits for these with them blocked, and who it starts inherits that.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_ENDING))
 
     def clear(self) -> None:
         """Read what woke us up."""
