@@ -156,6 +156,10 @@ class Assembly:
 
     def close(self) -> None:
         """Close the files; on the worker's thread."""
+        try:
+            self.runs.save()
+        except FedmonError as error:
+            logger.warning("the last news of jobs are read again by the next start: %s", error)
         self.audit.close()
         self.services.database.close()
 

@@ -181,6 +181,10 @@ class Runs:
         """Look after every job; about once a second."""
         for going in list(self._going.values()):
             self._guarded(going, self._following.look_after)
+        self.save()
+
+    def save(self) -> None:
+        """Write down how the jobs stand that have news. Raises StorageError."""
         unsaved = [going for going in self._going.values() if not going.is_saved]
         if unsaved:
             with self._services.database.transaction():

@@ -1,0 +1,137 @@
+"""A node's parts without daemon and broker, whose jobs are begun by nobody: for what is decided before a start."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.ids import new_id
+from fedmon.common.settings import load_node
+from fedmon.common.wire import codec, topics
+from fedmon.common.wire.runs import JobStatus, Run, Stop
+from fedmon.node.assembly import Assembly
+from fedmon.node.dialect import Outgoing
+from fedmon.node.folder import NodeFolder
+from tests.support.node_process import CELLS, write_node_folder
+
+PLAN = b"""from fedmon import TrainingPlan
+
+
+class Rows(TrainingPlan):
+    def run(self, context):
+        context.report(loss=0.5)
+        return {"rows": len(list(context.dataset.rows()))}
+"""
+ALICE = "alice"
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 of bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
+class Bench:
+    """One node: what it is told with `ask` is answered at once, and what it hands over is done by `work`."""
+
+    def __init__(self, path: Path) -> None:
+        self.handed_over: list[Callable[[], None]] = []
+        self.sent: list[Outgoing] = []
+        self.telemetry: list[bytes] = []
+        self.settings = load_node(path, {})
+        self.parts = Assembly(
+            NodeFolder.open(path),
+            self.settings,
+            boot=1,
+            hand_over=self.handed_over.append,
+            publish=self._publish,
+            send=self._send,
+        )
+        self.path = path
+        self.runs = self.parts.runs
+        self.runs.start_up()
+        self.runs.confinement.join()
+        self.runs.take_up()
+
+    def ask(self, request: Run | Stop | JobStatus) -> dict[str, Any]:
+        """Return the reply to a request."""
+        before = len(self.sent)
+        topic = topics.command(request.researcher_id, self.parts.services.node_id)
+        self.parts.router.receive(topic, msgspec.json.encode(request))
+        replies = [msgspec.json.decode(each.payload) for each in self.sent[before:]]
+        return next(reply for reply in replies if reply.get("id") == request.id)
+
+    def approve(self, source: bytes = PLAN, name: str = "rows") -> str:
+        """Take a plan in as the owner's own, unless it is there, and return its digest."""
+        known = self.parts.services.plans.find(digest(source))
+        if known is not None:
+            return known.sha256
+        return self.parts.services.plans.register(source, name=name).sha256
+
+    def offer(self, name: str = "cells", *tags: str) -> str:
+        """Offer a table, unless it is there, and return the id of the dataset."""
+        known = [each for each in self.parts.services.datasets.all() if each.name == name]
+        if known:
+            return known[0].dataset_id
+        table = self.path / f"{name}.csv"
+        table.write_text(CELLS)
+        return self.parts.services.datasets.add(table, name=name, data_type="csv", tags=tags or (name,)).dataset_id
+
+    def work(self) -> None:
+        """Do what was handed over, and look after all jobs."""
+        while self.handed_over:
+            self.handed_over.pop(0)()
+        self.runs.tick()
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Return the outcomes that were sent so far."""
+        found = [msgspec.json.decode(each.payload) for each in self.sent]
+        return [each for each in found if each["command"] == "job-outcome"]
+
+    def audit(self, event: str) -> list[dict[str, Any]]:
+        """Return the lines of the audit about one event."""
+        lines = (self.path / "audit.jsonl").read_text().splitlines()
+        return [line for line in map(msgspec.json.decode, lines) if line["event"] == event]
+
+    def _publish(self, payload: bytes) -> bool:
+        self.telemetry.append(payload)
+        return True
+
+    def _send(self, outgoing: Outgoing) -> bool:
+        codec.decode_reply(outgoing.payload)
+        self.sent.append(outgoing)
+        return True
+
+
+@contextlib.contextmanager
+def bench(path: Path, **sections: Any) -> Iterator[Bench]:
+    """Open a node that obeys everybody; its settings are written unless the folder is there."""
+    if not (path / "node.toml").exists():
+        write_node_folder(path, node_id="hospital", url="mqtt://127.0.0.1:1", **sections)
+    node = Bench(path)
+    try:
+        yield node
+    finally:
+        node.parts.stop(2.0)
+        node.parts.close()
+
+
+def envelope(researcher_id: str = ALICE) -> dict[str, Any]:
+    """Return what every request carries."""
+    return {
+        "researcher_id": researcher_id,
+        "id": new_id(),
+        "session": "s",
+        "sequence": 1,
+        "expires": seconds_from_now(60.0),
+    }
+
+
+def run(sha256: str, *, job_id: str = "", by: str = ALICE, **fields: Any) -> Run:
+    """Return a request to run a plan."""
+    return Run(job_id=job_id or new_id(), sha256=sha256, **fields, **envelope(by))

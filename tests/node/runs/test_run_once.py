@@ -1,0 +1,242 @@
+"""A job is begun once, belongs to who asked for it, and its end is told until it is acknowledged."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedmon.common.ids import new_id
+from fedmon.common.wire.messages import Ack
+from fedmon.common.wire.runs import JobState, JobStatus, Stop
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.going import Going
+from fedmon.node.runs.register import JobRegister
+from fedmon.node.runs.withdrawal import stop_jobs_of
+from tests.node.runs.run_desks import PLAN, Bench, bench, envelope, run
+from tests.support.waiting import wait_until
+
+WAITS = b"""import time
+
+from fedmon import TrainingPlan
+
+
+class Waits(TrainingPlan):
+    def run(self, context):
+        context.report(loss=1.0)
+        print("begun", flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("node") / "n"
+    with bench(folder, metrics={"enabled": False}, runs={"max_jobs": 4}) as opened:
+        yield opened
+
+
+def over(node: Bench, job_id: str) -> dict[str, Any]:
+    """Return the outcome of a job, once it is there."""
+
+    def found() -> dict[str, Any] | None:
+        node.work()
+        return next((each for each in node.outcomes() if each["job"]["job_id"] == job_id), None)
+
+    outcome = wait_until(found, 20.0, what=f"the end of job {job_id}")
+    assert outcome is not None
+    return outcome
+
+
+def begun(node: Bench, job_id: str) -> Going:
+    """Wait until the plan of a job has reported."""
+
+    def found() -> Going | None:
+        node.work()
+        going = node.runs._going[job_id]
+        return going if going.job.scalars else None
+
+    going = wait_until(found, 20.0, what="a report of the plan")
+    assert going is not None
+    return going
+
+
+def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(node: Bench) -> None:
+    # given a job that has run
+    sha256, dataset_id, job_id = node.approve(), node.offer(), new_id()
+    first = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))
+    outcome = over(node, job_id)
+
+    # when it is asked for under another request id, by somebody else, and for something else
+    again = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))
+    stranger = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id, by="bob"))
+    other = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id, arguments={"rate": 2}))
+    node.work()
+
+    # then it is told, refused and refused
+    assert (first["job"]["state"], again["job"]["state"]) == ("starting", "succeeded")
+    assert outcome["result"]["json"] == '{"rows":3}'
+    assert [each["code"] for each in (stranger, other)] == ["refused", "refused"]
+    assert stranger["reason"] == other["reason"]
+    for event in ("run", "run-outcome"):
+        assert [line["job"] for line in node.audit(event)].count(job_id) == 1
+
+
+def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
+    # given a job of alice
+    sha256, job_id = node.approve(WAITS, "waits"), new_id()
+    node.ask(run(sha256, job_id=job_id))
+    begun(node, job_id)
+
+    # when bob asks about it, and about one that is not there
+    seen = node.ask(JobStatus(job_id=job_id, **envelope("bob")))
+    stopped = node.ask(Stop(job_id=job_id, **envelope("bob")))
+    absent = node.ask(Stop(job_id="absent", **envelope("bob")))
+    listed = node.ask(JobStatus(**envelope("bob")))
+
+    # then the answers are the same, and it goes on until alice stops it
+    assert seen["reason"] == stopped["reason"] == absent["reason"].replace("absent", job_id)
+    assert (listed["jobs"], listed["count"]) == ([], 0)
+    assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "running"
+    node.ask(Stop(job_id=job_id, **envelope()))
+    outcome = over(node, job_id)
+    assert outcome["job"]["state"] == "stopped"
+    assert outcome["job"]["reason"].startswith("stopped by researcher alice")
+
+
+def test_a_plan_rejected_while_it_runs_is_stopped_with_and_without_a_daemon(node: Bench) -> None:
+    sha256, first, second = node.approve(WAITS, "waits"), new_id(), new_id()
+    for job_id in (first, second):
+        node.ask(run(sha256, job_id=job_id))
+        begun(node, job_id)
+
+    stop_jobs_of(sha256, JobRegister(node.parts.services.database), node.path / "runs")
+
+    assert {over(node, job_id)["job"]["state"] for job_id in (first, second)} == {"plan-rejected"}
+
+
+def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
+    sha256, job_id = node.approve(PLAN + b"# fails without data\n"), new_id()
+    node.ask(run(sha256, job_id=job_id))
+    outcome = over(node, job_id)
+
+    assert outcome["job"]["state"] == "failed"
+    assert outcome["job"]["problem"] == {"type": "AttributeError", "message": None, "traceback": None}
+    assert "NoneType" not in msgspec.json.encode(outcome).decode()
+    assert outcome["id"] in [each.id for each in node.parts.services.outbox.unacked("alice")]
+    node.parts.router.receive(
+        "general/nodes/alice/hospital", msgspec.json.encode(Ack(ids=[outcome["id"]], **envelope()))
+    )
+    assert outcome["id"] not in [each.id for each in node.parts.services.outbox.unacked("alice")]
+
+
+def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
+    # given a node that dies between the commit and the start: what comes after the commit never happens
+    job_id = new_id()
+    with bench(tmp_path / "n", metrics={"enabled": False}) as node:
+        sha256 = node.approve(WAITS, "waits")
+        with node.parts.services.database.transaction():
+            node.runs.start(run(sha256, job_id=job_id))
+            node.parts.services.database._after_commit.clear()
+
+    # when the next one begins
+    with bench(tmp_path / "n") as node:
+        outcome = over(node, job_id)
+
+        # then the job is over, and the same request does not bring it back
+        assert (outcome["job"]["state"], outcome["job"]["started"]) == ("not-started", None)
+        assert node.ask(run(sha256, job_id=job_id))["job"]["state"] == "not-started"
+
+
+def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: Path) -> None:
+    # given a node that stops while two jobs run, one of which ends before the next node begins
+    goes_on, ends = new_id(), new_id()
+    with bench(tmp_path / "n", metrics={"enabled": False}) as node:
+        sha256 = node.approve(WAITS, "waits")
+        for job_id in (goes_on, ends):
+            node.ask(run(sha256, job_id=job_id))
+            begun(node, job_id)
+        reports = len(node.telemetry)
+    folder = JobFolder(tmp_path / "n" / "runs" / ends)
+    assert folder.stop(JobState.STOPPED, "asked to end")
+    wait_until(folder.ending, 20.0, what="the ending")
+
+    # when the next one begins
+    with bench(tmp_path / "n") as node:
+        # then it takes the one, goes on with the other, and tells no scalar twice
+        assert over(node, ends)["job"]["state"] == "stopped"
+        assert node.ask(JobStatus(job_id=goes_on, **envelope()))["jobs"][0]["state"] == "running"
+        assert (reports, node.telemetry) == (2, [])
+        node.runs.stop_by_owner(goes_on, by="owner")
+        assert over(node, goes_on)["job"]["state"] == "stopped-by-owner"
+
+
+def test_a_job_whose_keeper_is_killed_is_lost_and_nothing_of_it_runs(node: Bench) -> None:
+    sha256, job_id = node.approve(WAITS, "waits"), new_id()
+    node.ask(run(sha256, job_id=job_id))
+    going = begun(node, job_id)
+    keeper = going.folder.keeper()
+    assert keeper is not None
+
+    os.kill(keeper.pid, signal.SIGKILL)
+
+    assert over(node, job_id)["job"]["state"] == "lost"
+    assert going.folder.kill_leftovers() == []
+    assert node.ask(run(node.approve(), dataset_id=node.offer()))["command"] == "run"
+
+
+def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
+    sha256, before, after = node.approve(WAITS, "waits"), new_id(), new_id()
+    node.ask(run(sha256, job_id=before))
+    begun(node, before)
+    pid = node.runs.launcher.pid
+    assert pid is not None
+
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: node.runs.launcher.pid not in (pid, None), what="another launcher")
+    node.ask(run(sha256, job_id=after))
+    begun(node, after)
+
+    for job_id in (before, after):
+        node.ask(Stop(job_id=job_id, **envelope()))
+    assert {over(node, job_id)["job"]["state"] for job_id in (before, after)} == {"stopped"}
+
+
+def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> None:
+    # given a job whose register was lost
+    job_id = new_id()
+    with bench(tmp_path / "n", metrics={"enabled": False}) as node:
+        node.ask(run(node.approve(WAITS, "waits"), job_id=job_id))
+        begun(node, job_id)
+    for file in (tmp_path / "n").glob("state.sqlite*"):
+        file.unlink()
+
+    # when a node begins with a new one
+    folder = JobFolder(tmp_path / "n" / "runs" / job_id)
+    with bench(tmp_path / "n"):
+        wait_until(lambda: not folder.is_alive(), 20.0, what="the end of a job that nobody knows")
+
+    # then nothing of it is left, and of its files neither once the next one has begun
+    assert folder.kill_leftovers() == []
+    with bench(tmp_path / "n"):
+        assert not folder.path.exists()
+
+
+def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench) -> None:
+    sha256, dataset_id, job_id = node.approve(), node.offer(), new_id()
+    request = run(sha256, job_id=job_id, dataset_id=dataset_id)
+    node.ask(request)
+    over(node, job_id)
+    assert (node.path / "runs" / job_id / "result").exists()
+
+    node.runs._status.purge(keep_s=-1.0)
+
+    assert not (node.path / "runs" / job_id).exists()
+    told = node.ask(JobStatus(job_id=job_id, result=True, scalars_from=0, **envelope()))
+    assert (told["jobs"][0]["state"], told["result"], told["scalars"]) == ("succeeded", None, [])
+    assert node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))["job"]["state"] == "succeeded"
