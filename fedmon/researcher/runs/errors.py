@@ -17,10 +17,10 @@ class RunFailedError(FedmonError):
     """
 
     def __init__(
-        self, job_id: str, *, failed: Mapping[str, str], results: Mapping[str, Mapping[str, Any]], refused: bool
+        self, job_id: str, *, failed: Mapping[str, str], results: dict[str, dict[str, Any]], refused: bool
     ) -> None:
         super().__init__(f"{len(failed)} of {len(failed) + len(results)} nodes did not succeed: {_named(failed)}")
-        self.job_id, self.failed, self.results = job_id, dict(failed), dict(results)
+        self.job_id, self.failed, self.results = job_id, dict(failed), results
         self.exit_code = 4 if refused else 1
 
 
@@ -28,13 +28,13 @@ class RunNotOverError(NoAnswerError):
     """The time is over and nodes still run: ``unfinished`` says how each stands, ``results`` holds what is there."""
 
     def __init__(
-        self, job_id: str, *, waited_s: float, unfinished: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]
+        self, job_id: str, *, waited_s: float, unfinished: Mapping[str, str], results: dict[str, dict[str, Any]]
     ) -> None:
         super().__init__(
             f"not over within {waited_s:.1f} s: {_named(unfinished)}; it goes on: wait again, or stop it (job {job_id})"
         )
         self.job_id, self.waited_s = job_id, waited_s
-        self.unfinished, self.results = dict(unfinished), dict(results)
+        self.unfinished, self.results = dict(unfinished), results
 
 
 class MissingNumpyError(SettingsError):

@@ -18,6 +18,7 @@ from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply
 from fedmon.common.wire.runs import Parcel, RunLimits
+from fedmon.researcher.runs.results import SLOWEST_BYTES_S
 from fedmon.researcher.submitting import ENVELOPE_BYTES
 
 if TYPE_CHECKING:
@@ -94,12 +95,9 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
     parcel = parcels.pack(inputs)
     stream = io.BytesIO()
     parcel.write(stream)
-    content = stream.getvalue()
+    content = stream.getbuffer()
     about = Parcel(format=parcel.format, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-    inline = None
-    if len(content) + beside_bytes <= MAX_PAYLOAD_BYTES:
-        field = {"json": content.decode()} if about.format == "json" else {"base64": base64.b64encode(content).decode()}
-        inline = msgspec.structs.replace(about, **field)
+    inline = _inline(about, content)
     most_bytes = INLINE_BYTES if repository.url else MAX_PAYLOAD_BYTES
     if inline is not None and len(msgspec.json.encode(inline)) + beside_bytes <= most_bytes:
         return inline
@@ -108,9 +106,20 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
             f"inputs take {len(content)} bytes and do not fit into a message of {MAX_PAYLOAD_BYTES}: set the file "
             "repository, `url` in [repository] of researcher.toml or FEDMON_REPOSITORY_URL"
         )
-    from fedmon.common.repository import upload
+    from fedmon.common.repository import upload_from
 
-    return msgspec.structs.replace(about, url=upload(content, repository))
+    patience_s = 60.0 + len(content) / SLOWEST_BYTES_S
+    del content
+    url = upload_from(stream, repository, sha256=about.sha256, deadline_s=patience_s)
+    return msgspec.structs.replace(about, url=url)
+
+
+def _inline(about: Parcel, content: memoryview) -> Parcel | None:
+    if len(content) > MAX_PAYLOAD_BYTES:
+        return None
+    if about.format == "json":
+        return msgspec.structs.replace(about, json=bytes(content).decode())
+    return msgspec.structs.replace(about, base64=base64.b64encode(content).decode())
 
 
 def _plain(value: Any, place: str, *, depth: int) -> Any:

@@ -36,7 +36,7 @@ class Part:
         self._next_scalar = 0
         self._expected = 0
         self._unnumbered = False
-        self._result_gone = False
+        self._result_gone = self._forgotten = False
         self._news_at = now
         self._asks = 0
         self._quiet_s = QUIET_S
@@ -68,10 +68,13 @@ class Part:
     def job_said(self, job: Job, now: float) -> None:
         """Take what the node says of the job; one that is over stays over."""
         self._heard(now)
-        if self.job is not None and (
-            self.job.state.is_over or (job.state is JobState.STARTING and self.job.state is JobState.RUNNING)
+        if (
+            self.job is not None
+            and not self._forgotten
+            and (self.job.state.is_over or (job.state is JobState.STARTING and self.job.state is JobState.RUNNING))
         ):
             return
+        self._forgotten = False
         self.job, self.asked, self.reason = job, OutcomeStatus.OK, ""
         self._expected = max(self._expected, min(job.scalars, MAX_SCALARS_KEPT))
         if job.state.is_over:
@@ -116,7 +119,7 @@ class Part:
             self.asked, self.reason = OutcomeStatus.FAILED, reason or "the node does not know the job: it did not begin"
         elif not self.job.state.is_over:
             said = reason or "the node does not know the job any more"
-            self.job = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said)
+            self.job, self._forgotten = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said), True
         self._result_gone, self._unnumbered = self.result is None, False
         self._expected = self._next_scalar
 

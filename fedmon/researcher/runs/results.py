@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import importlib.util
+import io
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -79,33 +80,34 @@ def opened(
     content = _content(parcel, repository, timeout_s)
     if len(content) != parcel.size_bytes:
         raise BadResultError(f"it has {len(content)} bytes, not the {parcel.size_bytes} that were announced")
-    found = hashlib.sha256(content).hexdigest()
-    if found != parcel.sha256:
+    if parcel.url is None and (found := hashlib.sha256(content).hexdigest()) != parcel.sha256:
         raise BadResultError(f"its digest is {found[:12]}, not {parcel.sha256[:12]} as announced")
     from fedmon.plan import parcel_check, parcels
 
     parcel_check.check(parcel.format, content, max_bytes)
     if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
         raise MissingNumpyError("the result holds arrays, which need numpy: pip install numpy")
-    # Arrays lie in these bytes, and are there to be computed with.
-    return parcels.unpack(parcel.format, bytearray(content))
+    return parcels.unpack(parcel.format, content)
 
 
-def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | None) -> bytes:
+def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | None) -> memoryview:
+    """Return the bytes, in memory that arrays can be written to; those of a file have the digest."""
     given = [one for one in (parcel.json, parcel.base64, parcel.url) if one is not None]
     if len(given) != 1:
         raise BadResultError(f"it is given in {len(given)} ways; one was expected")
     if parcel.json is not None:
-        return parcel.json.encode("utf-8", "surrogatepass")
+        return memoryview(bytearray(parcel.json.encode("utf-8", "surrogatepass")))
     if parcel.base64 is not None:
         try:
-            return base64.b64decode(parcel.base64, validate=True)
+            return memoryview(bytearray(base64.b64decode(parcel.base64, validate=True)))
         except (binascii.Error, ValueError):
             raise BadResultError("it is no base64") from None
-    from fedmon.common.repository import download
+    from fedmon.common.repository import download_to
 
+    file = io.BytesIO()
     patience_s = 60.0 + parcel.size_bytes / SLOWEST_BYTES_S
-    return download(
+    download_to(
+        file,
         given[0],
         sha256=parcel.sha256,
         size_bytes=parcel.size_bytes,
@@ -113,6 +115,7 @@ def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
         deadline_s=patience_s if timeout_s is None else min(patience_s, timeout_s),
         allowed_urls=trusted_urls(repository),
     )
+    return file.getbuffer()
 
 
 def trusted_urls(repository: RepositorySettings) -> list[str]:
