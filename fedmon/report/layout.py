@@ -27,10 +27,14 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the columns of text in every row of one node; ``labels`` are those of the layout."""
+    """What stands in the columns of text in the rows of one node; ``labels`` are those of the layout.
+
+    The label ``job`` stands only in rows of the times in ``job_times``, in Unix seconds, both ends included.
+    """
 
     host: str
     labels: dict[str, str] = {}
+    job_times: list[tuple[float, float]] = []
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):

@@ -85,7 +85,18 @@ def _heads(layout: Layout, span: Span, t: Floats) -> list[pa.Array]:
     owner = layout.owners[span.node_id]
     same = np.zeros(len(t), dtype=np.intp)
     arrays = [_repeated([owner.host], same), _times(t)]
-    return arrays + [_repeated([owner.labels.get(label)], same) for label in layout.labels]
+    for label in layout.labels:
+        places = same if label != "job" else _outside(owner.job_times, t)
+        arrays.append(_repeated([owner.labels.get(label), None], places))
+    return arrays
+
+
+def _outside(times: Sequence[tuple[float, float]], t: Floats) -> NDArray[np.intp]:
+    """Return 0 for each time that lies in one of these, and 1 for all others."""
+    found = np.ones(len(t), dtype=np.intp)
+    for low, high in times:
+        found[(t >= low) & (t <= high)] = 0
+    return found
 
 
 def _repeated(texts: Sequence[str | None], places: NDArray[np.intp]) -> pa.Array:

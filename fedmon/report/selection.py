@@ -62,21 +62,16 @@ def plan(source: Source, selection: Selection) -> Plan:
     rows = max(256, min(_SPAN_ROWS, _SPAN_VALUES // max(1, len(made))))
     jobs = {stream for _, stream, _ in keys if stream.startswith(JOB)}
     hosts = sorted(source.hosts, key=lambda host: (natural(host.name), host.node_id))
-    owners = {host.node_id: _owner(host, jobs, keys) for host in hosts}
+    owners = {host.node_id: _owner(source, host, jobs, keys) for host in hosts}
     used = {label for owner in owners.values() for label in owner.labels}
     cut: list[Span] = []
     for host in hosts:
-        reaches = {
-            key: [reach for one in source.rows_with(key) for reach in one.reaches(key)]
-            for key, _ in found
-            if key[0] == host.node_id
-        }
+        reaches = {key: _reaches(source, key) for key, _ in found if key[0] == host.node_id}
         of_job = [
             reach
             for key in keys
             if job is not None and key[:2] == (host.node_id, JOB + job)
-            for one in source.rows_with(key)
-            for reach in one.reaches(key)
+            for reach in _reaches(source, key)
         ]
         low, high = _times(selection, of_job)
         cut += spans(host.node_id, reaches, since_t=low, until_t=high, rows=rows)
@@ -111,10 +106,18 @@ def _times(selection: Selection, of_job: Sequence[Reach]) -> tuple[float, float]
     return low, math.nextafter(high, math.inf)
 
 
-def _owner(host: Host, jobs: set[str], keys: Sequence[Key]) -> Owner:
+def _owner(source: Source, host: Host, jobs: set[str], keys: Sequence[Key]) -> Owner:
+    """Say what is in the rows of a host; where there is one job alone, also of which, while that ran there."""
     labels = {name: sound(text) for name, text in host.labels.items() if name in LABELS and text}
+    job_times: list[tuple[float, float]] = []
     if len(jobs) == 1:
         stream = next(iter(jobs))
-        if any((node_id, name) == (host.node_id, stream) for node_id, name, _ in keys):
+        reaches = [_reaches(source, key) for key in keys if key[:2] == (host.node_id, stream)]
+        job_times = [(min(one.low_t for one in each), max(one.high_t for one in each)) for each in reaches if each]
+        if job_times:
             labels["job"] = sound(stream.removeprefix(JOB))
-    return Owner(host=sound(host.name), labels=labels)
+    return Owner(host=sound(host.name), labels=labels, job_times=job_times)
+
+
+def _reaches(source: Source, key: Key) -> list[Reach]:
+    return [reach for one in source.rows_with(key) for reach in one.reaches(key)]

@@ -44,8 +44,22 @@ def test_streams_of_an_instant_share_a_row_and_other_moments_have_their_own(tmp_
         table[[BUSY, RSS, LOSS]], [[0.1, NAN, NAN], [0.2, 5, 9.5], [NAN, NAN, 8.5], [0.3, 6, NAN]]
     )
     assert set(table["host"]) == {"node1.example"}
-    assert (set(table["job"]), set(table["system"]), set(table["env"])) == ({"7"}, {"atlas"}, {"test"})
+    assert (set(table["system"]), set(table["env"])) == ({"atlas"}, {"test"})
     assert str(table["time"].dtype) == "datetime64[us, UTC]"
+
+
+def test_rows_bear_the_job_only_while_it_ran(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "r",
+        samples({BUSY: [0.1, 0.2, 0.3, 0.4, 0.5]}),
+        samples({RSS: [5, 6]}, stream="job-7", seq=0, t=[T0 + 1, T0 + 2]),
+        samples({RSS: [7]}, stream="job-7", boot=2, seq=0, t=[T0 + 4]),
+    )
+
+    with Source([path]) as source:
+        table = frame(source)
+
+    assert [None if pd.isna(job) else job for job in table["job"]] == [None, "7", "7", None, "7", "7"]
 
 
 def test_columns_are_those_of_the_metric_table_in_whatever_order_they_were_recorded(tmp_path: Path) -> None:
