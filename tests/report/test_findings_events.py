@@ -107,6 +107,24 @@ def test_loopback_is_no_network_traffic() -> None:
     assert traffic.network_bytes(node(host=host)) == (2.0**20, 2.0**20)
 
 
+def test_rates_are_of_the_time_in_which_counters_were_read() -> None:
+    read, written = (f"job_storage_{way}_bytes_total" for way in ("read", "written"))
+    names = [f'host_network_{way}_bytes_total{{interface="eth0"}}' for way in ("receive", "transmit")]
+    found = only(
+        traffic.volumes(
+            case(
+                node(
+                    job={read: counter(read, 2.0**20 * 10, grown_s=5.0), written: counter(written, 0.0, grown_s=5.0)},
+                    host={name: counter(name, 2.0**20 * 100, grown_s=100.0) for name in names},
+                )
+            )
+        )
+    )
+
+    assert "wrote 0 B (2.0 MiB/s together)" in found.text
+    assert "sent 100 MiB (2.0 MiB/s together)" in found.text
+
+
 @pytest.mark.parametrize(("left", "is_told"), [(5.0, True), (5.1, False)])
 def test_file_systems_are_full_from_their_limit_on(left: float, is_told: bool) -> None:
     host = {'host_filesystem_size_bytes{mountpoint="/scratch"}': 100.0,

@@ -7,7 +7,10 @@ from fedmon.report.findings.case import Case, Node, summed
 from fedmon.report.findings.finding import Finding, Severity, unknown
 from fedmon.report.wording import listed, percent, size, size_rate
 
-_RECEIVED, _SENT = "host_network_receive_bytes_total", "host_network_transmit_bytes_total"
+NETWORK = _RECEIVED, _SENT = "host_network_receive_bytes_total", "host_network_transmit_bytes_total"
+FABRIC = ("infiniband_receive_bytes_total", "infiniband_transmit_bytes_total")
+STORAGE_OF_JOB = ("job_storage_read_bytes_total", "job_storage_written_bytes_total")
+STORAGE_OF_HOST = ("host_disk_read_bytes_total", "host_disk_written_bytes_total")
 _LOOPBACK = "lo"
 
 
@@ -15,27 +18,39 @@ def network_bytes(node: Node) -> tuple[float, float] | None:
     """Return the bytes that a machine received and sent, without those to itself; None where it is not known."""
     received, sent = (
         summed(total for labels, total in node.all(metric) if labels.get("interface") != _LOOPBACK)
-        for metric in (_RECEIVED, _SENT)
+        for metric in NETWORK
     )
     return None if received is None or sent is None else (received, sent)
 
 
 def fabric_bytes(node: Node) -> tuple[float, float] | None:
     """Return the bytes that the InfiniBand ports of a machine received and sent; None where it has none."""
-    received = summed(total for _, total in node.all("infiniband_receive_bytes_total"))
-    sent = summed(total for _, total in node.all("infiniband_transmit_bytes_total"))
+    received, sent = (summed(total for _, total in node.all(metric)) for metric in FABRIC)
     return None if received is None or sent is None else (received, sent)
 
 
 def storage_bytes(node: Node, *, of_job: bool) -> tuple[float, float] | None:
     """Return the bytes read from and written to storage, by the job or by the machine; None where it is not known."""
-    read, written = (
-        ("job_storage_read_bytes_total", "job_storage_written_bytes_total")
-        if of_job
-        else ("host_disk_read_bytes_total", "host_disk_written_bytes_total")
-    )
+    read, written = STORAGE_OF_JOB if of_job else STORAGE_OF_HOST
     amounts = summed(total for _, total in node.all(read)), summed(total for _, total in node.all(written))
     return None if amounts[0] is None or amounts[1] is None else (amounts[0], amounts[1])
+
+
+def _rate(case: Case, name: str, *, of_job: bool) -> float | None:
+    """Return the bytes a second of all nodes, each in the time in which its counters were read; None of none."""
+    metrics = {
+        "storage": STORAGE_OF_JOB if of_job else STORAGE_OF_HOST,
+        "network": NETWORK,
+        "infiniband": FABRIC,
+    }[name]
+    found = [
+        total.per_second
+        for node in case.nodes
+        for metric in metrics
+        for labels, total in node.all(metric)
+        if total.per_second is not None and (name != "network" or labels.get("interface") != _LOOPBACK)
+    ]
+    return sum(found) if found else None
 
 
 def volumes(case: Case) -> list[Finding]:
@@ -58,8 +73,8 @@ def volumes(case: Case) -> list[Finding]:
             continue
         into, out = (sum(pair[at] for pair in pairs) for at in (0, 1))
         figures[f"{name}_in_bytes"], figures[f"{name}_out_bytes"] = into, out
-        elapsed = case.measured_s or 0.0
-        rate = f" ({size_rate((into + out) / elapsed)} together)" if elapsed > 0 else ""
+        together = _rate(case, name, of_job=of_job)
+        rate = f" ({size_rate(together)} together)" if together is not None else ""
         parts.append(words.format(size(into), size(out)) + rate)
     if not parts:
         why = next((node.why_not("job_storage_read_bytes_total" if of_job else _RECEIVED) for node in case.nodes), "")
