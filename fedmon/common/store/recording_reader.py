@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.store.recording_body import Chooser, Place, UnreadableRowError, decode
@@ -42,6 +43,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     until_t: float | None = None
     metrics: tuple[str, ...] | None = None
     series: Chooser | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no recording can hold. Raises InvalidInputError."""
+        for what, text in (("node", self.node_id), ("stream", self.stream)):
+            if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
+                raise InvalidInputError(f"{what} {text!r} holds half a character, and is the name of none")
 
 
 def read_rows(file: RecordingFile, selection: Selection) -> Iterator[Batch]:

@@ -256,3 +256,12 @@ def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
         Recording(tmp_path / "absent.sqlite", read_only=True)
     with pytest.raises(StorageError, match="No such file"):
         Recording(tmp_path / "no-folder" / "x.sqlite")
+
+
+@pytest.mark.parametrize("asked", [{"node_id": "a\udc80"}, {"stream": "\ud83d"}])
+def test_a_name_that_is_no_unicode_is_refused_when_it_is_asked_for(tmp_path: Path, asked: dict[str, str]) -> None:
+    with Recording(tmp_path / "r") as recording:
+        with pytest.raises(InvalidInputError, match="half a character"):
+            recording.read(**asked)  # type: ignore[arg-type] # names of options, and which of them have text
+        with pytest.raises(InvalidInputError, match="half a character"):
+            recording.means("x", step_s=1.0, **asked)  # type: ignore[arg-type] # as above
