@@ -15,7 +15,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
 from fedmon.report.cli.inputs import recordings, refuse_recording, times
 from fedmon.report.cli.progress import progress_bar
-from fedmon.report.export import FORMATS, format_of, write_counted, write_text
+from fedmon.report.export import FORMATS, Written, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
 from fedmon.report.layout import sound
 
@@ -78,6 +78,7 @@ def export(
         from fedmon.report.frames import TidyTable, WideTable
         from fedmon.report.saving import key_of
         from fedmon.report.source import Source
+        from fedmon.report.vanished import dropped_meanwhile
 
         files = recordings(recording)
         with Source(files) as source:
@@ -99,12 +100,12 @@ def export(
             if not any(table.rows for table in tables):
                 raise NotFoundError(_why_nothing(source, selected=bool(metric or job or since or until)))
             if to_stdout:
-                _print(tables, chosen)
+                _print(tables, chosen, source, files)
                 return
             names = _names(output, tables, is_one=FORMATS[chosen].is_appended)
             for path in names:
                 refuse_recording(path, files)
-            written: list[dict[str, object]] = []
+            finished: list[Written] = []
             for table, path in zip(tables, names, strict=True):
                 with progress_bar(f"Writing {path.name}", wanted=not json and table.rows > 0) as progress:
                     done = write_counted(
@@ -115,9 +116,15 @@ def export(
                         replace=replace,
                         progress=progress,
                     )
-                written.append({"path": sound(str(done.path)), "table": table.name, "rows": done.rows})
+                finished.append(done)
+            written: list[dict[str, object]] = [
+                {"path": sound(str(done.path)), "table": table.name, "rows": done.rows}
+                for table, done in zip(tables, finished, strict=True)
+            ]
             damaged = source.damaged
-    _report(written, chosen, damaged, as_json=json)
+            rows, expected = sum(done.rows for done in finished), sum(table.rows for table in tables)
+            gone = dropped_meanwhile(source, files, rows=rows, expected=expected)
+    _report(written, chosen, damaged, gone, as_json=json)
 
 
 def _viewed(source: Source, view: View, job: str | None) -> list[Table]:
@@ -144,24 +151,35 @@ def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
     return [output.with_name(f"{output.stem}-{table.name}{output.suffix}") for table in tables]
 
 
-def _print(tables: list[Table], chosen: str) -> None:
+def _print(tables: list[Table], chosen: str, source: Source, files: list[Path]) -> None:
+    from fedmon.report.vanished import dropped_meanwhile
+
     if len(tables) > 1:
         raise InvalidInputError(
             f"there are {len(tables)} tables ({', '.join(table.name for table in tables)}): name a file with --output"
         )
     try:
-        write_text(tables[0], sys.stdout.buffer, format=chosen)
+        rows = write_text(tables[0], sys.stdout.buffer, format=chosen)
     except BrokenPipeError:
         # Whoever reads has enough, as `head` has; nothing must be written when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if gone := dropped_meanwhile(source, files, rows=rows, expected=tables[0].rows):
+        sys.stderr.write(f"fedmon: {_gone(gone)}\n")
 
 
-def _report(written: list[dict[str, object]], chosen: str, damaged: int, *, as_json: bool) -> None:
+def _report(written: list[dict[str, object]], chosen: str, damaged: int, gone: int, *, as_json: bool) -> None:
     if as_json:
-        document = {"format": chosen, "written": written, "damaged_samples": damaged}
+        document = {"format": chosen, "written": written, "damaged_samples": damaged, "dropped_samples": gone}
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
         return
     for one in written:
         sys.stdout.write(f"{escape_control(str(one['path']))}: {one['rows']} rows\n")
     if damaged:
         sys.stdout.write(f"{damaged} samples are damaged and were left out\n")
+    if gone:
+        sys.stdout.write(f"{_gone(gone)}\n")
+
+
+def _gone(samples: int) -> str:
+    return f"{samples} samples were dropped by the recording while it was read, and some may be missing"
