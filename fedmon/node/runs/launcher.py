@@ -5,6 +5,7 @@ Run with the numbers of two sockets: one that brings orders and ends with the da
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 from fedmon.common.wire.runs import JobState
 from fedmon.node.runs.ending_file import write_ending
 from fedmon.node.runs.keeper import keep
-from fedmon.node.runs.launching import READY
+from fedmon.node.runs.launching import READY, TAKEN
 from fedmon.node.runs.naming import LAUNCHER, name_process
 from fedmon.node.runs.order import Ending
 
@@ -47,6 +48,8 @@ def main() -> int:
         _fork(commands, pokes, job_id, Path(os.fsdecode(folder)), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+        with contextlib.suppress(ConnectionError):
+            commands.send(TAKEN, socket.MSG_NOSIGNAL)
 
 
 def _fork(commands: socket.socket, pokes: socket.socket, job_id: bytes, folder: Path, descriptors: list[int]) -> None:

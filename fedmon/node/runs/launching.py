@@ -15,7 +15,7 @@ from pathlib import Path
 
 import fedmon
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import ConflictError, FedmonError
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.order import JobOrder
 
@@ -25,7 +25,7 @@ MAX_POKE_BYTES = 256
 _START_TIMEOUT_S = 20.0
 _END_TIMEOUT_S = 5.0
 _AGAIN_S = 1.0
-READY = b"ready"
+READY, TAKEN = b"ready", b"taken"
 
 
 class LauncherError(FedmonError):
@@ -80,23 +80,21 @@ class Launcher:
         the job is kept already or is over, StorageError when its folder cannot be written, and LauncherError.
         """
         folder = JobFolder(Path(order.folder))
-        lock = folder.prepare(order)
-        try:
-            message = b"\0".join([order.job_id.encode(), os.fsencode(folder.path.absolute())])
-            descriptors = [lock, plan] if inputs is None else [lock, plan, inputs]
-            with self._lock:
-                if self._thread is None:
-                    raise LauncherError("the launcher of jobs is not running: start the node again")
-                try:
-                    self._send(message, descriptors)
-                except OSError:
-                    # It was killed, and nobody has noticed yet.
-                    self._start_process()
-                    self._send(message, descriptors)
-        except OSError as error:
-            raise LauncherError(f"cannot hand job {order.job_id} to the launcher: {error.strerror}") from error
-        finally:
-            os.close(lock)
+        message = b"\0".join([order.job_id.encode(), os.fsencode(folder.path.absolute())])
+        given = [plan] if inputs is None else [plan, inputs]
+        with self._lock:
+            if self._thread is None:
+                raise LauncherError("the launcher of jobs is not running: start the node again")
+            if self._hand_over(message, folder.prepare(order), given):
+                return
+            # It was killed, perhaps after it had forked: whoever holds the lock then keeps the job.
+            self._start_process()
+            try:
+                lock = folder.prepare(order)
+            except ConflictError:
+                return
+            if not self._hand_over(message, lock, given):
+                raise LauncherError(f"cannot hand job {order.job_id} to the launcher: it ended twice")
 
     def stop(self) -> None:
         """End the launcher; the keepers that it started go on."""
@@ -110,10 +108,18 @@ class Launcher:
         with self._lock:
             self._close()
 
-    def _send(self, message: bytes, descriptors: list[int]) -> None:
-        if self._commands is None:
-            raise BrokenPipeError("there is no launcher")
-        socket.send_fds(self._commands, [message], descriptors, socket.MSG_NOSIGNAL)
+    def _hand_over(self, message: bytes, lock: int, given: list[int]) -> bool:
+        """Send an order with its descriptors, and close the lock; tell whether the launcher took it."""
+        try:
+            if self._commands is None:
+                return False
+            socket.send_fds(self._commands, [message], [lock, *given], socket.MSG_NOSIGNAL)
+            return self._commands.recv(len(TAKEN)) == TAKEN
+        except OSError as error:
+            logger.warning("the launcher of jobs took no order: %s", error)
+            return False
+        finally:
+            os.close(lock)
 
     def _start_process(self) -> None:
         """Start the process and wait until it is ready. Raises LauncherError."""
@@ -169,7 +175,7 @@ class Launcher:
             for descriptor in (pokes, wake):
                 poller.register(descriptor, select.POLLIN)
             if commands is not None:
-                poller.register(commands, select.POLLIN)
+                poller.register(commands, 0)  # its end alone: what it says is for whoever asked
             ready = dict(poller.poll(wait_ms))
             if wake in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -206,6 +212,7 @@ class Launcher:
                 self._started_at = Deadline(_AGAIN_S)
 
     def _end_process(self) -> None:
+        """End the launcher's process and wait for it: with its socket closed it ends by itself."""
         process, self._process = self._process, None
         commands, self._commands = self._commands, None
         if commands is not None:

@@ -1,0 +1,118 @@
+"""Real jobs for tests of keepers: a launcher, the interpreter of the tests, and plans given as the body of ``run``."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from fedmon.common.clock import Deadline
+from fedmon.common.wire.runs import Level
+from fedmon.node.collectors.job.family import Relative, marked
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.launching import Launcher
+from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits
+from fedmon.node.runs.sandbox.interpreter import look_at
+from fedmon.node.runs.sealed import sealed
+from fedmon.plan.runtime import lay_out
+
+MIB = 2**20
+TIMEOUT_S = 30.0
+_LIMITS: Mapping[str, Any] = {
+    "cpu_s": 20.0,
+    "wall_s": 20.0,
+    "memory_bytes": 512 * MIB,
+    "processes": 64,
+    "output_bytes": 4 * MIB,
+    "tmp_bytes": 8 * MIB,
+    "grace_s": 0.3,
+}
+
+
+class KeptJobs:
+    """Launches jobs below a folder, and waits for what becomes of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runtime = folder / "runtime"
+        lay_out(self.runtime)
+        self.interpreter = look_at(None)
+        self._poked = threading.Condition()
+        self.pokes: list[str] = []
+        self.launcher = Launcher(self._on_poke)
+
+    def __enter__(self) -> Self:
+        self.launcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.launcher.stop()
+
+    def _on_poke(self, job_id: str) -> None:
+        with self._poked:
+            self.pokes.append(job_id)
+            self._poked.notify_all()
+
+    def order(
+        self,
+        job_id: str,
+        *,
+        level: Level = "landlock",
+        trace_bytes: int = 65_536,
+        data: Path | None = None,
+        **limits: Any,
+    ) -> JobOrder:
+        given = {name: limits.pop(name) for name in list(limits) if name in _LIMITS}
+        return JobOrder(
+            job_id=job_id,
+            node_id="node-1",
+            folder=str(self.folder / job_id),
+            sha256="0" * 64,
+            name="plan.py",
+            interpreter=self.interpreter,
+            runtime=str(self.runtime),
+            limits=Limits(**{**_LIMITS, **given}),
+            level=level,
+            minimum="limits",
+            trace_bytes=trace_bytes,
+            dataset=None if data is None else GivenDataset(dataset_id="d", name="d", data_type="csv", path=str(data)),
+            **limits,
+        )
+
+    def launch(self, body: str, order: JobOrder) -> JobFolder:
+        plan = sealed("plan", plan_of(body))
+        try:
+            self.launcher.launch(order, plan)
+        finally:
+            os.close(plan)
+        return JobFolder(Path(order.folder))
+
+    def run(self, body: str, job_id: str = "job", **options: Any) -> tuple[Ending, JobFolder]:
+        folder = self.launch(body, self.order(job_id, **options))
+        return self.ending(folder), folder
+
+    def ending(self, folder: JobFolder, timeout_s: float = TIMEOUT_S) -> Ending:
+        """Wait for the poke that tells of the ending; a keeper that forgot it fails the test."""
+        self.wait_poked(lambda: folder.ending() is not None, timeout_s)
+        ending = folder.ending()
+        assert ending is not None, f"no ending of {folder.path} within {timeout_s:g} s"
+        return ending
+
+    def wait_poked(self, condition: Any, timeout_s: float = TIMEOUT_S) -> None:
+        deadline = Deadline(timeout_s)
+        with self._poked:
+            while not condition() and not deadline.passed():
+                self._poked.wait(deadline.left_s())
+
+
+def plan_of(body: str) -> bytes:
+    head = "import os, signal, sys, time, fedmon\n\n\nclass Plan(fedmon.TrainingPlan):\n    def run(self, context):\n"
+    return (head + textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8) + "\n").encode()
+
+
+def left_of(job_id: str) -> list[Relative]:
+    """Return every process of this machine that was started for a job and lives."""
+    return [each for each in marked(f"FEDMON_JOB_ID={job_id}".encode()) if not each.is_zombie]

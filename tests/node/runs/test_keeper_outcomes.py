@@ -1,0 +1,118 @@
+"""Whatever a plan does, its keeper names how it ended, and nothing of it runs on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.runs.sandbox import bubblewrap
+from tests.node.runs.kept_jobs import MIB, KeptJobs, left_of
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+FOREVER = "while True: signal.pause()"
+FRAME = "os.write(6, {kind!r} + ({length}).to_bytes(8, 'big') + {payload!r})"
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptJobs]:
+    folder: Path = tmp_path_factory.mktemp("jobs")
+    with KeptJobs(folder) as running:
+        yield running
+
+
+def frame(kind: bytes, payload: bytes, *, length: int | None = None) -> str:
+    return FRAME.format(kind=kind, length=len(payload) if length is None else length, payload=payload)
+
+
+CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
+    "raises": ("raise ValueError('x')", JobState.FAILED, "ValueError", {}),
+    "exits with 3": ("sys.exit(3)", JobState.FAILED, "exit code 3", {}),
+    "ends by os._exit": ("os._exit(4)", JobState.FAILED, "exit code 4", {}),
+    "ends by os._exit(0)": ("os._exit(0)", JobState.FAILED, "without a result", {}),
+    "kills itself": ("os.kill(os.getpid(), signal.SIGKILL)", JobState.FAILED, "SIGKILL", {}),
+    "closes its channel": ("os.close(6)\nreturn {}", JobState.FAILED, "", {}),
+    "writes junk": ("os.write(6, b'XXXX' * 10)\n" + FOREVER, JobState.FAILED, "channel", {}),
+    "announces a giant frame": (frame(b"S", b"", length=2**60) + "\n" + FOREVER, JobState.FAILED, "channel", {}),
+    "announces a giant result": (frame(b"n", b"", length=2**60) + "\n" + FOREVER, JobState.OUTPUT_LIMIT, "", {}),
+    "sends two results": (frame(b"j", b"{}") + "\nreturn {}", JobState.FAILED, "channel", {}),
+    "sends junk for a parcel": (frame(b"n", b"PK junk") + "\nos._exit(0)", JobState.INVALID_RESULT, "", {}),
+    "sends half a result": (frame(b"j", b"{}", length=9) + "\nos._exit(0)", JobState.FAILED, "channel", {}),
+    "returns no mapping": ("return 3", JobState.INVALID_RESULT, "", {}),
+    "returns too much": ("return {'a': 'x' * 5_000_000}", JobState.OUTPUT_LIMIT, "4194304", {}),
+    "never ends": (FOREVER, JobState.WALL_LIMIT, "0.5 s", {"wall_s": 0.5}),
+    "ignores SIGTERM": (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOREVER,
+        JobState.WALL_LIMIT,
+        "0.5 s",
+        {"wall_s": 0.5},
+    ),
+    "computes for ever": ("while True: pass", JobState.CPU_LIMIT, "CPU time", {"cpu_s": 0.4}),
+    "eats memory": (
+        "kept = []\nwhile True: kept.append(b'x' * 10_000_000)",
+        JobState.MEMORY_LIMIT,
+        "memory",
+        {"memory_bytes": 128 * MIB},
+    ),
+    "eats the disk": (
+        """
+        file = open(os.path.join(os.environ["TMPDIR"], "a"), "wb", buffering=0)
+        while True:
+            file.write(b"x" * 1_000_000)
+        """,
+        JobState.DISK_LIMIT,
+        "files",
+        {},
+    ),
+    "forks without end": (
+        "while True:\n    if os.fork() == 0:\n        while True: signal.pause()",
+        JobState.PROCESS_LIMIT,
+        "processes",
+        {"processes": 20},
+    ),
+    "leaves a daemon": (
+        """
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                while True:
+                    signal.pause()
+            os._exit(0)
+        return {}
+        """,
+        JobState.SUCCEEDED,
+        "",
+        {},
+    ),
+    "prints 20 MB": ("for _ in range(20): sys.stdout.write('x' * 1_000_000)\nreturn {}", JobState.SUCCEEDED, "", {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_that_misbehaves_has_a_named_ending_and_leaves_nothing(jobs: KeptJobs, name: str) -> None:
+    check(jobs, name, "landlock")
+
+
+@pytest.mark.parametrize("name", ["kills itself", "leaves a daemon", "eats memory", "forks without end"])
+def test_bubblewrap_changes_nothing_about_how_it_is_called(jobs: KeptJobs, name: str) -> None:
+    require(bubblewrap.program(), "bubblewrap is not installed")
+    check(jobs, name, "bubblewrap")
+
+
+def check(jobs: KeptJobs, name: str, level: Level) -> None:
+    body, state, part, limits = CASES[name]
+    job_id = uuid.uuid4().hex
+
+    ending, folder = jobs.run(body, job_id, level=level, **limits)
+
+    assert (ending.state, part in ending.reason) == (state, True), (ending, folder.stderr(0, 2000).text)
+    assert left_of(job_id) == []
+    wait_until(lambda: not folder.is_alive(), what="the keeper's end")
+    has_result = state is JobState.SUCCEEDED
+    assert folder.result.exists() == has_result
+    assert (ending.result_sha256 is not None) == has_result

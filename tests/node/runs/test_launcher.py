@@ -1,0 +1,237 @@
+"""The launcher, its keepers and the daemon: each may end at any moment, and no job runs on unknown."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import ConflictError
+from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.collectors.job.family import relative
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.killing import Known, send
+from fedmon.node.runs.order import PROCESSES, Logged, Reported, Started
+from tests.node.runs.kept_jobs import KeptJobs, left_of
+from tests.support.waiting import wait_until
+
+FOREVER = "while True: signal.pause()"
+DAEMON = """
+import sys, threading
+from pathlib import Path
+from tests.node.runs.kept_jobs import KeptJobs
+
+with KeptJobs(Path(sys.argv[1])) as jobs:
+    jobs.launch("while True: signal.pause()", jobs.order("orphan"))
+    print("launched", flush=True)
+    threading.Event().wait(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptJobs]:
+    with KeptJobs(tmp_path_factory.mktemp("jobs")) as running:
+        yield running
+
+
+def started(folder: JobFolder) -> Started:
+    """Wait until the plan's first process runs."""
+    found = wait_until(lambda: [each for each in folder.events().events if isinstance(each, Started)])
+    return found[0]
+
+
+def wait_reported(folder: JobFolder) -> None:
+    wait_until(lambda: any(isinstance(each, Reported) for each in folder.events().events), what="a report")
+
+
+def keeper_of(folder: JobFolder) -> Known:
+    wait_until(folder.keeper, what="a keeper")
+    keeper = folder.keeper()
+    assert keeper is not None
+    return keeper
+
+
+def stop(jobs: KeptJobs, folder: JobFolder) -> None:
+    folder.stop(JobState.STOPPED, "the test is over")
+    jobs.ending(folder)
+
+
+def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
+    folder = jobs.launch("context.report(loss=0.5, step=1)\ncontext.log('hello')\n" + FOREVER, jobs.order("job-0"))
+    jobs.wait_poked(lambda: len(folder.events().events) == 3)
+
+    first, scalar, line = folder.events().events
+    offset = folder.events().next_offset
+
+    assert isinstance(first, Started)
+    assert relative(first.pid) is not None
+    assert isinstance(scalar, Reported)
+    assert (scalar.number, scalar.values, scalar.step) == (0, {"loss": 0.5}, 1)
+    assert isinstance(line, Logged)
+    assert (line.level, line.message) == ("INFO", "hello")
+    assert folder.events(offset).events == []
+    assert folder.is_alive()
+    folder.stop(JobState.STOPPED, "the test is over")
+    assert jobs.ending(folder).scalars == 1
+
+
+def test_a_stop_says_who_asked_for_it(jobs: KeptJobs) -> None:
+    folder = jobs.launch(FOREVER, jobs.order("job-1"))
+    started(folder)
+
+    assert folder.stop(JobState.PLAN_REJECTED, "the owner took the approval back")
+    ending = jobs.ending(folder)
+
+    assert (ending.state, ending.reason) == (JobState.PLAN_REJECTED, "the owner took the approval back")
+    assert left_of("job-1") == []
+    wait_until(lambda: not folder.is_alive())
+    assert not folder.stop(JobState.STOPPED, "too late")
+
+
+def test_a_stop_that_comes_before_the_keeper_is_there_is_heard(jobs: KeptJobs) -> None:
+    folder = jobs.launch(FOREVER, jobs.order("job-2"))
+
+    folder.stop(JobState.STOPPED, "at once")
+
+    assert jobs.ending(folder).state is JobState.STOPPED
+    assert left_of("job-2") == []
+
+
+def test_a_plan_may_clean_up_when_it_is_stopped(jobs: KeptJobs) -> None:
+    body = """
+    def clean(number, frame):
+        print("cleaned", flush=True)
+        os._exit(0)
+    signal.signal(signal.SIGTERM, clean)
+    context.report(ready=1)
+    while True:
+        signal.pause()
+    """
+    for level in ("landlock", "bubblewrap"):
+        folder = jobs.launch(body, jobs.order(level, level=level, grace_s=10.0))
+        wait_reported(folder)
+        begun = time.monotonic()
+        stop(jobs, folder)
+
+        assert folder.stdout(0, 100).text == "cleaned\n", level
+        assert time.monotonic() - begun < 5.0
+
+
+def test_a_job_is_kept_once(jobs: KeptJobs) -> None:
+    order = jobs.order("job-4")
+    folder = jobs.launch(FOREVER, order)
+
+    with pytest.raises(ConflictError, match="kept already"):
+        jobs.launch(FOREVER, order)
+    stop(jobs, folder)
+    wait_until(lambda: not folder.is_alive())
+    with pytest.raises(ConflictError, match="over"):
+        jobs.launch(FOREVER, order)
+
+
+def test_a_keeper_that_is_told_to_end_ends_the_job_as_lost(jobs: KeptJobs) -> None:
+    folder = jobs.launch(FOREVER, jobs.order("job-5"))
+    started(folder)
+
+    os.kill(keeper_of(folder).pid, signal.SIGHUP)
+    ending = jobs.ending(folder)
+
+    assert ending.state is JobState.LOST
+    assert "SIGHUP" in ending.reason
+    assert left_of("job-5") == []
+
+
+@pytest.mark.parametrize("level", ["landlock", "bubblewrap"])
+def test_a_plan_ends_with_a_keeper_that_is_killed(jobs: KeptJobs, level: Level) -> None:
+    body = "child = os.fork()\nif child == 0: os.setsid()\nelse: context.report(ready=1)\n" + FOREVER
+    folder = jobs.launch(body, jobs.order(f"job-7-{level}", level=level))
+    first = started(folder)
+    wait_reported(folder)
+
+    os.kill(keeper_of(folder).pid, signal.SIGKILL)
+
+    wait_until(lambda: not folder.is_alive())
+    wait_until(lambda: (now := relative(first.pid)) is None or now.is_zombie, what="the end of the first process")
+    folder.kill_leftovers()
+    assert left_of(f"job-7-{level}") == []
+    assert folder.ending() is None
+
+
+def test_a_process_that_got_the_number_of_a_leftover_is_left_alone(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        now = relative(stranger.pid)
+        assert now is not None
+        folder = JobFolder(tmp_path / "a")
+        folder.path.mkdir()
+        (folder.path / PROCESSES).write_text(f"{now.pid} {now.start - 1}\n")
+
+        assert not send(Known(now.pid, now.start - 1), signal.SIGKILL)
+        assert folder.kill_leftovers() == []
+        assert stranger.poll() is None
+        (folder.path / PROCESSES).write_text(f"{now.pid} {now.start}\n")
+        assert folder.kill_leftovers() == [now.pid]
+        assert stranger.wait(10) == -signal.SIGKILL
+
+
+def test_a_launcher_that_was_killed_is_started_again_and_its_jobs_go_on(jobs: KeptJobs) -> None:
+    folder = jobs.launch(FOREVER, jobs.order("before"))
+    started(folder)
+    first = jobs.launcher.pid
+    assert first is not None
+
+    os.kill(first, signal.SIGKILL)
+    ending, _ = jobs.run("return {}", "after")
+
+    assert ending.state is JobState.SUCCEEDED
+    assert jobs.launcher.pid != first
+    assert folder.is_alive()
+    stop(jobs, folder)
+
+
+def test_a_killed_launcher_comes_back_without_being_asked(jobs: KeptJobs) -> None:
+    first = jobs.launcher.pid
+    assert first is not None
+
+    os.kill(first, signal.SIGKILL)
+
+    wait_until(lambda: jobs.launcher.pid not in (None, first), what="another launcher")
+
+
+def test_a_job_goes_on_without_its_daemon(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DAEMON, str(tmp_path / "jobs")], stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"launched\n"
+        folder = JobFolder(tmp_path / "jobs" / "orphan")
+        keeper, first = keeper_of(folder), started(folder)
+        launcher = relative(keeper.pid)
+        assert launcher is not None
+        daemon.kill()
+        daemon.wait()
+
+        wait_until(lambda: (now := relative(launcher.parent)) is None or now.is_zombie, what="the launcher's end")
+        assert folder.is_alive()
+        assert relative(first.pid) is not None
+        folder.stop(JobState.STOPPED, "by the next daemon")
+        wait_until(lambda: folder.ending() is not None)
+        assert left_of("orphan") == []
+
+
+def test_launcher_and_keeper_are_small_named_and_know_no_environment(jobs: KeptJobs) -> None:
+    folder = jobs.launch(FOREVER, jobs.order("job-12"))
+    started(folder)
+    launcher, keeper = jobs.launcher.pid, keeper_of(folder).pid
+
+    for pid, name in ((launcher, "fedmon-launcher"), (keeper, "fedmon-keeper")):
+        assert Path(f"/proc/{pid}/comm").read_text().strip() == name
+        environment = Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
+        assert [each.partition(b"=")[0] for each in environment] == [b"PYTHONPATH"]
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert int(status.partition("VmRSS:")[2].split()[0]) < 40_000, "kilobytes"
+        assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
+    stop(jobs, folder)

@@ -1,0 +1,130 @@
+"""What a job prints is kept within its bound: the beginning and the end, with what is missing counted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmon.common.wire.runs import Trace
+from fedmon.node.runs.trace import TraceWriter, read_trace
+
+
+def whole(path: Path, max_bytes: int = 1000, start: int = 0) -> tuple[str, int]:
+    """Read page by page until nothing comes; return the text and how much was skipped."""
+    text, skipped, offset = "", 0, start
+    while True:
+        page = read_trace(path, offset, max_bytes)
+        text, skipped = text + page.text, skipped + page.skipped_bytes
+        if page.next_offset == offset:
+            return text, skipped
+        offset = page.next_offset
+
+
+def test_what_fits_is_kept_as_it_was_printed(tmp_path: Path) -> None:
+    trace = TraceWriter(tmp_path / "t", size_bytes=100)
+    trace.write(b"hello ")
+    trace.write("wörld\n".encode())
+
+    assert read_trace(tmp_path / "t", 0, 1000) == Trace(offset=0, text="hello wörld\n", next_offset=13, size_bytes=13)
+    assert read_trace(tmp_path / "t", 6, 1000).text == "wörld\n"
+
+
+def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
+    printed = b"".join(b"%07d\n" % number for number in range(100_000))
+    trace = TraceWriter(tmp_path / "t", size_bytes=4096)
+    for start in range(0, len(printed), 777):
+        trace.write(printed[start : start + 777])
+
+    text, skipped = whole(tmp_path / "t")
+
+    assert text.encode() == printed[:2048] + printed[-2048:]
+    assert skipped == len(printed) - 4096
+    assert read_trace(tmp_path / "t", 0, 10).size_bytes == len(printed)
+    assert (tmp_path / "t").stat().st_size < 4096 + 100
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    pieces=st.lists(st.binary(max_size=40), max_size=20),
+    size=st.integers(2, 64),
+    offset=st.integers(0, 300),
+    page=st.integers(4, 50),
+)
+def test_any_page_is_what_was_printed_there(
+    tmp_path_factory: object, pieces: list[bytes], size: int, offset: int, page: int
+) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t"
+        trace = TraceWriter(path, size_bytes=size)
+        for piece in pieces:
+            trace.write(piece)
+        printed = b"".join(pieces)
+
+        found = read_trace(path, offset, page)
+
+        assert found.size_bytes == len(printed)
+        assert found.offset == min(offset, len(printed)) + found.skipped_bytes
+        assert found.text == printed[found.offset : found.next_offset].decode(errors="replace")
+        if offset < len(printed):
+            assert found.next_offset > offset, "a reader has to get on"
+
+
+def test_a_character_is_not_cut_in_two(tmp_path: Path) -> None:
+    trace = TraceWriter(tmp_path / "t", size_bytes=1000)
+    trace.write("aé€😀".encode() * 20)
+
+    assert whole(tmp_path / "t", max_bytes=7) == ("aé€😀" * 20, 0)
+
+
+def test_a_reader_beside_a_fast_writer_sees_only_what_was_printed_there(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    trace = TraceWriter(path, size_bytes=8192)
+    line = 8
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            trace.write(b"".join(b"%07d\n" % each for each in range(number, number + 100)))
+            number += 100
+
+    writer = threading.Thread(target=write, name="writer")
+    writer.start()
+    wrong, offset = [], 0
+    try:
+        for _ in range(1500):
+            page = read_trace(path, offset, 1024)
+            first = -page.offset % line
+            for start in range(first, len(page.text) - line + 1, line):
+                expected = f"{(page.offset + start) // line:07d}\n"
+                if page.text[start : start + line] != expected:
+                    wrong.append((page.offset + start, page.text[start : start + line]))
+            offset = page.next_offset
+    finally:
+        stop.set()
+        writer.join()
+
+    assert wrong == []
+
+
+def test_a_full_disk_loses_what_is_printed_and_stops_nobody(tmp_path: Path) -> None:
+    trace = TraceWriter(tmp_path / "t", size_bytes=2**20)
+    trace.write(b"kept")
+    full = os.open("/dev/full", os.O_RDWR)
+    os.dup2(full, trace._fd)  # the disk of this file is full from now on
+    os.close(full)
+
+    trace.write(b"lost" * 100)
+
+    assert trace.total == 404
+    assert read_trace(tmp_path / "t", 0, 100).text == "kept"
+
+
+def test_where_nothing_was_printed_there_is_nothing(tmp_path: Path) -> None:
+    assert read_trace(tmp_path / "t", 5, 100) == Trace(offset=5, text="", next_offset=5, size_bytes=0)
