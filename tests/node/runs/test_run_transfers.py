@@ -1,0 +1,200 @@
+"""What no message holds travels through a repository, and only through the one that the owner allows."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedmon.common.ids import new_id
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.runs import JobStatus, Parcel
+from fedmon.node.runs import transfers
+from tests.node.runs.run_desks import Bench, bench, digest, envelope, run
+from tests.support.historic_repository import HistoricRepository
+from tests.support.waiting import wait_until
+
+ECHO = b"""from fedmon import TrainingPlan
+
+
+class Echo(TrainingPlan):
+    def run(self, context):
+        return {"text": context.inputs["text"] * context.arguments.get("times", 1)}
+"""
+CONTENT = msgspec.json.encode({"text": "x" * 150_000})
+HOSTILE = [
+    "http://127.0.0.1:{p}/other/x",
+    "http://127.0.0.1:{p}/files/../other",
+    "http://127.0.0.1:{p}/files/%2e%2e/other",
+    "http://127.0.0.1:{p}/files/..%2fother",
+    "http://127.0.0.1:{p}\\@files.example.org/files/x",
+    "https://127.0.0.1:{p}/files/x",
+    "http://127.0.0.2:{p}/files/x",
+    "http://127.1:{p}/files/x",
+    "http://2130706433:{p}/files/x",
+    "http://0x7f000001:{p}/files/x",
+    "http://0x7f.0.0.1:{p}/files/x",
+    "http://017700000001:{p}/files/x",
+    "http://0:{p}/files/x",
+    "http://0.0.0.0:{p}/files/x",
+    "http://[::1]:{p}/files/x",
+    "http://[::]:{p}/files/x",
+    "http://[::ffff:127.0.0.1]:{p}/files/x",
+    "http://[64:ff9b::7f00:1]:{p}/files/x",
+    "http://[fe80::1%25lo]:{p}/files/x",
+    "http://ip6-localhost:{p}/files/x",
+    "http://localhost:{p}/files/x",
+    "http://127.0.0.1.example.org:{p}/files/x",
+    "http://localhost:{p}@files.example.org/files/x",
+    "http://user:secret@127.0.0.1:{p}/files/x",
+    "http://169.254.169.254/latest/meta-data",
+    "http://[fd00:ec2::254]/latest/meta-data",
+    "http://metadata.google.internal/computeMetadata/v1/",
+    "http://127.0.0.1:{p}/files/x#fragment",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:{p}/files/x",
+    "ftp://127.0.0.1:{p}/files/x",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def repository() -> Iterator[HistoricRepository]:
+    with HistoricRepository() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, repository: HistoricRepository) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("node") / "n"
+    settings = {"url": repository.upload_url, "allowed_urls": [repository.url]}
+    with bench(folder, metrics={"enabled": False}, runs={"max_jobs": 64}, repository=settings) as opened:
+        yield opened
+
+
+def inputs(url: str, content: bytes = CONTENT, **fields: Any) -> Parcel:
+    given: dict[str, Any] = {"format": "json", "sha256": digest(content), "size_bytes": len(content), "url": url}
+    return Parcel(**given | fields)
+
+
+def follow(node: Bench, repository: RepositorySettings) -> None:
+    node.runs.follow(msgspec.structs.replace(node.settings, repository=repository))
+
+
+def over(node: Bench, job_id: str) -> dict[str, Any]:
+    def found() -> list[dict[str, Any]]:
+        node.work()
+        return [each for each in node.outcomes() if each["job"]["job_id"] == job_id]
+
+    return wait_until(found, 30.0, what=f"the end of job {job_id}")[0]
+
+
+def test_large_inputs_and_results_go_through_the_repository(node: Bench, repository: HistoricRepository) -> None:
+    job_id = new_id()
+    url = repository.put("inputs", CONTENT)
+
+    node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(url)))
+    outcome = over(node, job_id)
+
+    result = outcome["result"]
+    stored = repository.files["/" + result["url"].removeprefix(repository.url)]
+    assert outcome["job"]["state"] == "succeeded"
+    assert stored == CONTENT
+    assert (result["sha256"], result["size_bytes"], result["json"]) == (digest(CONTENT), len(CONTENT), None)
+    told = node.ask(JobStatus(job_id=job_id, result=True, **envelope()))
+    assert told["result"] == result
+    assert not (node.path / "runs" / job_id / ".inputs").exists()
+
+
+def test_no_hostile_url_is_connected_to(node: Bench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sentinel:
+        sentinel.setblocking(False)
+        jobs = {}
+        for url in HOSTILE:
+            request = run(node.approve(ECHO), inputs=inputs(url.replace("{p}", str(sentinel.getsockname()[1]))))
+            assert node.ask(request)["command"] == "run", url
+            jobs[url] = request.job_id
+
+        ends = {url: over(node, job_id)["job"] for url, job_id in jobs.items()}
+
+        assert {job["state"] for job in ends.values()} == {"not-started"}
+        assert all(job["reason"].startswith("its inputs were not fetched: ") for job in ends.values())
+        with pytest.raises(BlockingIOError):
+            sentinel.accept()
+    assert len(HOSTILE) >= 25
+
+
+@pytest.mark.parametrize(
+    ("content", "fields", "says"),
+    [
+        (CONTENT + b" ", {}, "bytes"),
+        (CONTENT[:-3] + b'y"}', {}, "digest"),
+        (b'{"a": NaN}', {"sha256": digest(b'{"a": NaN}'), "size_bytes": 10}, "cannot be used"),
+    ],
+)
+def test_inputs_that_are_not_the_announced_ones_start_nothing(
+    node: Bench, repository: HistoricRepository, content: bytes, fields: dict[str, Any], says: str
+) -> None:
+    job_id = new_id()
+
+    node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(repository.put("x", content), **fields)))
+    job = over(node, job_id)["job"]
+
+    assert job["state"] == "not-started"
+    assert says in job["reason"]
+    assert not (node.path / "runs" / job_id / "order.json").exists()
+
+
+def test_a_large_result_without_a_repository_fails_with_what_to_do_and_stays_with_the_owner(
+    node: Bench, repository: HistoricRepository
+) -> None:
+    follow(node, RepositorySettings(allowed_urls=(repository.url,)))
+    job_id = new_id()
+
+    node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
+    job = over(node, job_id)["job"]
+    follow(node, node.settings.repository)
+
+    assert job["state"] == "failed"
+    assert "`url` in [repository]" in job["reason"]
+    assert (node.path / "runs" / job_id / "result").read_bytes() == CONTENT
+
+
+def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: HistoricRepository) -> None:
+    # given a repository that is away while the plan ends
+    with socket.create_server(("127.0.0.1", 0)) as away:
+        gone = f"http://127.0.0.1:{away.getsockname()[1]}/upload/"
+    follow(node, RepositorySettings(url=gone, allowed_urls=(repository.url,)))
+    job_id = new_id()
+    node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
+
+    def is_stored_later() -> bool:
+        node.work()
+        return (node.path / "runs" / job_id / "ending.json").exists()
+
+    wait_until(is_stored_later, 20.0, what="the end of the plan")
+    node.work()
+
+    # when it is there again
+    follow(node, node.settings.repository)
+
+    # then a later try brings the result
+    assert over(node, job_id)["job"]["state"] == "succeeded"
+    assert sum(transfers.PAUSES_S) >= 30
+
+
+def test_a_result_just_over_the_message_does_not_go_inside(node: Bench, repository: HistoricRepository) -> None:
+    node.approve(ECHO)
+    sent: dict[int, bool] = {}
+    for times in (1, 60):
+        job_id, content = new_id(), msgspec.json.encode({"text": '"' * 1_000})
+        given = Parcel(format="json", sha256=digest(content), size_bytes=len(content), json=content.decode())
+        node.ask(run(digest(ECHO), job_id=job_id, inputs=given, arguments={"times": times}))
+        outcome = over(node, job_id)
+        sent[times] = outcome["result"]["url"] is None
+        assert outcome["job"]["state"] == "succeeded"
+
+    assert sent == {1: True, 60: False}
