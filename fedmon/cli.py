@@ -51,6 +51,7 @@ VERBS: Mapping[str, Verb] = {
     "export": Verb(module="fedmon.report.cli.export", summary="Write recordings as tables in many formats."),
     "report": Verb(module="fedmon.report.cli.report", summary="Say what happened in a job, or on nodes."),
     "node": Verb(module="fedmon.node.cli", summary="Run a node, and decide as its owner."),
+    "plan": Verb(module="fedmon.node.runs.cli_check", summary="Try a training plan on this machine."),
     "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
     "job": Verb(
         module="fedmon.node.job.cli", plain="fedmon.node.job.start", summary="Measure a batch job, or a command."

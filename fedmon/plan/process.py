@@ -10,6 +10,7 @@ from fedmon.plan import frames
 from fedmon.plan import job as handed
 from fedmon.plan.channel import Channel, ChannelClosedError
 from fedmon.plan.context import Context
+from fedmon.plan.dataset import Dataset
 from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack
 from fedmon.plan.plan_class import NoPlanError, execute, find
 from fedmon.plan.problem import Problem, print_traceback, raised, refused
@@ -88,9 +89,8 @@ class _Run:
             kind = find(defined)
         except NoPlanError as error:
             raise refused(str(error), kind="NoPlanError") from None
-        plan = self._call(
-            kind, f"{_literal(kind.__name__)}() raised {{what}}{{where}}: a plan is made without arguments"
-        )
+        made = f"{_literal(kind.__name__)}() raised {{what}}{{where}}: a plan is made without arguments"
+        plan = self._call(kind, made)
         result = self._call(lambda: plan.run(context), "the plan raised {what}{where}")
         return self._pack(result, output_bytes)
 
@@ -113,6 +113,8 @@ class _Run:
             raise self._exited(error) from None
         except ModuleNotFoundError as error:
             raise self._raised(error, _missing(error) or reason) from None
+        except AttributeError as error:
+            raise self._raised(error, reason + _without_dataset(error)) from None
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the plan and not this process
             raise self._raised(error, reason) from None
 
@@ -160,6 +162,12 @@ def _missing(error: ModuleNotFoundError) -> str | None:
         f"the plan needs {name}{{where}}, which the Python {version} of this node has not: which Python plans run on, "
         "and so which packages they see, is the owner's choice, by `[runs] python`"
     )
+
+
+def _without_dataset(error: AttributeError) -> str:
+    """Say that there is no dataset where that is what the plan stumbled over."""
+    is_it = error.obj is None and hasattr(Dataset, str(error.name))
+    return "; this job has no dataset" if is_it else ""
 
 
 def _literal(text: str) -> str:

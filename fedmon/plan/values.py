@@ -214,8 +214,12 @@ def described(value: object) -> str:
     if advice is None and hasattr(kind, "__array__"):
         advice = "numpy.asarray(...) of it"
     if advice is not None:
-        return f"a {kind.__name__} (send {advice})"
-    return f"a {kind.__name__}" if kind.__module__ == "builtins" else f"an instance of {kind.__name__} ({_TRAVEL})"
+        return f"a value of type {kind.__name__} (send {advice})"
+    return (
+        f"a value of type {kind.__name__}"
+        if kind.__module__ == "builtins"
+        else f"an instance of {kind.__name__} ({_TRAVEL})"
+    )
 
 
 def is_mapping(value: object) -> bool:

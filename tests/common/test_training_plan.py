@@ -163,7 +163,7 @@ NOTEBOOK = """
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 for cell in (
-    "from fedmon import TrainingPlan\\nimport fedmon.common.training_plan as tp",
+    "from fedmon import TrainingPlan\\nimport fedmon.common.plan_source as tp",
     "x = 1\\nclass Cell(TrainingPlan):\\n    def training(self):\\n        return 1\\ny = 2",
     "class Cell(TrainingPlan):\\n    def training(self):\\n        return 2",
     "class Empty(TrainingPlan):\\n    '''Nothing.'''",

@@ -1,4 +1,4 @@
-"""Run a plan once on this machine, before anybody is asked: over the protocol of real runs, but without their sandbox."""
+"""Run a plan once on this machine in a process that nothing confines: for trials where there is no sandbox."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import tempfile
@@ -14,14 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
-from fedmon.common.wire.runs import JobState
-from fedmon.node.runs.order import GivenDataset, Interpreter
+from fedmon.common.wire.runs import JobState, Problem, Usage
+from fedmon.node.runs.order import Ending, GivenDataset, Interpreter, Limits, Logged, Reported
 from fedmon.plan import runtime
 from fedmon.plan.frame_reader import BadFrameError, Failure, FrameReader, LogLine, OutputTooLargeError, Piece, Scalars
 
@@ -30,78 +31,67 @@ _READ_BYTES = 1 << 20
 _FIRST_FREE = 64  # above every descriptor that a plan is given
 
 
-class TrialLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trial may take; as those of a job, as far as one process's own limits go."""
-
-    cpu_s: float = 3600.0
-    wall_s: float = 3600.0
-    memory_bytes: int = 4 * 2**30
-    output_bytes: int = 256 * 2**20
-
-
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """How a trial ended. ``result`` are the bytes of the parcel, ``exit_code`` is negative for a signal."""
+    """What is tried: the exact bytes of a plan, and what it gets."""
 
-    state: JobState
-    reason: str
-    exit_code: int
-    wall_s: float
-    cpu_s: float
-    peak_memory_bytes: int
-    scalars: int
-    failure: Failure | None = None
-    result_format: str | None = None
+    source: bytes
+    name: str
+    interpreter: Interpreter
+    limits: Limits
+    dataset: GivenDataset | None = None
+    arguments: dict[str, Any] = {}
+    inputs: bytes = b""
+    inputs_format: Literal["json", "npz"] | None = None
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """How a trial ended; ``result`` are the bytes of the parcel."""
+
+    ending: Ending
     result: bytes = b""
 
 
-def run_trial(
-    source: bytes,
-    *,
-    name: str,
-    interpreter: Interpreter,
-    dataset: GivenDataset | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    inputs: bytes = b"",
-    inputs_format: str | None = None,
-    limits: TrialLimits | None = None,
-    on_frame: Callable[[Scalars | LogLine], None] = lambda _: None,
-) -> Trial:
-    """Run the plan with these bytes to its end, and every process that it started; what it prints is ours.
+def run_unconfined(trial: Trial, on_event: Callable[[Reported | Logged], None] = lambda _: None) -> Tried:
+    """Run the plan to its end, with every process that it started; what it prints goes to our standard error.
 
-    ``on_frame`` gets what it reports and logs, at once. Raises StorageError when no process can be started.
+    Of the limits, those of CPU time and memory hold for each process alone, those of time and output as they do on
+    nodes, and no others. Raises StorageError when no process can be started.
     """
-    limits = limits or TrialLimits()
+    limits = trial.limits
     job = {
         "job_id": "trial",
         "node_id": "here",
-        "name": name,
-        "arguments": dict(arguments or {}),
-        "dataset": None if dataset is None else msgspec.to_builtins(dataset),
-        "inputs_format": inputs_format,
+        "name": trial.name,
+        "arguments": trial.arguments,
+        "dataset": None if trial.dataset is None else msgspec.to_builtins(trial.dataset),
+        "inputs_format": trial.inputs_format,
         "output_bytes": limits.output_bytes,
-        "path": interpreter.path,
+        "path": trial.interpreter.path,
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-plan-")))
         runtime.lay_out(folder / "runtime")
-        given = {3: _file(stack, json.dumps(job).encode()), 4: _file(stack, source), 5: _file(stack, inputs)}
+        given = {
+            3: _file(stack, json.dumps(job).encode()),
+            4: _file(stack, trial.source),
+            5: _file(stack, trial.inputs),
+        }
         read_end, write_end = os.pipe()
         channel = stack.enter_context(open(read_end, "rb", buffering=0))
         with open(write_end, "wb", buffering=0) as writer:
-            began = time.monotonic()
             files = {number: file.fileno() for number, file in given.items()} | {6: writer.fileno()}
-            pid = _start(interpreter.executable, folder, files, limits)
-        return _follow(pid, channel, began, limits, on_frame)
+            pid = _start(trial.interpreter.executable, folder, files, limits)
+        return _follow(pid, channel, limits, on_event)
 
 
 def _file(stack: ExitStack, content: bytes) -> BinaryIO:
-    file = stack.enter_context(tempfile.TemporaryFile())
+    file: BinaryIO = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
     file.write(content)
     file.flush()
     return file
 
 
-def _start(executable: str, folder: Path, files: Mapping[int, int], limits: TrialLimits) -> int:
+def _start(executable: str, folder: Path, files: Mapping[int, int], limits: Limits) -> int:
     """Start the interpreter in a session of its own, with nothing of our environment."""
     high = {number: fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for number, given in files.items()}
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -113,6 +103,7 @@ def _start(executable: str, folder: Path, files: Mapping[int, int], limits: Tria
             {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder), "TMPDIR": str(folder)},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, nothing, 0),
+                (os.POSIX_SPAWN_DUP2, 2, 1),
                 *((os.POSIX_SPAWN_DUP2, given, number) for number, given in high.items()),
             ],
             setsid=True,
@@ -125,7 +116,7 @@ def _start(executable: str, folder: Path, files: Mapping[int, int], limits: Tria
             os.close(given)
     cpu_s = max(1, round(limits.cpu_s))
     resource.prlimit(pid, resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    resource.prlimit(pid, resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    resource.prlimit(pid, resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
     resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
     return pid
 
@@ -133,13 +124,13 @@ def _start(executable: str, folder: Path, files: Mapping[int, int], limits: Tria
 class _Gathered:
     """What came through the channel so far."""
 
-    def __init__(self, limits: TrialLimits, on_frame: Callable[[Scalars | LogLine], None]) -> None:
+    def __init__(self, limits: Limits, on_event: Callable[[Reported | Logged], None]) -> None:
         self.reader = FrameReader(output_bytes=limits.output_bytes)
         self.result = bytearray()
         self.failure: Failure | None = None
         self.scalars = 0
         self.state, self.reason = JobState.FAILED, ""
-        self._on_frame = on_frame
+        self._on_event = on_event
 
     def take(self, data: bytes) -> bool:
         """Take the next bytes; return whether to read on."""
@@ -158,49 +149,58 @@ class _Gathered:
                 self.result += frame.data
             case Failure():
                 self.failure = frame
-            case Scalars() | LogLine():
-                self.scalars += isinstance(frame, Scalars)
-                self._on_frame(frame)
+            case Scalars():
+                self._on_event(Reported(t=frame.t, number=self.scalars, values=frame.values, step=frame.step))
+                self.scalars += 1
+            case LogLine():
+                self._on_event(Logged(t=frame.t, level=frame.level, message=frame.message))
 
 
-def _follow(
-    pid: int, channel: BinaryIO, began: float, limits: TrialLimits, on_frame: Callable[[Scalars | LogLine], None]
-) -> Trial:
-    gathered = _Gathered(limits, on_frame)
-    deadline = Deadline(limits.wall_s)
+def _follow(pid: int, channel: BinaryIO, limits: Limits, on_event: Callable[[Reported | Logged], None]) -> Tried:
+    gathered = _Gathered(limits, on_event)
+    started, deadline = time.time(), Deadline(limits.wall_s)
     try:
         for data in _chunks(channel, deadline):
             if not gathered.take(data):
                 break
         else:
-            if deadline.passed():
+            if not gathered.reader.has_ended and not _is_over(pid, deadline):
                 gathered.state, gathered.reason = JobState.WALL_LIMIT, f"it was not over after {limits.wall_s:g} s"
     finally:
         # Whoever is left of its session, also when somebody pressed Ctrl-C here.
         _kill(pid)
         _, status, usage = os.wait4(pid, 0)
-    wall_s, cpu_s = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+    wall_s, cpu_s = deadline.elapsed_s(), usage.ru_utime + usage.ru_stime
     exit_code = os.waitstatus_to_exitcode(status)
     state, reason = _verdict(gathered, exit_code, cpu_s, limits)
-    has_result = state is JobState.SUCCEEDED
-    return Trial(
+    result = bytes(gathered.result) if state is JobState.SUCCEEDED else b""
+    ending = Ending(
         state=state,
         reason=reason,
+        started=started,
+        ended=started + wall_s,
+        sandbox=None,
         exit_code=exit_code,
-        wall_s=wall_s,
-        cpu_s=cpu_s,
-        peak_memory_bytes=usage.ru_maxrss * 1024,
+        problem=None if gathered.failure is None else _problem(gathered.failure),
+        usage=Usage(wall_s=wall_s, cpu_s=cpu_s, peak_memory_bytes=usage.ru_maxrss * 1024),
         scalars=gathered.scalars,
-        failure=gathered.failure,
-        result_format=gathered.reader.result_format if has_result else None,
-        result=bytes(gathered.result) if has_result else b"",
+        result_format=gathered.reader.result_format if result else None,
+        result_sha256=hashlib.sha256(result).hexdigest() if result else None,
+        result_bytes=len(result),
     )
+    return Tried(ending=ending, result=result)
 
 
-def _verdict(gathered: _Gathered, exit_code: int, cpu_s: float, limits: TrialLimits) -> tuple[JobState, str]:
+def _problem(failure: Failure) -> Problem:
+    return Problem(type=failure.type, message=failure.message, traceback=failure.traceback)
+
+
+def _verdict(gathered: _Gathered, exit_code: int, cpu_s: float, limits: Limits) -> tuple[JobState, str]:
     if gathered.reason:
         return gathered.state, gathered.reason
     if gathered.failure is not None:
+        if gathered.failure.type.endswith("MemoryError"):
+            return JobState.MEMORY_LIMIT, f"it needed more than {limits.memory_bytes} bytes of memory"
         return JobState(gathered.failure.state), gathered.failure.reason
     if gathered.reader.has_ended:
         return JobState.SUCCEEDED, ""
@@ -219,6 +219,15 @@ def _chunks(channel: BinaryIO, deadline: Deadline) -> Iterator[bytes]:
             if not data:
                 return
             yield data
+
+
+def _is_over(pid: int, deadline: Deadline) -> bool:
+    """Wait for the end of a process; a plan may close its channel and go on."""
+    process = os.pidfd_open(pid)
+    try:
+        return bool(select.select([process], [], [], deadline.left_s())[0])
+    finally:
+        os.close(process)
 
 
 def _kill(pid: int) -> None:

@@ -1,0 +1,156 @@
+"""Frames: whole ones come out however they are cut, and nothing that a plan writes is taken for more than it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmon.plan import frames
+from fedmon.plan.channel import Channel
+from fedmon.plan.context import Context
+from fedmon.plan.frame_reader import BadFrameError, Failure, FrameReader, LogLine, OutputTooLargeError, Piece, Scalars
+from fedmon.plan.json_text import flat_object
+from fedmon.plan.parcels import pack
+
+
+def frame(kind: bytes, fields: Any) -> bytes:
+    payload = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    return frames.header(kind, len(payload)) + payload
+
+
+SAID = (
+    frame(b"S", {"values": {"loss": 0.5, "n": None}, "step": 3, "t": 1.5})
+    + frame(b"L", {"level": "INFO", "message": "hällo", "t": 2})
+    + frame(b"j", b'{"a":1}')
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 10, 1000])
+def test_frames_come_out_whole_however_they_are_cut(size: int) -> None:
+    reader = FrameReader(output_bytes=100)
+    found: list[Any] = []
+    result = b""
+
+    for start in range(0, len(SAID), size):
+        for each in reader.feed(SAID[start : start + size]):
+            if isinstance(each, Piece):
+                result += each.data
+            else:
+                found.append(each)
+    reader.close()
+
+    assert found == [
+        Scalars(values={"loss": 0.5, "n": None}, step=3, t=1.5),
+        LogLine(level="INFO", message="hällo", t=2.0),
+    ]
+    assert (result, reader.result_format, reader.result_bytes, reader.has_ended) == (b'{"a":1}', "json", 7, True)
+
+
+BAD = {
+    "kind": frame(b"X", {}),
+    "no json": frame(b"S", b"{"),
+    "no object": frame(b"S", b"[]"),
+    "nan": frame(b"S", b'{"values":{"a":NaN},"step":null,"t":1}'),
+    "infinite": frame(b"S", b'{"values":{"a":1e999},"step":null,"t":1}'),
+    "huge integer": frame(b"S", {"values": {"a": 10**320}, "step": None, "t": 1}),
+    "text as number": frame(b"S", {"values": {"a": "1"}, "step": None, "t": 1}),
+    "truth as number": frame(b"S", {"values": {"a": True}, "step": None, "t": 1}),
+    "name": frame(b"S", {"values": {"a b": 1}, "step": None, "t": 1}),
+    "long name": frame(b"S", {"values": {"a" * 65: 1}, "step": None, "t": 1}),
+    "many names": frame(b"S", {"values": {f"a{n}": 1 for n in range(101)}, "step": None, "t": 1}),
+    "step": frame(b"S", {"values": {"a": 1}, "step": 0.5, "t": 1}),
+    "time": frame(b"S", {"values": {"a": 1}, "step": 1}),
+    "level": frame(b"L", {"level": "LOUD", "message": "x", "t": 1}),
+    "message": frame(b"L", {"level": "INFO", "message": "x" * 4097, "t": 1}),
+    "surrogate": frame(b"L", b'{"level":"INFO","message":"\\ud800","t":1}'),
+    "deep": frame(b"L", b"[" * 200_000),
+    "state": frame(b"E", {"state": "succeeded", "reason": "", "type": "", "message": None, "traceback": None}),
+    "reason": frame(b"E", {"state": "failed", "reason": "x" * 1025, "type": "", "message": None, "traceback": None}),
+    "long": frames.header(b"L", frames.MAX_FRAME_BYTES + 1),
+    "endless": frames.header(b"S", 2**64 - 1),
+    "empty result": frames.header(b"j", 0),
+    "after a result": frame(b"j", b"{}") + frame(b"j", b"{}"),
+    "after a failure": frame(b"E", {"state": "failed", "reason": "", "type": ""}) + b"x",
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_frame_is_refused(what: str) -> None:
+    with pytest.raises(BadFrameError):
+        list(FrameReader(output_bytes=100).feed(BAD[what]))
+
+
+def test_a_result_that_is_announced_too_large_is_refused_before_its_first_byte() -> None:
+    with pytest.raises(OutputTooLargeError) as refused:
+        list(FrameReader(output_bytes=100).feed(frames.header(b"n", 101) + b"PK"))
+
+    assert (refused.value.size_bytes, refused.value.output_bytes) == (101, 100)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 9, 20, len(SAID) - 1])
+def test_a_channel_that_ends_inside_a_frame_is_noticed(cut: int) -> None:
+    reader = FrameReader(output_bytes=100)
+    list(reader.feed(SAID[:cut]))
+
+    with pytest.raises(BadFrameError, match="in the middle"):
+        reader.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=5), st.sampled_from([b"", b"S", b"L", b"E", b"j"]))
+def test_any_bytes_are_refused_or_frames_and_nothing_else_happens(pieces: list[bytes], kind: bytes) -> None:
+    reader = FrameReader(output_bytes=1000)
+    try:
+        list(reader.feed(kind + (b"\0" * 7 + b"\x20" if kind else b"")))
+        for piece in pieces:
+            list(reader.feed(piece))
+    except (BadFrameError, OutputTooLargeError):
+        return
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text() | st.text(alphabet='"\\\x00\x1f\ud800😀'))
+def test_every_text_can_be_sent(text: str) -> None:
+    fields = json.loads(flat_object({"t": text, "n": {"x": None, "y": 1.5}}))
+
+    assert fields["n"] == {"x": None, "y": 1.5}
+    assert fields["t"] == text.encode("utf-8", "backslashreplace").decode()
+
+
+def test_a_channel_sends_whole_frames_from_many_threads_and_nothing_after_the_result() -> None:
+    read_end, write_end = os.pipe()
+    channel = Channel(write_end)
+    context = Context(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
+    received = bytearray()
+
+    def receive() -> None:
+        with open(read_end, "rb", buffering=0) as file:
+            while data := file.read(4096):
+                received.extend(data)
+
+    def report() -> None:
+        for step in range(200):
+            context.report(step=step, n=step)
+
+    threads = [threading.Thread(target=receive), *(threading.Thread(target=report) for _ in range(4))]
+    for thread in threads:
+        thread.start()
+    for thread in threads[1:]:
+        thread.join()
+    channel.send_result(pack({"a": 1}))
+    context.log("too late")
+    os.close(write_end)
+    threads[0].join()
+    reader = FrameReader(output_bytes=100)
+    found = list(reader.feed(received))
+    reader.close()
+
+    assert sum(isinstance(each, Scalars) for each in found) == 800
+    assert not any(isinstance(each, LogLine | Failure) for each in found)
+    assert reader.has_ended

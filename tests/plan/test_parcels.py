@@ -1,0 +1,391 @@
+"""Parcels: what goes in comes out, ordinary tools read them, and nothing else than a parcel is taken for one."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import io
+import json
+import random
+import tracemalloc
+import types
+import zipfile
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmon.plan import npy
+from fedmon.plan.listing import listing
+from fedmon.plan.parcel_check import check
+from fedmon.plan.parcels import InvalidValuesError, TooLargeError, pack, unpack
+
+MOST = 10**9
+ARRAYS: dict[str, Any] = {
+    "plain": np.arange(6.0).reshape(2, 3),
+    "fortran": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "strided": np.arange(10)[::3],
+    "nothing": np.zeros((0, 4), dtype="f4"),
+    "one": np.array(3.5),
+    "truths": np.array([True, False]),
+    "texts": np.array(["a", "\U0001f600b"]),
+    "bytes": np.array([b"a", b"bc"]),
+    "big_endian": np.arange(3, dtype=">i4"),
+    "complex": np.array([1 + 2j], dtype="c8"),
+    "half": np.array([np.nan, np.inf, 1], dtype="f2"),
+    "no_text": np.array(["", ""]),
+}
+
+
+def packed_bytes(values: Any) -> bytes:
+    packed = pack(values)
+    stream = io.BytesIO()
+    packed.write(stream)
+    content = stream.getvalue()
+    assert len(content) == packed.size_bytes
+    check(packed.format, content, MOST)
+    return content
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_comes_back_with_its_type_shape_and_values_aligned(name: str) -> None:
+    array = ARRAYS[name]
+
+    back = unpack("npz", packed_bytes({"model": [1, {"w": array}]}))["model"][1]["w"]
+
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert np.array_equal(back, array, equal_nan=array.dtype.kind in "fc")
+    assert back.flags.aligned
+
+
+def test_ordinary_tools_read_a_parcel_of_arrays() -> None:
+    content = packed_bytes({"w": ARRAYS["plain"], "f": ARRAYS["fortran"], "n": 1})
+
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        assert json.loads(archive.read("document.json")) == {
+            "values": {"w": None, "f": None, "n": 1},
+            "arrays": [["w"], ["f"]],
+        }
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        assert arrays["0"].tolist() == ARRAYS["plain"].tolist()
+        assert arrays["1"].tolist() == ARRAYS["fortran"].tolist()
+
+
+def test_without_arrays_a_parcel_is_the_json_of_the_values() -> None:
+    values = {"a": [1, 2.5, -0.0, 1e300], "t": (True, None), "s": 'ä\n"\\\x01😀', "": {"e": []}}
+
+    assert json.loads(packed_bytes(values)) == {**values, "t": [True, None]}
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+class Colour(enum.IntEnum):
+    RED = 2
+
+
+def test_scalars_of_numpy_and_relatives_of_plain_types_become_plain() -> None:
+    values = {
+        "f4": np.float32(0.5), "f8": np.float64(1.5), "i": np.int8(-3), "u": np.uint64(2**64 - 1), "b": np.bool_(1),
+        "s": np.str_("x"), "g": np.longdouble(2), "e": Colour.RED,
+        "d": collections.OrderedDict(a=1), "p": types.MappingProxyType({"a": 1}), "n": Pair(4, 5),
+    }  # fmt: skip
+
+    assert json.loads(packed_bytes(values)) == {
+        "f4": 0.5, "f8": 1.5, "i": -3, "u": 2**64 - 1, "b": True, "s": "x", "g": 2.0, "e": 2,
+        "d": {"a": 1}, "p": {"a": 1}, "n": [4, 5],
+    }  # fmt: skip
+
+
+def _cycle() -> dict[str, Any]:
+    cycle: dict[str, Any] = {"list": []}
+    cycle["list"].append(cycle)
+    return cycle
+
+
+def _deep(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        value = {"d": value}
+    return value
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "none": (None, "None instead of a mapping"),
+    "a list": ([1], "a value of type list instead of a mapping"),
+    "nan": ({"m": {"loss": float("nan")}}, "m.loss: nan, which JSON has not"),
+    "nan in a long list": ({"m": [1.0, 2.0, float("nan")]}, "m[2]: nan"),
+    "inf of numpy": ({"m": np.float32("inf")}, "m: inf"),
+    "an instance": ({"m": [object()]}, "m[0]: a value of type object"),
+    "a class": ({"m": dict}, "m: the class dict"),
+    "a function": ({"m": len}, "m: a value of type builtin_function_or_method"),
+    "objects": ({"model": {"w": np.array([None])}}, "model.w: an array of objects"),
+    "records": ({"w": np.zeros(2, dtype="i4,f8")}, "w: an array of type"),
+    "times": ({"w": np.array(["2026-01-01"], dtype="M8[D]")}, "w: an array of type datetime64"),
+    "long doubles": ({"w": np.zeros(2, dtype=np.longdouble)}, "w: an array of type"),
+    "masked": ({"w": np.ma.masked_array([1, 2], mask=[False, True])}, "w: a masked array"),
+    "a time": ({"w": np.datetime64("2026-01-01")}, "w: a numpy scalar of type datetime64"),
+    "a set": ({"s": {1}}, "s: a value of type set (send a sorted list)"),
+    "bytes": ({"s": b"x"}, "s: a value of type bytes (send a text"),
+    "complex": ({"s": 1j}, "s: a value of type complex (send its two parts"),
+    "a number as key": ({"m": {1: 2}}, "m: the key 1, which is no text"),
+    "a cycle": (_cycle(), "list[0]: a container that holds itself"),
+    "too deep": (_deep(33), "more than 32 containers"),
+    "a large integer": ({"n": 2**64}, "n: an integer beyond 64 bits"),
+    "large integers": ({"n": [1, -(2**63) - 1]}, "n[1]: an integer beyond 64 bits"),
+    "half a pair": ({"t": ["\ud800"]}, "t[0]: a text with half a surrogate pair"),
+    "half a pair as key": ({"\udfff": 1}, "half a surrogate pair"),
+    "many containers": ({"m": [[]] * 500_001}, "more than 500000"),
+    "much JSON": ({"m": "x" * (2**24 + 1)}, "bytes of JSON, more than 16777216: send arrays"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_does_not_travel_is_refused_by_its_place(what: str) -> None:
+    values, message = REFUSED[what]
+
+    with pytest.raises(InvalidValuesError) as refused:
+        pack(values)
+
+    assert message in str(refused.value)
+
+
+def test_the_deepest_values_that_are_packed_are_read() -> None:
+    assert unpack("json", packed_bytes(_deep(32))) == _deep(32)
+    deepest: dict[str, Any] = {"w": np.arange(2)}
+    for _ in range(31):
+        deepest = {"d": deepest}
+    unpack("npz", packed_bytes(deepest))
+
+
+@pytest.mark.parametrize(
+    "values", [{"x": "a" * 2000}, {"x": np.zeros(500)}, {"x": [1.5] * 500}, {"x": ["a"] * 500}], ids=str
+)
+def test_what_is_larger_than_allowed_is_known_before_a_byte_is_written(values: dict[str, Any]) -> None:
+    with pytest.raises(TooLargeError, match="more than 1000 bytes"):
+        pack(values, max_bytes=1000)
+
+
+def test_values_that_repeat_one_another_without_end_are_bounded() -> None:
+    value: Any = [0.5, "x"]
+    for _ in range(30):
+        value = [value, value]
+
+    with pytest.raises(TooLargeError):
+        pack({"v": value}, max_bytes=100_000)
+
+
+def test_large_arrays_are_packed_and_unpacked_without_copies() -> None:
+    values = {"w": np.ones(4_000_000)}
+    tracemalloc.start()
+    packed = pack(values)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    stream = io.BytesIO()
+    packed.write(stream)
+    content = bytearray(stream.getbuffer())
+
+    back = unpack("npz", content)["w"]
+    back[0] = 7
+
+    assert peak < 1_000_000
+    assert unpack("npz", content)["w"][0] == 7
+
+
+JSON_BOMBS = {
+    "nothing": b"",
+    "no object": b"[]",
+    "a number": b"1",
+    "half": b'{"a":',
+    "nan": b'{"a":NaN}',
+    "infinity": b'{"a":-Infinity}',
+    "over": b'{"a":1e999}',
+    "twice": b'{"a":1,"a":1}',
+    "twice inside": b'{"b":[{"a":1,"a":1}]}',
+    "deep": b'{"a":' * 33 + b"1" + b"}" * 33,
+    "very deep": b'{"a":' + b"[" * 400_000,
+    "big": b'{"a":18446744073709551616}',
+    "digits": b'{"a":' + b"9" * 10_000 + b"}",
+    "latin": b'{"a":"\xe4"}',
+    "half a pair": b'{"a":"\\ud800"}',
+    "mark": b"\xef\xbb\xbf{}",
+    "wide": '{"a":1}'.encode("utf-16"),
+    "after": b"{} {}",
+    "comment": b"{}//",
+    "lists": b'{"a":[' + b"[]," * 500_001 + b"[]]}",
+    "control": b'{"a":"\n"}',
+}
+
+
+@pytest.mark.parametrize("what", JSON_BOMBS)
+def test_what_is_no_strict_json_is_refused(what: str) -> None:
+    with pytest.raises(InvalidValuesError):
+        check("json", JSON_BOMBS[what], MOST)
+
+
+def test_brackets_in_texts_are_no_containers() -> None:
+    check("json", json.dumps({"a": "[" * 600_000 + '\\"{'}).encode(), MOST)
+
+
+def test_more_bytes_than_allowed_and_other_formats_are_refused() -> None:
+    with pytest.raises(InvalidValuesError, match="8 bytes, more than 7"):
+        check("json", b'{"a": 1}', 7)
+    with pytest.raises(InvalidValuesError, match="neither json nor npz"):
+        check("pickle", b"{}", MOST)
+
+
+def _zip(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def test_archives_that_others_made_are_refused_without_being_unpacked() -> None:
+    ours = {"document.json": b'{"values":{"w":null},"arrays":[["w"]]}'}
+    pickled = io.BytesIO()
+    np.save(pickled, np.array([{}], dtype=object), allow_pickle=True)
+    for foreign in (
+        _zip(ours), _zip({**ours, "0.npy": pickled.getvalue()}), _zip({"../x": b""}), _zip({}),
+        _zip({"0.npy": bytes(10**7)}, zipfile.ZIP_DEFLATED), b"PK\5\6" + bytes(18), b"", b"\x80\x04.",
+    ):  # fmt: skip
+        with pytest.raises(InvalidValuesError):
+            check("npz", foreign, MOST)
+
+
+DOCUMENTS = [
+    {"values": {"w": 1}, "arrays": [["w"]]},
+    {"values": {"w": None}, "arrays": [["v"]]},
+    {"values": {"w": None}, "arrays": [[]]},
+    {"values": {"w": None}, "arrays": []},
+    {"values": {"w": None}, "arrays": [["w"], ["w"]]},
+    {"values": {"w": [None]}, "arrays": [["w", -1]]},
+    {"values": {"w": [None]}, "arrays": [["w", True]]},
+    {"values": {"w": "x"}, "arrays": [["w", 0]]},
+    {"values": [None], "arrays": [[0]]},
+    {"values": {"w": None}, "arrays": [["w"]], "more": 1},
+    {"values": {"w": None}},
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_documents_that_do_not_fit_their_arrays_are_refused(document: Any) -> None:
+    with pytest.raises(InvalidValuesError):
+        check("npz", _archive_of(json.dumps(document).encode(), np.arange(3)), MOST)
+
+
+def _archive_of(document: bytes, array: Any, header: bytes | None = None) -> bytes:
+    """Lay out an archive as ours are, whatever it holds."""
+    from fedmon.plan import archive
+
+    head = header or npy.encode(descr=array.dtype.str, fortran_order=False, shape=array.shape)
+    content, members = b"", []
+    for name, data in (("document.json", document), ("0.npy", head + array.tobytes())):
+        crc = archive.crc_of(memoryview(data))
+        members.append(archive.Member(name=name, offset=len(content), size=len(data), crc=crc))
+        content += archive.local_header(name, len(content), len(data), crc) + data
+    return content + archive.directory(members)
+
+
+HEADERS = [
+    {"descr": "|O", "shape": (3,)},
+    {"descr": "<f8", "shape": (4,)},
+    {"descr": "<f8", "shape": (2**62, 0)},
+    {"descr": "<f8", "shape": (2**31, 2**31, 2**31, 0)},
+    {"descr": "<f16", "shape": (3,)},
+    {"descr": "<U0", "shape": (3,)},
+    {"descr": "<M8", "shape": (3,)},
+    {"descr": "|V8", "shape": (3,)},
+    {"descr": "|i8", "shape": (3,)},
+    {"descr": "<i8", "shape": (1,) * 33},
+    {"descr": "<i8", "shape": (-3,)},
+    {"descr": "<i8', 'x': __import__('os'), 'y': '", "shape": (3,)},
+]
+PLACED = b'{"values":{"w":null},"arrays":[["w"]]}'
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=str)
+def test_headers_of_arrays_that_numpy_should_not_see_are_refused(header: Any) -> None:
+    content = _archive_of(PLACED, np.arange(3), npy.encode(fortran_order=False, **header))
+
+    with pytest.raises(InvalidValuesError, match=r"^w: "):
+        check("npz", content, MOST)
+    with pytest.raises(InvalidValuesError, match=r"^w: "):
+        unpack("npz", content)
+
+
+@pytest.mark.parametrize(
+    ("descr", "data"), [("|b1", b"\0\2"), ("<U1", b"\xff\xff\xff\xff"), (">U1", b"\0\x11\0\0"), ("<U1", b"\0\0\x11\0")]
+)
+def test_bytes_that_are_no_values_of_their_type_are_refused(descr: str, data: bytes) -> None:
+    array = np.frombuffer(data, "u1")
+    shape = (len(data) // npy.item_bytes(descr),)
+    content = _archive_of(PLACED, array, npy.encode(descr=descr, fortran_order=False, shape=shape))
+
+    with pytest.raises(InvalidValuesError, match="bytes that are no"):
+        check("npz", content, MOST)
+
+
+def test_no_byte_of_an_archive_can_be_changed_added_or_left_out() -> None:
+    content = packed_bytes({"w": np.arange(50), "t": np.array(["ab"]), "n": 1})
+    chosen = random.Random(5)
+    changed = [(position, chosen.randrange(1, 256)) for position in range(len(content))]
+
+    for position, difference in changed:
+        bad = bytearray(content)
+        bad[position] ^= difference
+        with pytest.raises(InvalidValuesError):
+            check("npz", bad, MOST)
+    for bad_length in (content[:-1], content + b"\0", b"\0" + content, content[1:], content + content):
+        with pytest.raises(InvalidValuesError):
+            check("npz", bad_length, MOST)
+
+
+_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.text(), _values, max_size=4))
+def test_all_json_values_come_back_as_they_were(values: dict[str, Any]) -> None:
+    content = packed_bytes(values)
+
+    assert unpack("json", content) == values
+    assert content == json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() or b"\\u00" in content
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=400), st.sampled_from(["json", "npz"]))
+def test_any_bytes_are_refused_or_a_parcel_and_nothing_else_happens(content: bytes, parcel_format: str) -> None:
+    try:
+        check(parcel_format, content, MOST)
+    except InvalidValuesError:
+        return
+    unpack(parcel_format, content)
+
+
+def test_a_listing_names_values_and_arrays_with_types_and_shapes() -> None:
+    content = packed_bytes(
+        {"n": 3, "m": {"w": np.zeros((2, 3)), "t": np.array(["ab"])}, "l": [1, 2], "s": "x" * 99, "z": None}
+    )
+
+    found = [(each.name, each.type, each.shape) for each in listing("npz", content)]
+
+    assert found == [
+        ("n", "number", None), ("m", "object", None), ("m.w", "float64", (2, 3)), ("m.t", "text2", (1,)),
+        ("l", "list", (2,)), ("s", "text", None), ("z", "null", None),
+    ]  # fmt: skip
