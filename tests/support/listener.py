@@ -46,7 +46,7 @@ class Listener:
     def batches(self, stream: str) -> list[dict[str, Any]]:
         """Return the batches of one stream so far."""
         heard = list(self.heard)
-        return [each.message for each in heard if "/monitoring" in each.topic and each.message["stream"] == stream]
+        return [each.message for each in heard if "/monitoring" in each.topic and each.message.get("stream") == stream]
 
     def presences(self, node_id: str) -> list[dict[str, Any]]:
         """Return what one party said of itself so far."""
