@@ -48,7 +48,12 @@ def python_for(user: int) -> str:
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         words = [python, "-c", "import msgspec"]
         with contextlib.suppress(OSError):
-            if subprocess.run(words, env=_environment(), capture_output=True, check=False, **_as(user)).returncode == 0:
+            if (
+                subprocess.run(
+                    words, env=launcher_environment(), capture_output=True, check=False, **_as(user)
+                ).returncode
+                == 0
+            ):
                 return python
     require(present=False, reason=f"user {user} can start no Python here that has msgspec")
     raise AssertionError
@@ -126,7 +131,7 @@ class Machine:
         done = subprocess.run(
             [python_for(self.user), "-B", str(LAUNCHER)],
             input=json.dumps(asked).encode(),
-            env={**_environment(), "FEDMON_TEST_CANARY": _CANARY},
+            env={**launcher_environment(), "FEDMON_TEST_CANARY": _CANARY},
             capture_output=True,
             check=False,
             timeout=timeout_s,
@@ -222,7 +227,8 @@ def machine(user: int | None = None) -> Iterator[Machine]:
         yield made
 
 
-def _environment() -> dict[str, str]:
+def launcher_environment() -> dict[str, str]:
+    """Return the environment in which another Python finds fedmon and its packages."""
     root = str(Path(fedmon.__file__).resolve().parent.parent)
     return {"PYTHONPATH": os.pathsep.join([root, *(each for each in sys.path if each.endswith("site-packages"))])}
 

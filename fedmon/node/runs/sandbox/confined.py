@@ -22,6 +22,7 @@ from fedmon.node.runs.sandbox.user_namespace import own_namespace, spare_user
 
 MAIN = "fedmon/plan/main.py"
 _TMP = "tmp"
+_PR_SET_PDEATHSIG = 1
 _FIRST_FREE = 64
 _OPEN_FILES = 4096
 
@@ -52,9 +53,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         cause, when the child could not become it.
         """
         told, tell = os.pipe()
+        keeper = os.getpid()
         child = os.fork()
         if child == 0:
-            self._become(tell, first)
+            self._become(tell, keeper, first)
         os.close(tell)
         with open(told, "rb") as file:
             cause = file.read()
@@ -63,7 +65,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             raise StorageError(f"the sandbox ({self.level}) could not be started: {cause.decode(errors='replace')}")
         return child
 
-    def _become(self, tell: int, first: Callable[[], None]) -> NoReturn:
+    def _become(self, tell: int, keeper: int, first: Callable[[], None]) -> NoReturn:
         try:
             os.setsid()
             first()
@@ -74,7 +76,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             for number, given in moved.items():
                 os.dup2(given, number, inheritable=True)
             self.before_exec()
-            os.execve(self.argv[0], self.argv, self.env)  # noqa: S606
+            # Only now: a change of user clears it.
+            kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == keeper:
+                os.execve(self.argv[0], self.argv, self.env)  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - a child must never go on as a second keeper
             os.write(tell, f"{type(error).__name__}: {error}".encode()[:4096])
         finally:
@@ -132,11 +137,8 @@ def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int]) -> Prepared:
 
     def before_exec() -> None:
         nonlocal user, group
-        if is_root:
-            try:
-                staging.stage(sources, user=user, group=group)
-            except staging.NotForOthersError:
-                user, group = 0, 0
+        if is_root and not staging.stage(sources, user=user, group=group):
+            user, group = 0, 0
         os.dup2(_out_of_the_way(own_namespace(user, group)), namespace_at, inheritable=True)
         if is_root:
             os.setgroups([])

@@ -29,11 +29,13 @@ _NEVER = (
 _OF_FILES = (
     *("chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "file_setattr", "fremovexattr"),
     *("fsetxattr", "futimesat", "lchown", "lremovexattr", "lsetxattr", "removexattr", "removexattrat", "setxattr"),
-    *("setxattrat", "utime", "utimes"),
+    *("setxattrat", "utime", "utimensat", "utimes"),
 )
 # What is shared by all processes of a user or of the machine, and outlives the job.
 _WATCHES = ("inotify_init", "inotify_init1")
 """Landlock does not cover them: names of files that the node makes and changes could be heard."""
+_PROCESS = {"setpriority": 0, "ioprio_set": 1}
+"""PRIO_PROCESS and IOPRIO_WHO_PROCESS."""
 _SHARED = ("mq_open", "msgget", "semget", "shmget")
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
@@ -42,38 +44,49 @@ _AS_IT_IS = 0xFFFF_FFFF
 
 
 def for_namespaces() -> bytes:
-    """Return the filter that goes with namespaces: there, sockets of any family but AF_UNIX lead nowhere anyway."""
-    sockets = [
-        Denied(name=name, where=Where(argument=0, values=(socket.AF_UNIX,), other=True), error=errno.EACCES)
-        for name in ("socket", "socketpair")
-    ]
-    return assemble([*_always(), *sockets], machine())
+    """Return the filter that goes with namespaces."""
+    return assemble(rules_for_namespaces(), machine())
 
 
 def without_namespaces(pid: int, *, signals_are_scoped: bool, truncation_is_covered: bool) -> bytes:
     """Return the filter for a process ``pid`` that shares the node's user, network and tables of processes."""
+    rules = rules_without_namespaces(
+        pid, signals_are_scoped=signals_are_scoped, truncation_is_covered=truncation_is_covered
+    )
+    return assemble(rules, machine())
+
+
+def rules_for_namespaces() -> list[Denied]:
+    """Return what is denied where there are namespaces: of sockets all families but AF_UNIX, which is local there."""
+    sockets = [
+        Denied(name=name, where=Where(argument=0, values=(socket.AF_UNIX,), other=True), error=errno.EACCES)
+        for name in ("socket", "socketpair")
+    ]
+    return [*_always(), *sockets]
+
+
+def rules_without_namespaces(pid: int, *, signals_are_scoped: bool, truncation_is_covered: bool) -> list[Denied]:
+    """Return what is denied beside Landlock; it covers signals to others from ABI 6, truncation from ABI 3 on."""
     own = Where(argument=0, values=(0, pid), other=True)
     rules = [
         *_always(),
         Denied(name="socket", error=errno.EACCES),
         Denied(name="socketpair", where=Where(argument=0, values=(socket.AF_UNIX,), other=True), error=errno.EACCES),
         *(Denied(name=name) for name in (*_OF_FILES, *_WATCHES, *_SHARED)),
-        # With a null path it sets the times of an open file, which is allowed where the file is; a path is not.
-        Denied(name="utimensat"),
         Denied(name="fcntl", where=Where(argument=1, values=(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX))),
         *(Denied(name=name, where=own) for name in _OF_PROCESSES),
-        *(
-            Denied(name=name, where=Where(argument=1, values=(0, pid), other=True))
-            for name in ("setpriority", "ioprio_set")
-        ),
     ]
+    for name in ("setpriority", "ioprio_set"):
+        # The first argument says what the second counts: a process, and not a group or a user.
+        rules.append(Denied(name=name, where=Where(argument=0, values=(_PROCESS[name],), other=True)))
+        rules.append(Denied(name=name, where=Where(argument=1, values=(0, pid), other=True)))
     if not signals_are_scoped:
-        rules += [Denied(name=name, where=own) for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")]
-        rules += [Denied(name="tkill", where=own), Denied(name="pidfd_open", where=own)]
+        by_number = ("kill", "tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open")
+        rules += [Denied(name=name, where=own) for name in by_number]
         rules.append(Denied(name="pidfd_send_signal"))
     if not truncation_is_covered:
         rules.append(Denied(name="truncate"))
-    return assemble(rules, machine())
+    return rules
 
 
 # Those that reach any process of the same user by its id.

@@ -8,7 +8,6 @@ Source: mount_setattr(2), open_tree(2), move_mount(2).
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -26,10 +25,6 @@ _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x10_0000
 
 
-class NotForOthersError(OSError):
-    """A file system can show its files under no other owner; the job has to run as the owner of all, root."""
-
-
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Something to be seen; ``public`` where all of it is meant for everybody, as an installed program is."""
 
@@ -42,55 +37,46 @@ def staged_paths(sources: Iterable[Source]) -> dict[str, str]:
     return {source.path: f"{STAGE}/{number}" for number, source in enumerate(sources)}
 
 
-def stage(sources: Iterable[Source], *, user: int, group: int) -> None:
-    """Lay everything ready, readable for ``user``; changes this process's mount namespace.
+def stage(sources: Iterable[Source], *, user: int, group: int) -> bool:
+    """Lay everything ready in a mount namespace of this process; tell whether ``user`` can read all of it.
 
-    Raises NotForOthersError where that cannot be for something that is not public, and OSError for what is not there.
+    He cannot where a file system does not know idmapped mounts and its files are not meant for everybody; then only
+    their owner can. Raises OSError for what is not there.
     """
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     shifts: dict[tuple[int, int], int] = {}
     clones = []
+    is_readable = True
     for source in sources:
         about = Path(source.path).stat()
-        tree = kernel.syscall(
-            kernel.OPEN_TREE,
-            kernel.AT_FDCWD,
-            os.fsencode(source.path),
-            _OPEN_TREE_CLONE | kernel.AT_RECURSIVE | os.O_CLOEXEC,
-        )
+        flags = _OPEN_TREE_CLONE | kernel.AT_RECURSIVE | os.O_CLOEXEC
+        tree = kernel.syscall(kernel.OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source.path), flags)
         _protect(tree, None)
         if not _is_open(source, about):
-            _show_as(tree, (about.st_uid, about.st_gid), shifts, user=user, group=group)
+            owner = (about.st_uid, about.st_gid)
+            try:
+                if owner not in shifts:
+                    shifts[owner] = shift(*owner, to_user=user, to_group=group)
+                _protect(tree, shifts[owner])
+            except OSError:
+                is_readable = False
         clones.append((tree, stat.S_ISDIR(about.st_mode)))
     kernel.mount("tmpfs", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=1m")
     for number, (tree, is_folder) in enumerate(clones):
         target = Path(STAGE, str(number))
-        if is_folder:
-            target.mkdir()
-        else:
-            target.touch()
+        target.mkdir() if is_folder else target.touch()
         kernel.syscall(kernel.MOVE_MOUNT, tree, b"", kernel.AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
         os.close(tree)
     for each in shifts.values():
         os.close(each)
+    return is_readable
 
 
 def _is_open(source: Source, about: os.stat_result) -> bool:
     """Tell whether everybody may read it; of a folder that is not public nobody knows what is in it."""
     wanted = 0o5 if stat.S_ISDIR(about.st_mode) else 0o4
     return about.st_mode & wanted == wanted and (source.public or not stat.S_ISDIR(about.st_mode))
-
-
-def _show_as(tree: int, owner: tuple[int, int], shifts: dict[tuple[int, int], int], *, user: int, group: int) -> None:
-    try:
-        if owner not in shifts:
-            shifts[owner] = shift(*owner, to_user=user, to_group=group)
-        _protect(tree, shifts[owner])
-    except OSError as error:
-        raise NotForOthersError(
-            error.errno or errno.EINVAL, "its file system cannot show files under another owner"
-        ) from error
 
 
 def _protect(tree: int, shifted: int | None) -> None:

@@ -1,0 +1,156 @@
+"""What the filters of system calls answer, on both architectures; their programs are run here step by step."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.runs.sandbox import filters, landlock, seccomp, syscalls
+from tests.support.requirements import require
+
+ALLOWED, KILLED = "allowed", "killed"
+BOTH = sorted(syscalls.ARCHITECTURES)
+
+
+def _answer(program: bytes, architecture: int, call: int, arguments: tuple[int, ...] = ()) -> str | int:
+    """Run a program as the kernel does; return allowed, killed or the error."""
+    given = struct.pack("<IIQ6Q", call, architecture, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
+    code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    accumulator, at = 0, 0
+    while True:
+        operation, if_so, if_not, value = code[at]
+        at += 1
+        match operation:
+            case 0x20:
+                accumulator = struct.unpack_from("<I", given, value)[0]
+            case 0x54:
+                accumulator &= value
+            case 0x05:
+                at += value
+            case 0x15:
+                at += if_so if accumulator == value else if_not
+            case 0x35:
+                at += if_so if accumulator >= value else if_not
+            case 0x06:
+                return {0x7FFF_0000: ALLOWED, 0x8000_0000: KILLED}.get(value, value & 0xFFFF)
+            case _:
+                pytest.fail(f"operation {operation:#x}")
+
+
+def _ask(program: bytes, architecture: str, name: str, *arguments: int) -> str | int:
+    number = syscalls.number(name, architecture)
+    assert number is not None
+    return _answer(program, syscalls.ARCHITECTURES[architecture], number, arguments)
+
+
+@pytest.fixture(params=BOTH)
+def architecture(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_conditions_hold_on_the_argument_that_they_name(architecture: str) -> None:
+    rules = [
+        seccomp.Denied(name="socket", where=seccomp.Where(argument=0, values=(1, 2), other=True), error=13),
+        seccomp.Denied(name="ioctl", where=seccomp.Where(argument=1, values=(0x5412, 0x541C))),
+        seccomp.Denied(name="clone", where=seccomp.Where(argument=0, values=(0x1000_0000,), mask=0x1000_0000)),
+        seccomp.Denied(name="mount"),
+    ]
+    program = seccomp.assemble(rules, architecture)
+    answers = [
+        _ask(program, architecture, name, *arguments)
+        for name, *arguments in (
+            ("socket", 1), ("socket", 2), ("socket", 3), ("socket", 0),
+            ("ioctl", 5, 0x5412), ("ioctl", 5, 0x541C), ("ioctl", 0x5412, 5),
+            ("clone", 0x1000_0011), ("clone", 0x11), ("mount",), ("fchmod",),
+        )
+    ]  # fmt: skip
+    expected = [ALLOWED, ALLOWED, 13, 13, 1, 1, ALLOWED, 1, ALLOWED, 1, ALLOWED]
+    assert expected == answers
+
+
+def test_calls_by_another_architecture_end_the_process(architecture: str) -> None:
+    program = seccomp.assemble([], architecture)
+    for each in (0x4000_0003, 0x4000_0028, *syscalls.ARCHITECTURES.values(), 0):  # i386, arm
+        expected = ALLOWED if each == syscalls.ARCHITECTURES[architecture] else KILLED
+        assert expected == _answer(program, each, 39)
+
+
+def test_calls_of_x32_end_the_process() -> None:
+    program = seccomp.assemble([], "x86_64")
+    assert _answer(program, syscalls.ARCHITECTURES["x86_64"], 0x4000_0000 | 39) == KILLED
+
+
+@pytest.mark.parametrize("is_scoped", [True, False])
+def test_without_namespaces_a_process_reaches_only_itself(is_scoped: bool) -> None:
+    here = syscalls.machine()
+    program = filters.without_namespaces(77, signals_are_scoped=is_scoped, truncation_is_covered=is_scoped)
+    signalled = ALLOWED if is_scoped else errno.EPERM
+    for name, arguments, expected in (
+        ("kill", (77, 9), ALLOWED),
+        ("kill", (0, 9), ALLOWED),
+        ("kill", (78, 9), signalled),
+        ("kill", (-1 & 0xFFFF_FFFF, 9), signalled),
+        ("pidfd_send_signal", (3, 9), signalled),
+        ("prlimit64", (0, 1), ALLOWED),
+        ("prlimit64", (78, 1), errno.EPERM),
+        ("setpriority", (0, 78), errno.EPERM),
+        ("setpriority", (0, 0), ALLOWED),
+        ("setpriority", (2, 0), errno.EPERM),  # all processes of the user
+        ("socket", (socket.AF_UNIX,), errno.EACCES),
+        ("socketpair", (socket.AF_UNIX,), ALLOWED),
+        ("socketpair", (socket.AF_INET,), errno.EACCES),
+        ("fcntl", (3, 8), errno.EPERM),
+        ("fcntl", (3, 1030), ALLOWED),
+        ("truncate", (0, 0), signalled),
+    ):
+        assert expected == _ask(program, here, name, *arguments), (name, arguments)
+
+
+def test_numbers_are_those_of_this_machines_headers() -> None:
+    headers = {
+        "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+        "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+    }
+    require(any(each.exists() for each in headers.values()), "no headers of the kernel are installed")
+    checked = 0
+    for architecture, path in headers.items():
+        text = path.read_text() if path.exists() else ""
+        for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text):
+            if name in syscalls._NUMBERS:
+                checked += 1
+                assert int(number) == syscalls.number(name, architecture), (architecture, name)
+    assert checked > 50
+
+
+def test_every_call_that_a_filter_names_is_known_and_every_known_one_is_named() -> None:
+    weakest = filters.rules_without_namespaces(1, signals_are_scoped=False, truncation_is_covered=False)
+    named = {rule.name for rule in (*weakest, *filters.rules_for_namespaces())}
+    assert set(syscalls._NUMBERS) == named
+
+
+def test_rights_of_landlock_grow_with_its_version() -> None:
+    assert [landlock.rights(version).bit_count() for version in range(1, 8)] == [13, 14, 15, 15, 16, 16, 16]
+
+
+def test_a_filter_is_installed_for_good() -> None:
+    rules = [seccomp.Denied(name="sethostname", error=errno.EXDEV)]
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            from fedmon.node.runs.sandbox import kernel
+
+            kernel.no_new_privileges()
+            seccomp.install(seccomp.assemble(rules, syscalls.machine()))
+            socket.sethostname(socket.gethostname())
+        except OSError as error:
+            code = 0 if error.errno == errno.EXDEV else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
