@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedmon.common.errors import FedmonError, NoAnswerError, SettingsError
+from fedmon.common.log import escape_control
 
 MAX_NODES_NAMED = 20
 
@@ -42,6 +43,6 @@ class MissingNumpyError(SettingsError):
 
 
 def _named(reasons: Mapping[str, str]) -> str:
-    named = "; ".join(f"{node_id}: {reasons[node_id]}" for node_id in list(reasons)[:MAX_NODES_NAMED])
+    named = "; ".join(f"{node_id}: {escape_control(reasons[node_id])}" for node_id in list(reasons)[:MAX_NODES_NAMED])
     more = len(reasons) - MAX_NODES_NAMED
     return f"{named}; and {more} more" if more > 0 else named

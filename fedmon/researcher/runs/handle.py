@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
+from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import RunReply, Scalar, Stop, StopReply
 from fedmon.researcher.asking import checked_timeout
@@ -223,7 +224,9 @@ class RunHandle:
         for node_id, part in self.states().items():
             if part.unheard and node_id not in self._warned:
                 self._warned.add(node_id)
-                logger.warning("job %s on node %s is waited for: %s", self.job_id, node_id, part.sentence())
+                logger.warning(
+                    "job %s on node %s is waited for: %s", self.job_id, node_id, escape_control(part.sentence())
+                )
             elif not part.unheard:
                 self._warned.discard(node_id)
 

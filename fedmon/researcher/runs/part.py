@@ -12,6 +12,7 @@ from fedmon.common.wire.runs import Job, JobState, Parcel, Scalar
 from fedmon.researcher.outcomes import OutcomeStatus
 
 MAX_SCALARS_KEPT = 100_000
+MAX_SCALARS_BYTES = 64 * 2**20
 """Of one node; what comes after them is not kept, so that no plan fills the memory of who runs it."""
 QUIET_S = 2.0
 LONGEST_QUIET_S = 16.0
@@ -19,6 +20,8 @@ LONGEST_QUIET_S = 16.0
 PACE_S = 0.5
 """Scalars that were missed are asked for at most so often while the job goes on."""
 RETRY_S = 2.0
+_VALUE_BYTES = 128
+"""What a value takes in memory beside its name, about."""
 LONGEST_RETRY_S = 30.0
 GIVE_UP_AFTER = 4
 """Questions about a job that is over which its node leaves unanswered until what is missing counts as lost."""
@@ -32,7 +35,7 @@ class Part:
         self.job: Job | None = None
         self.result: Parcel | None = None
         self.scalars: dict[int, Scalar] = {}
-        self.scalars_lost = 0
+        self.scalars_lost = self._bytes = 0
         self._next_scalar = 0
         self._expected = 0
         self._unnumbered = False
@@ -130,9 +133,13 @@ class Part:
     def _kept(self, scalar: Scalar) -> Scalar | None:
         if scalar.number in self.scalars or scalar.number >= MAX_SCALARS_KEPT:
             return None
+        self._bytes += sum(len(name) + _VALUE_BYTES for name in scalar.values)
+        if self._bytes > MAX_SCALARS_BYTES:
+            self.scalars_lost += 1
+            scalar = msgspec.structs.replace(scalar, values={})
         self.scalars[scalar.number] = scalar
         self._advance()
-        return scalar
+        return scalar if scalar.values else None
 
     def _advance(self) -> None:
         while self._next_scalar in self.scalars:

@@ -72,7 +72,7 @@ def opened(
 ) -> dict[str, Any]:
     """Return the values in a parcel. Raises BadResultError, RepositoryError, InvalidInputError or MissingNumpyError."""
     if parcel is None:
-        raise BadResultError("the node keeps it no more")
+        raise BadResultError("the node keeps it no more, or does not answer")
     if parcel.size_bytes > max_bytes:
         raise BadResultError(
             f"it has {parcel.size_bytes} bytes, and {max_bytes} are taken; `limits` with output_bytes allow more"

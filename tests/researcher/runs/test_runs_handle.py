@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NoAnswerError, NotFoundError
+from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotFoundError
 from fedmon.common.wire.runs import JobOutcome
 from fedmon.plan import parcels
 from fedmon.researcher.federation import Federation
@@ -459,10 +459,3 @@ def test_only_metrics_of_nodes_that_still_run_it_are_heard(
 
     wait_until(lambda: federation.parts.connection._wanted == frozenset())
     assert stays(lambda: not two[1].sent("run"), 0.01)
-
-
-def test_a_plan_over_the_old_wire_is_refused_before_anything_is_sent(federate: Open) -> None:
-    federation = federate()
-
-    with pytest.raises(InvalidInputError, match="is no digest"):
-        federation.run("sha256:abc")

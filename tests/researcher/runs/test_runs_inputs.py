@@ -1,0 +1,162 @@
+"""What a run is given: checked before anything is sent, and packed once."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.messages import ApprovalReply, PlanStatus
+from fedmon.common.wire.runs import RunLimits
+from fedmon.plan import parcel_check, parcels
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, digest_of, packed
+from tests.support.brokers import Broker
+
+NO_REPOSITORY = RepositorySettings()
+DIGEST = "ab" * 32
+
+
+def test_json_values_are_taken_as_they_are() -> None:
+    given = {"rounds": 3, "rate": np.float64(0.5), "names": ("a", "b"), "nested": {"x": [None, True, 1.5]}}
+
+    assert checked_arguments(given) == {
+        "rounds": 3,
+        "rate": 0.5,
+        "names": ["a", "b"],
+        "nested": {"x": [None, True, 1.5]},
+    }
+    assert checked_arguments(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": {"w": np.zeros(2)}}, r"args\.model\.w is numpy\.ndarray.*belong into inputs"),
+        ({"n": np.int64(3)}, r"args\.n is numpy\.int64.*\.item\(\)"),
+        ({"x": [1, float("nan")]}, r"args\.x\[1\] is nan"),
+        ({"x": 2**64}, r"args\.x is 18446744073709551616"),
+        ({1: 2}, "args has the key 1"),
+        ({"x": {1, 2}}, r"args\.x is set"),
+        ({"x": object()}, r"args\.x is object"),
+        ({"x": "\ud800"}, r"args\.x is no text"),
+        ([1], "args is list"),
+        ("x", "args is str"),
+        ({"x": "y" * 70_000}, "hand what is large in as inputs"),
+    ],
+)
+def test_an_argument_that_is_no_json_value_is_named(given: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        checked_arguments(given)
+
+
+def test_values_in_themselves_end_at_a_depth() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+
+    with pytest.raises(InvalidInputError, match="24 deep"):
+        checked_arguments({"x": endless})
+
+
+def test_limits_are_known_by_name() -> None:
+    assert checked_limits({"wall_s": 3, "processes": 4}) == RunLimits(wall_s=3.0, processes=4)
+    assert checked_limits(None) == RunLimits()
+    for wrong, message in (
+        ({"walls": 3}, r"limits\.walls is not known: give a mapping of cpu_s, wall_s"),
+        ({"wall_s": -1}, "limits: Expected"),
+        ({"wall_s": "long"}, "limits: Expected"),
+        (3, "limits is not known"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            checked_limits(wrong)
+
+
+def test_small_inputs_travel_inside_the_message() -> None:
+    values = packed({"n": 1, "name": "x"}, NO_REPOSITORY)
+    arrays = packed({"w": np.arange(4)}, NO_REPOSITORY)
+
+    assert values is not None
+    assert values.json == '{"n":1,"name":"x"}'
+    assert arrays is not None
+    assert arrays.base64 is not None
+    content = base64.b64decode(arrays.base64)
+    parcel_check.check("npz", content, 10_000)
+    assert parcels.unpack("npz", content)["w"].tolist() == [0, 1, 2, 3]
+    assert packed({}, NO_REPOSITORY) is None
+    assert packed(None, NO_REPOSITORY) is None
+
+
+def test_inputs_that_fit_into_no_message_need_a_repository() -> None:
+    with pytest.raises(InvalidInputError, match=r"take 800.* do not fit into a message.*FEDMON_REPOSITORY_URL"):
+        packed({"w": np.zeros(100_000)}, NO_REPOSITORY)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"m": {"w": np.array([object()])}}, r"m\.w"), ([np.zeros(1)], "inputs is list"), ({"x": object}, "x")],
+)
+def test_inputs_that_are_no_values_are_named(given: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        packed(given, NO_REPOSITORY)
+
+
+def test_a_plan_is_named_by_its_source_an_answer_or_a_digest(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text("class P:\n    pass\n")
+    answer = ApprovalReply(
+        node_id="a",
+        researcher_id="alice",
+        id="1",
+        session="s",
+        sequence=1,
+        plan_id="p",
+        sha256=DIGEST,
+        status=PlanStatus.APPROVED,
+    )
+
+    assert len(digest_of(plan)) == 64
+    assert digest_of(plan) == digest_of(str(plan))
+    assert digest_of(answer) == digest_of(f"sha256:{DIGEST}") == DIGEST
+    with pytest.raises(InvalidInputError, match="is no digest"):
+        digest_of("sha256:abc")
+
+
+def test_nodes_of_the_other_wire_run_no_plans(mosquitto: Broker, tmp_path: Path) -> None:
+    file = tmp_path / "researcher.toml"
+    file.write_text(f'[researcher]\nid = "alice"\nwire = "fedbiomed4"\n[broker]\nurl = "{mosquitto.url}"\n')
+    file.chmod(0o600)
+    with (
+        Federation(settings=file, folder=tmp_path / "r") as federation,
+        pytest.raises(InvalidInputError, match="Fed-BioMed run no plans"),
+    ):
+        federation.run(f"sha256:{DIGEST}")
+
+
+def test_a_result_with_arrays_says_what_to_install_where_there_is_no_numpy() -> None:
+    content = """
+import base64, sys
+parcel = sys.argv[1]
+sys.modules["numpy"] = None
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.runs import Parcel
+import msgspec
+from fedmon.researcher.runs.errors import MissingNumpyError
+from fedmon.researcher.runs.results import opened
+try:
+    opened(msgspec.json.decode(parcel, type=Parcel), RepositorySettings(), max_bytes=10_000, timeout_s=1)
+except MissingNumpyError as error:
+    print(error)
+"""
+    import msgspec
+
+    parcel = msgspec.json.encode(packed({"w": np.zeros(2)}, NO_REPOSITORY)).decode()
+    done = subprocess.run([sys.executable, "-c", content, parcel], capture_output=True, text=True, timeout=30)
+
+    assert done.stdout == "the result holds arrays, which need numpy: pip install numpy\n", done.stderr

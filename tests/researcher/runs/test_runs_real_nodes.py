@@ -1,0 +1,168 @@
+"""Runs on real nodes, from Python and from a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+from tests.researcher.runs.conftest import RealNodes
+from tests.support.node_process import fedmon
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def fed(real: RealNodes) -> Iterator[Federation]:
+    with Federation(settings=real.settings("notebook")) as federation:
+        federation.nodes()
+        yield federation
+
+
+def shell(real: RealNodes, *words: str) -> tuple[int, dict[str, Any]]:
+    done = fedmon(*words, "--json", environ=real.environ())
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_values_scalars_and_the_dataset_make_the_whole_way(real: RealNodes, fed: Federation) -> None:
+    handle = fed.run(real.plan, tags=["cells"], args={"reports": 700}, inputs={"w": np.arange(3.0), "n": 4})
+
+    results = handle.result(timeout_s=30)
+
+    assert sorted(results) == ["a", "b"]
+    assert results["a"]["rows"] == 3
+    assert results["a"]["n"] == 8
+    assert results["b"]["w"].tolist() == [0.0, 2.0, 4.0]
+    assert [one.step for one in handle.scalars["a"]] == list(range(700))
+    assert handle.scalars_lost == {}
+    assert fed.job(handle.job_id).sha256 == handle.sha256
+
+
+def test_large_arrays_are_packed_and_uploaded_once_and_come_back_by_digest(real: RealNodes, fed: Federation) -> None:
+    weights = np.arange(500_000, dtype="<f8")
+    before = len(list((real.folder / "files" / "sha256").iterdir()))
+
+    results = fed.run(real.plan, inputs={"w": weights}).result(timeout_s=30)
+
+    for values in results.values():
+        assert np.array_equal(values["w"], 2 * weights)
+    # What both return is the same, and files are kept by their digest.
+    assert len(list((real.folder / "files" / "sha256").iterdir())) == before + 2
+
+
+def test_a_plan_that_fails_on_one_node_leaves_the_other_its_result(real: RealNodes, fed: Federation) -> None:
+    handle = fed.run(real.plan, args={"fails": "b"})
+
+    with pytest.raises(RunFailedError, match=r"b: failed \(ValueError: no column radius") as caught:
+        handle.result(timeout_s=30)
+
+    assert caught.value.results == {"a": {"rows": None}}
+    log = handle.logs("b", "stdout")
+    assert (log.text, log.withheld) == ("hello from b\n", "")
+    assert "job_output" in handle.logs("a").withheld
+
+
+def test_the_shell_runs_writes_lists_and_shows(real: RealNodes, tmp_path: Path) -> None:
+    inputs = tmp_path / "in.npz"
+    np.savez(inputs, w=np.ones(4))
+    words = (str(real.plan), "--tags", "cells,a", "--arg", "reports=2", "--inputs", str(inputs))
+
+    code, ran = shell(real, "run", *words, "--output", str(tmp_path / "out"))
+    code_again, shown = shell(real, "run", *words[:1], "--inputs", str(tmp_path / "out" / "a.npz"), "--node", "a")
+    _, listed = shell(real, "jobs", "--node", "a")
+    _, found = shell(real, "jobs", ran["job_id"])
+
+    assert code == code_again == 0
+    assert ran["results"]["a"]["w"]["array"] == {"dtype": "float64", "shape": [4], "elements": [2.0] * 4}
+    assert shown["results"]["a"]["w"]["array"]["elements"] == [4.0] * 4
+    assert ran["job_id"] in [job["job_id"] for job in listed["outcomes"][0]["reply"]["jobs"]]
+    assert found["results"] == ran["results"]
+    assert [one["values"] for one in found["scalars"]["a"]] == [{"loss": 1.0}, {"loss": 0.5}]
+
+
+def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text("import fedmon\n\nclass P(fedmon.TrainingPlan):\n    pass\n")
+
+    refused = fedmon("run", str(other), "--json", environ=real.environ())
+    wrong = fedmon("run", str(real.plan), "--arg", "rounds", environ=real.environ())
+    unknown = fedmon("jobs", "no-such-job", environ=real.environ())
+
+    assert (refused.returncode, wrong.returncode, unknown.returncode) == (4, 2, 3)
+    assert "approval" in json.loads(refused.stdout)["failed"]["a"]
+    assert "--arg 'rounds' is not of the form name=value" in wrong.stderr
+    assert "no node that answered knows job" in unknown.stderr
+
+
+def _hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background was started with it ignored
+
+
+def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "fedmon", "run", str(real.plan), "--arg", "spin=true", "--nodes", "b"],
+        env=real.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - it sets a handler and nothing else
+    )
+    assert waiting.stderr is not None
+    first = waiting.stderr.readline()
+    os.kill(waiting.pid, signal.SIGINT)
+    _, said = waiting.communicate(timeout=20)
+    job_id = said.rpartition("`fedmon stop ")[2].partition("`")[0]
+    logs = fedmon("job-logs", job_id, environ=real.environ())
+    going = fedmon("jobs", job_id, "--json", environ=real.environ())
+    stopped = fedmon("stop", job_id, "--json", environ=real.environ())
+    ended = fedmon("jobs", job_id, "--wait", "20", environ=real.environ())
+
+    assert first.startswith("b: ")
+    assert waiting.returncode == 130
+    assert "stopped waiting; job" in said
+    assert logs.stdout == "hello from b\n\n"
+    assert json.loads(going.stdout)["nodes"][0]["state"] == "running"
+    assert stopped.returncode == 0
+    assert ended.returncode == 1
+    assert "b: stopped (stopped by researcher alice" in ended.stderr
+
+
+@pytest.mark.soak
+def test_a_node_that_is_killed_is_unheard_and_tells_the_end_when_it_is_back(real: RealNodes, fed: Federation) -> None:
+    node = real.processes["a"]
+    handle = fed.run(real.plan, nodes=["a"], args={"spin": True}, limits={"wall_s": 5})
+    wait_until(lambda: handle.states()["a"].state == "running")
+
+    node.kill()
+    wait_until(lambda: handle.states()["a"].unheard, what="the node to be missed")
+    with pytest.raises(RunNotOverError, match=r"a: running .the node is unheard since"):
+        handle.result(timeout_s=0.2)
+    node.start()
+
+    with pytest.raises(RunFailedError, match=r"a: wall-limit"):
+        handle.result(timeout_s=40)
+
+
+@pytest.mark.soak
+def test_a_run_outlives_the_process_that_started_it(real: RealNodes) -> None:
+    code = (
+        "import sys, os\nfrom fedmon import Federation\n"
+        "fed = Federation(timeout_s=10).start()\nfed.nodes()\n"
+        "handle = fed.run(sys.argv[1], nodes=['b'], inputs={'n': 21})\n"
+        "print(handle.job_id, flush=True)\nos._exit(9)\n"
+    )
+    words = [sys.executable, "-c", code, str(real.plan)]
+    job_id = subprocess.run(words, env=real.environ(), capture_output=True, text=True, timeout=30).stdout.strip()
+
+    with Federation(settings=real.settings("shell")) as again:
+        assert again.job(job_id).result(timeout_s=20) == {"b": {"rows": None, "n": 42}}
