@@ -46,6 +46,9 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
         *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
         *("--add-seccomp-fd", str(seccomp)),
+        # One file system holds all that a job writes, so one size bounds it; semaphores and shared memory lie there
+        # too. It comes first: an interpreter may itself lie below /tmp.
+        *("--size", str(order.limits.tmp_bytes), "--tmpfs", TMP),
     ]
     for need in order.interpreter.needs:
         if Path(need).is_symlink():
@@ -57,8 +60,7 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
     if order.dataset is not None and inside is not None:
         words += ["--ro-bind", renamed(at, os.path.realpath(order.dataset.path)), inside]
     words += ["--proc", "/proc", *_devices(order.devices)]
-    # One file system holds all that a job writes, so one size bounds it; semaphores and shared memory lie there too.
-    words += ["--size", str(order.limits.tmp_bytes), "--tmpfs", TMP, "--symlink", TMP, "/dev/shm"]  # noqa: S108
+    words += ["--symlink", TMP, "/dev/shm"]  # noqa: S108
     return [*words, "--remount-ro", "/", "--chdir", TMP]
 
 

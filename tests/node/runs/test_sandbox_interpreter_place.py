@@ -1,0 +1,23 @@
+"""Wherever a Python lies, plans can run on it in a sandbox."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fedmon.node.runs.sandbox import bubblewrap
+from fedmon.node.runs.sandbox.levels import available
+from tests.support.requirements import require
+
+
+def test_a_python_below_the_folder_that_the_sandbox_covers_can_be_used() -> None:
+    require(bubblewrap.program(), "bubblewrap is not installed")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        python = Path(folder, "bin/python")
+
+        found = available(python=python)
+
+    assert found.level == "bubblewrap", found.reasons
