@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -42,6 +43,7 @@ class Failure(enum.Enum):
     TOO_LONG = "said too much"
     ENDED_BADLY = "ended badly"
     NOT_UNDERSTOOD = "is not understood"
+    GIVEN_UP = "was not waited for"
 
 
 class CommandError(FedmonError):
@@ -82,16 +84,30 @@ Runner = Callable[[Sequence[str], float], Output]
 """Runs an argument list within a time in seconds. Raises CommandError."""
 
 
-def runner(environ: Mapping[str, str]) -> Runner:
+class Stop(Protocol):
+    """Says that nobody waits for an answer any more; a threading.Event does."""
+
+    def is_set(self) -> bool:
+        """Tell whether that is so."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until that is so, at most so many seconds, and tell whether it is."""
+        ...
+
+
+def runner(environ: Mapping[str, str], *, stop: Stop | None = None) -> Runner:
     """Return what runs commands in this environment: its PATH finds them, and SLURM_CONF and the like reach them."""
-    return lambda argv, timeout_s: run(argv, timeout_s, environ=environ)
+    return lambda argv, timeout_s: run(argv, timeout_s, environ=environ, stop=stop)
 
 
-def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = PLAIN) -> Output:
+def run(
+    argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = PLAIN, stop: Stop | None = None
+) -> Output:
     """Run a command without a shell, in English, without input, and return what it said and how it ended.
 
     Raises CommandError when it is absent, cannot be started, does not end within ``timeout_s``, or prints more than
-    8 MiB. Nothing that it started lives on.
+    8 MiB, or when ``stop`` is set meanwhile. Nothing that it started lives on.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", PLAIN["PATH"]))
     if program is None:
@@ -110,7 +126,7 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = P
         raise CommandError(Failure.NOT_STARTED, f"{argv[0]} cannot be started: {detail}") from None
     with process:
         try:
-            stdout, stderr = _read(process, argv[0], timeout_s)
+            stdout, stderr = _read(process, argv[0], timeout_s, stop)
         finally:
             _end(process)
     return Output(
@@ -121,7 +137,7 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = P
     )
 
 
-def _read(process: subprocess.Popen[bytes], name: str, timeout_s: float) -> tuple[bytes, bytes]:
+def _read(process: subprocess.Popen[bytes], name: str, timeout_s: float, stop: Stop | None) -> tuple[bytes, bytes]:
     """Read both streams until they are closed, or the command has ended and said nothing more."""
     deadline = Deadline(timeout_s)
     said = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe is not None}
@@ -134,6 +150,8 @@ def _read(process: subprocess.Popen[bytes], name: str, timeout_s: float) -> tupl
             if (has_ended and is_closed) or (not has_ended and deadline.passed()):
                 break
             ready = selector.select(0.0 if has_ended else min(_CLOSED_S if is_closed else _LOOK_S, deadline.left_s()))
+            if not has_ended and stop is not None and stop.is_set():
+                raise CommandError(Failure.GIVEN_UP, f"{name} was not waited for: the run ends")
             if has_ended and not ready:  # a child of it holds the output open
                 break
             for key, _ in ready:

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import msgspec
@@ -45,11 +45,11 @@ def margin_s(time_limit_s: float) -> float:
 class Endings:
     """Hears signals, where ``channel`` is None, or what the process that runs the command tells.
 
-    A context manager, for the main thread. ``checks`` are asked about once a second and return why to end, or None.
+    A context manager, for the main thread. Also a Stop: of what is done before anybody calls `wait_for_end`.
     """
 
-    def __init__(self, checks: list[Callable[[], str | None]], *, channel: Channel | None) -> None:
-        self._checks, self._channel = checks, channel
+    def __init__(self, *, channel: Channel | None) -> None:
+        self._channel = channel
         self._signals: list[int] = []
         self._asked_at: float | None = None
         self._asked_by = ""
@@ -77,8 +77,22 @@ class Endings:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def wait(self) -> End:
-        """Return why the run ends."""
+    def is_set(self) -> bool:
+        """Tell whether something came that may end the run."""
+        return self.wait(0.0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for what may end the run, at most so many seconds, and leave it to be heard; tell whether it came."""
+        if self._channel is not None and self._channel.has_more:
+            return True
+        return bool(self._signals) or bool(select.select(self._heard_on, [], [], timeout)[0]) or bool(self._signals)
+
+    @property
+    def _heard_on(self) -> list[int]:
+        return [self._wake_read] if self._channel is None else [self._channel.descriptor]
+
+    def wait_for_end(self, checks: Sequence[Callable[[], str | None]]) -> End:
+        """Return why the run ends; ``checks`` are asked about once a second and return why to end, or None."""
         look_at = time.monotonic()
         while True:
             end = self._heard()
@@ -87,13 +101,12 @@ class Endings:
             left_s = look_at - time.monotonic()
             if left_s <= 0:
                 look_at = time.monotonic() + LOOK_S
-                for check in self._checks:
+                for check in checks:
                     reason = check()
                     if reason is not None:
                         return End(reason=reason)
                 continue
-            waited = [self._wake_read] if self._channel is None else [self._channel.descriptor]
-            select.select(waited, [], [], left_s)
+            select.select(self._heard_on, [], [], left_s)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals.append(number)

@@ -22,7 +22,7 @@ from fedmon.common.settings import (
 )
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.channel import Channel
-from fedmon.node.job.commands import runner
+from fedmon.node.job.commands import Stop, runner
 from fedmon.node.job.ending import End
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
@@ -52,7 +52,7 @@ ALL_GONE = "all processes of the job have ended"
 class MeasuredJob:
     """Samples one host and one job on it into the recording of ``members``; for the main thread of the tool.
 
-    ``limit`` knows when the scheduler ends the job.
+    ``limit`` knows when the scheduler ends the job; ``stop`` says that the run is to end, whatever is looked for.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class MeasuredJob:
         members: Membership,
         environ: Mapping[str, str],
         channel: Channel | None,
+        stop: Stop | None = None,
     ) -> None:
+        self._stop = stop
         self._options, self._identity, self._environ, self._channel = options, identity, environ, channel
         self._end_record: JobRecord | None = None
         self._search: JobSearch | None = None
@@ -95,7 +97,7 @@ class MeasuredJob:
             clock_offset_s=members.clock_offset_s,
         )
         self._told, self._tell_at = False, 0.0
-        self.limit = TimeLimit(identity, environ, runner(environ))
+        self.limit = TimeLimit(identity, environ, runner(environ, stop=stop))
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         """Why there is nothing to wait for."""
@@ -124,7 +126,7 @@ class MeasuredJob:
             from fedmon.node.job.searching import JobSearch
 
             self._measuring.start()
-            self._search = JobSearch(self._identity, environ=self._environ, pids=self._options.pids)
+            self._search = JobSearch(self._identity, environ=self._environ, pids=self._options.pids, stop=self._stop)
             self._find(self._search)
             self._measuring.sampler.sample_now()
         if self._stream is not None:

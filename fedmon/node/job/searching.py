@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError
+from fedmon.node.job.commands import Stop, runner
 from fedmon.node.job.finders import Found, JobNotFoundError, find
 from fedmon.node.job.finders.overhead import is_overhead
 from fedmon.node.job.finders.processes import Processes
@@ -24,12 +25,15 @@ _AGAIN_WITHIN_S = 2.0
 class JobSearch:
     """Finds the processes of the job that this tool runs in, or those that were named; for one thread.
 
-    ``goes_on`` tells whether it is worth to look again: a scheduler or a launcher started the tool, and will end it
-    with the job. On the second host of a job nothing of it runs before the first step, and between two of them.
+    ``stop`` ends a look at once. ``goes_on`` tells whether it is worth to look again: a scheduler or a launcher started
+    the tool, and will end it with the job. On the second host of a job nothing of it runs before the first step, and
+    between two of them.
     """
 
-    def __init__(self, identity: JobIdentity, *, environ: Mapping[str, str], pids: Sequence[int]) -> None:
-        self._identity, self._environ, self._pids = identity, environ, pids
+    def __init__(
+        self, identity: JobIdentity, *, environ: Mapping[str, str], pids: Sequence[int], stop: Stop | None = None
+    ) -> None:
+        self._identity, self._environ, self._pids, self._stop = identity, environ, pids, stop
         self._next = 0.0
         self.goes_on = not pids and identity.scheduler != "none" and _is_kept()
 
@@ -53,13 +57,12 @@ class JobSearch:
             self._next = time.monotonic() + _AGAIN_S
 
     def _find(self, timeout_s: float, *, retries: int) -> Found:
-        from fedmon.node.job.commands import runner
-
         return find(
             self._identity,
             environ=self._environ,
             roots=THIS_MACHINE,
-            run=runner(self._environ),
+            run=runner(self._environ, stop=self._stop),
+            stop=self._stop,
             pids=self._pids,
             exclude=(os.getpid(),),
             timeout_s=timeout_s,

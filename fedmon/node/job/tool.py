@@ -78,16 +78,17 @@ class JobRun:
         """
         from fedmon.node.job.measured import MeasuredJob
 
-        measured = MeasuredJob(
-            self._options, self._identity, members=self._members, environ=self._environ, channel=self._channel
-        )
-        with Endings(
-            [measured.look_after, self._stopped, lambda: _NEAR if measured.limit.is_near() else None],
-            channel=self._channel,
-        ) as endings:
+        with Endings(channel=self._channel) as endings:
+            measured = MeasuredJob(
+                self._options, self._identity, members=self._members, environ=self._environ, channel=self._channel,
+                stop=endings,
+            )  # fmt: skip
             measured.start()
             self._configure(measured)
-            end = measured.early_end or endings.wait()
+            early = None if self._channel is None and endings.is_set() else measured.early_end
+            end = early or endings.wait_for_end(
+                [measured.look_after, self._stopped, lambda: _NEAR if measured.limit.is_near() else None]
+            )
             logger.info("the run ends: %s", end.reason)
             lost = measured.finish(end)
         if self._channel is not None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedmon.common.clock import Deadline
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.job.commands import CommandError, Failure, Runner
+from fedmon.node.job.commands import CommandError, Failure, Runner, Stop
 from fedmon.node.job.finders import cgroups as job_cgroups
 from fedmon.node.job.finders.ancestors import beginning
 from fedmon.node.job.finders.explicit import explicit
@@ -59,7 +59,7 @@ def find(
     cgroup_patterns: Sequence[str] = (),
     timeout_s: float = 5.0,
     retries: int = 5,
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
 ) -> Found:
     """Find a job's processes on this host: those named, else by cgroup, scheduler, environment, ancestors.
 
