@@ -16,23 +16,14 @@ from typing import Literal, TextIO
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.plan.cells import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, delimiter_of
 
 DType = Literal["int64", "uint64", "float64", "bool", "object"]
 
-DELIMITERS = (",", ";", "\t", "|")
 MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 100_000
 
-_SAMPLE_CHARACTERS = 256 * 1024
-_SAMPLE_ROWS = 100
 _CHUNK_CELLS = 200_000
-_GAPS = frozenset(
-    {
-        "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
-        "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
-    }
-)  # fmt: skip
-_TRUTHS = frozenset({"True", "TRUE", "true", "False", "FALSE", "false"})
 _NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE | re.ASCII)
 _WIDE_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
@@ -55,7 +46,7 @@ def read_table(path: Path) -> Table:
     try:
         _refuse_binary(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
-            delimiter = _delimiter(file.read(_SAMPLE_CHARACTERS))
+            delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
             file.seek(0)
             return _read(path, file, delimiter)
     except UnicodeDecodeError as error:
@@ -114,12 +105,12 @@ class _Column:
         """Look at more values; costs nothing once the column is known to hold texts."""
         if self._has_texts or self._take_numbers(values):
             return
-        present = [value for value in values if value not in _GAPS]
+        present = [value for value in values if value not in GAPS]
         if len(present) != len(values):
             self._has_gaps = True
             if not present or self._take_numbers(present):
                 return
-        truths = sum(map(_TRUTHS.__contains__, present))
+        truths = sum(map(TRUTHS.__contains__, present))
         self._has_truths = self._has_truths or truths > 0
         self._has_texts = truths != len(present) or self._has_integers or self._has_floats
 
@@ -160,45 +151,19 @@ class _Column:
 
 def _column_names(path: Path, header: list[str]) -> list[str]:
     """Return the names in the first row; a nameless first column is the row index that pandas writes."""
-    names = [name.strip() for name in header]
+    names = column_names(header)
     if len(names) > MAX_COLUMNS:
         raise _unreadable(path, f"it has {len(names)} columns, more than {MAX_COLUMNS}")
     numbers = [name for name in names if _NUMBER.fullmatch(name)]
     counted = [str(number) for number in range(len(names))]
     if len(numbers) * 2 > len(names) and names != counted:
         raise _unreadable(path, f"its first row looks like values ({', '.join(names[:4])}): put names of columns there")
-    if len(names) > 1 and not names[0]:
-        names[0] = "Unnamed: 0"
     if "" in names:
         raise _unreadable(path, f"column {names.index('') + 1} has no name in the first row")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise _unreadable(path, f"two columns are called {twice!r}")
     return names
-
-
-def _delimiter(sample: str) -> str:
-    """Choose the delimiter that cuts every row of a sample into as many cells, and into most; comma when none does."""
-    if len(sample) == _SAMPLE_CHARACTERS:
-        sample = sample[: sample.rfind("\n") + 1] or sample
-    widths = {delimiter: _width(sample, delimiter) for delimiter in DELIMITERS}
-    agreed = [delimiter for delimiter in DELIMITERS if widths[delimiter][1] and widths[delimiter][0] > 1]
-    return max(agreed or DELIMITERS, key=lambda delimiter: widths[delimiter][0])
-
-
-def _width(sample: str, delimiter: str) -> tuple[int, bool]:
-    """Return into how many cells the first row falls, and whether all others do so too."""
-    width, agree = 0, True
-    try:
-        for number, row in enumerate(filter(None, csv.reader(sample.splitlines(keepends=True), delimiter=delimiter))):
-            if number == 0:
-                width = len(row)
-            agree = agree and len(row) == width
-            if number == _SAMPLE_ROWS:
-                break
-    except csv.Error:
-        agree = False
-    return width, agree
 
 
 def _lines(path: Path, file: TextIO) -> Iterator[str]:

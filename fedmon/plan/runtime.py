@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 from pathlib import Path
@@ -63,14 +64,16 @@ def _replace(path: Path, content: bytes) -> None:
 
 def _compile(folder: Path, python: str) -> None:
     command = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
-    # A Python that cannot compile says so by its exit code, and reads the sources then.
-    subprocess.run(
-        command,
-        env={"LANG": "C.UTF-8"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_COMPILE_TIMEOUT_S,
-        check=False,
-    )
-    for path in folder.rglob("__pycache__"):
-        path.chmod(0o755)
+    # A Python that cannot do it reads the sources instead, each time anew.
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            command,
+            env={"LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMPILE_TIMEOUT_S,
+            check=False,
+        )
+        for path in folder.rglob("__pycache__"):
+            for each in (path, *path.iterdir()):
+                each.chmod(0o755 if each == path else 0o644)

@@ -182,13 +182,22 @@ def _follow(pid: int, channel: BinaryIO, limits: Limits, on_event: Callable[[Rep
         sandbox=None,
         exit_code=exit_code,
         problem=None if gathered.failure is None else _problem(gathered.failure),
-        usage=Usage(wall_s=wall_s, cpu_s=cpu_s, peak_memory_bytes=usage.ru_maxrss * 1024),
+        usage=Usage(wall_s=wall_s, cpu_s=cpu_s, peak_memory_bytes=_peak_bytes(usage)),
         scalars=gathered.scalars,
         result_format=gathered.reader.result_format if result else None,
         result_sha256=hashlib.sha256(result).hexdigest() if result else None,
         result_bytes=len(result),
     )
     return Tried(ending=ending, result=result)
+
+
+def _peak_bytes(usage: resource.struct_rusage) -> int | None:
+    """Return the most memory that the process had; null where that cannot be told.
+
+    A process begins with the most that its parent ever had, as Linux keeps the number over exec.
+    """
+    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else None
 
 
 def _problem(failure: Failure) -> Problem:

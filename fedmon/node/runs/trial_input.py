@@ -45,10 +45,7 @@ def arguments_of(words: Sequence[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise InvalidInputError(f"--args {word!r} is neither name=value nor a JSON object")
-        try:
-            arguments |= _object(f"{{{json.dumps(name)}:{text}}}".encode(), "--args")
-        except InvalidInputError:
-            arguments[name] = text
+        arguments[name] = _value(text)
     return arguments
 
 
@@ -68,6 +65,15 @@ def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:
         return _packed(parcels.unpack("npz", content))
     except parcels.InvalidValuesError:
         return _packed(_arrays(path, content))
+
+
+def _value(text: str) -> Any:
+    """Return the one JSON value that a text is, or the text itself."""
+    try:
+        json.loads(text)
+        return _object(f'{{"value":{text}}}'.encode(), "--args")["value"]
+    except (ValueError, RecursionError):
+        return text
 
 
 def _arrays(path: Path, content: bytes) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""`fedmon plan check` as it is typed: a plan tried here, before anybody is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.node.runs import trial_input
+from fedmon.node.runs.sandbox import levels
+from fedmon.plan.parcels import unpack
+from tests.support.requirements import require
+
+PLAN = """
+import numpy as np
+from fedmon import TrainingPlan
+
+class Mean(TrainingPlan):
+    def run(self, context):
+        age = context.dataset.columns()["age"]
+        print("printed")
+        context.report(step=1, age=np.nanmean(age))
+        context.log(f"given {context.arguments['unit']}")
+        return {"n": len(age), "weights": {"w": np.zeros((2, 3))}, "inputs": context.inputs}
+"""
+
+
+def check(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedmon", "plan", "check", *words], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    (tmp_path / "mean.py").write_text(PLAN)
+    (tmp_path / "patients.csv").write_text("age,sex\n40,f\n,m\n50,f\n")
+    (tmp_path / "inputs.json").write_text('{"rate": 0.5}')
+    return tmp_path / "mean.py"
+
+
+def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path) -> None:
+    require(levels.available().level, "no level of confinement works on this machine")
+
+    done = check(
+        str(plan), "--dataset", str(plan.with_name("patients.csv")), "--args", "unit=years",
+        "--inputs", str(plan.with_name("inputs.json")), "--json",
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert said["ok"] is True
+    assert said["sha256"] == hashlib.sha256(plan.read_bytes()).hexdigest()
+    assert said["sandbox"] == levels.available().level
+    assert [(each["step"], each["values"]) for each in said["scalars"]] == [(1, {"age": 45.0})]
+    assert [each["message"] for each in said["logs"]] == ["given years"]
+    assert [(each["name"], each["type"], each["shape"]) for each in said["result"]["values"]] == [
+        ("n", "number", None),
+        ("weights", "object", None),
+        ("weights.w", "float64", [2, 3]),
+        ("inputs", "object", None),
+    ]
+    assert said["usage"]["wall_s"] > 0
+    assert "printed" in done.stderr
+
+
+def test_without_a_sandbox_it_says_so_and_a_failure_has_its_lines_and_exit_code(plan: Path) -> None:
+    done = check(str(plan), "--no-sandbox")
+
+    assert done.returncode == 1
+    assert "sandbox  none (not asked for): the plan can do here whatever you can\n" in done.stdout
+    assert "ended    failed: the plan raised AttributeError (line 7); this job has no dataset\n" in done.stdout
+    assert 'File "mean.py", line 7, in run\n    age = context.dataset.columns()["age"]' in done.stderr
+
+
+def test_what_is_no_plan_file_is_told_before_anything_runs(tmp_path: Path) -> None:
+    done = check(str(tmp_path / "none.py"), "--json")
+
+    assert done.returncode == 2
+    assert "cannot read training plan" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (
+            ["n=1", "rate=0.5", "name=x y", "on=true", "list=[1, 2]"],
+            {"n": 1, "rate": 0.5, "name": "x y", "on": True, "list": [1, 2]},
+        ),
+        (['{"a": {"b": null}}', "a=b=c", "nan=NaN", "empty="], {"a": "b=c", "nan": "NaN", "empty": ""}),
+        (["a=1,2", "b=1],[2", "c=[1]", "d=["], {"a": "1,2", "b": "1],[2", "c": [1], "d": "["}),
+        (['s="1"', 'inject=1,"x":2'], {"s": "1", "inject": '1,"x":2'}),
+    ],
+)
+def test_arguments_are_json_or_else_texts(words: list[str], arguments: dict[str, Any]) -> None:
+    assert trial_input.arguments_of(words) == arguments
+
+
+@pytest.mark.parametrize("word", ["novalue", "=1", "{1}", '{"a": NaN}'])
+def test_words_that_are_no_arguments_are_refused(word: str) -> None:
+    with pytest.raises(InvalidInputError, match="--args"):
+        trial_input.arguments_of([word])
+
+
+def test_inputs_are_json_or_any_file_of_plain_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", w=np.arange(3), b=np.ones(2))
+    np.savez(tmp_path / "bad.npz", w=np.array([None]))
+    (tmp_path / "bad.json").write_text("[1]")
+
+    content, inputs_format = trial_input.inputs_at(tmp_path / "w.npz")
+
+    assert inputs_format == "npz"
+    assert {name: array.tolist() for name, array in unpack("npz", content).items()} == {"w": [0, 1, 2], "b": [1, 1]}
+    for bad in ("bad.npz", "bad.json", "missing.json"):
+        with pytest.raises(InvalidInputError, match=bad):
+            trial_input.inputs_at(tmp_path / bad)
+
+
+def test_a_table_is_measured_and_a_folder_is_given_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+
+    table, folder = trial_input.dataset_at(tmp_path / "t.csv"), trial_input.dataset_at(tmp_path)
+
+    assert (table.data_type, table.shape, table.dtypes) == ("csv", [2, 2], {"a": "int64", "b": "object"})
+    assert (folder.data_type, folder.shape, folder.path) == ("default", None, str(tmp_path))
+    with pytest.raises(InvalidInputError, match="nothing at"):
+        trial_input.dataset_at(tmp_path / "gone.csv")

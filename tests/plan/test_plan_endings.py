@@ -1,0 +1,179 @@
+"""How plans end without a result: each way has its name, its reason and its exit code."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.plan.trials import LIMITS, run_body, run_source
+
+HEAD = "from fedmon import TrainingPlan\n"
+NO_OP = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n        return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("ends", "exit_code", "reason"),
+    [
+        ("import sys; sys.exit(3)", 3, "the plan ended itself with exit code 3 before it had a result (line 4)"),
+        ("import sys; sys.exit()", 1, "the plan ended itself with exit code 0 before it had a result (line 4)"),
+        ("raise SystemExit('why')", 1, "the plan ended itself with exit code 1 before it had a result (line 4)"),
+        ("import os; os._exit(5)", 5, "the plan's process ended with exit code 5 before it had a result"),
+        ("import os; os.kill(os.getpid(), 11)", -11, "the plan's process ended by signal 11 before it had a result"),
+        ("raise KeyboardInterrupt", 1, "the plan raised KeyboardInterrupt (line 4)"),
+        ("context.dataset.rows()", 1, "the plan raised AttributeError (line 4); this job has no dataset"),
+    ],
+)
+def test_a_plan_that_ends_itself_is_told_by_how(ends: str, exit_code: int, reason: str) -> None:
+    ran = run_body(ends)
+
+    assert ran.said == ("failed", reason)
+    assert ran.ending.exit_code == exit_code
+
+
+def test_an_error_has_its_type_its_text_and_the_plans_own_lines_and_the_reason_has_no_text() -> None:
+    ran = run_body(
+        """
+        def inner(row):
+            raise ValueError(f"cannot read {row}")  # the line
+        inner("Jane, 41")
+        """,
+        name="mean",
+    )
+
+    problem = ran.ending.problem
+    assert ran.said == ("failed", "the plan raised ValueError (line 5)")
+    assert problem is not None
+    assert problem.type == "ValueError"
+    assert problem.message == "cannot read Jane, 41"
+    text = str(problem.traceback)
+    assert text.startswith(
+        'Traceback (most recent call last):\n  File "mean.py", line 6, in run\n    inner("Jane, 41")\n'
+    )
+    assert 'raise ValueError(f"cannot read {row}")  # the line' in text
+    assert "process.py" not in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ValueError('x' * 10_000_000)",
+        "def f(): f()\nf()",
+        "class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E",
+        "raise type('E' * 9999, (Exception,), {})('\\ud800')",
+        "raise ExceptionGroup('g', [ValueError(str(i)) for i in range(500)])",
+    ],
+)
+def test_errors_of_every_size_and_kind_are_told_in_bounded_words(body: str) -> None:
+    problem = run_body(body).ending.problem
+
+    assert problem is not None
+    assert len(problem.type) <= 256
+    assert len(str(problem.message)) <= 4096
+    assert len(str(problem.traceback)) <= 16_384
+    assert "Traceback" in str(problem.traceback)
+
+
+def test_memory_that_runs_out_is_a_limit_and_no_silence() -> None:
+    ran = run_body(
+        "x = [bytearray(2**20) for _ in range(10**6)]", limits=msgspec.structs.replace(LIMITS, memory_bytes=2**28)
+    )
+
+    assert ran.said == ("memory-limit", "it needed more than 268435456 bytes of memory")
+
+
+def test_a_plan_that_never_ends_meets_its_limits() -> None:
+    busy = run_body("while True: pass", limits=msgspec.structs.replace(LIMITS, cpu_s=1))
+    idle = run_body("import signal\nsignal.pause()", limits=msgspec.structs.replace(LIMITS, wall_s=0.3))
+
+    assert busy.said == ("cpu-limit", "it took its 1 s of CPU time")
+    assert idle.said == ("wall-limit", "it was not over after 0.3 s")
+
+
+def test_a_missing_package_is_named_with_whose_choice_it_is() -> None:
+    ran = run_source("import no_such_package.inner\n" + NO_OP)
+
+    assert ran.ending.state.value == "failed"
+    assert ran.ending.reason.startswith("the plan needs no_such_package (line 1), which the Python 3.")
+    assert ran.ending.reason.endswith("is the owner's choice, by `[runs] python`")
+
+
+def test_of_fedmon_only_what_a_plan_needs_is_there() -> None:
+    ran = run_body("from fedmon import Federation")
+
+    assert ran.said == (
+        "failed",
+        "the plan imports fedmon.researcher (line 4): of fedmon, only TrainingPlan is there while a plan runs",
+    )
+
+
+PLANS = {
+    "x = 1\n": "the plan has no class that derives from fedmon.TrainingPlan; it has no class of its own",
+    "class A: pass\n": "the plan has no class that derives from fedmon.TrainingPlan; it has A",
+    HEAD
+    + "P = TrainingPlan\n": "the plan has no class that derives from fedmon.TrainingPlan; it has no class of its own",
+    NO_OP + "class Other(TrainingPlan):\n    def run(self, c): return {}\n": (
+        "the plan has 2 classes that derive from TrainingPlan, and one is needed: Plan, Other"
+    ),
+    HEAD + "class A(TrainingPlan): pass\n": "the plan's class A has no method run(self, context)",
+    NO_OP.replace("def run", "def __init__(self, x): pass\n    def run"): (
+        "Plan() raised TypeError: a plan is made without arguments"
+    ),
+    NO_OP.replace("def run(self, context)", "def run(self)"): "the plan raised TypeError",
+    NO_OP + "1 / 0\n": "the plan raised ZeroDivisionError as it was loaded (line 5)",
+    "x = (\n": "the plan is no Python: '(' was never closed (line 1)",
+    "x = " + "(" * 500 + ")" * 500 + "\n": "the plan is no Python: too many nested parentheses (line 1)",
+}
+
+
+@pytest.mark.parametrize("source", PLANS)
+def test_what_is_no_plan_is_told_by_what_it_is(source: str) -> None:
+    assert run_source(source).said == ("failed", PLANS[source])
+
+
+def test_a_class_that_another_of_the_file_derives_from_and_a_second_name_do_not_count() -> None:
+    ran = run_source(NO_OP + "class Real(Plan):\n    def run(self, context): return {'n': 2}\nAgain = Real\n")
+
+    assert ran.values() == {"n": 2}
+
+
+RETURNED = {
+    "None": "run() returned None instead of a mapping of names to values",
+    "5": "run() returned a value of type int instead of a mapping of names to values",
+    "[('a', 1)]": "run() returned a value of type list instead of a mapping of names to values",
+    "self": (
+        "run() returned an instance of Plan (JSON values and numpy arrays travel) "
+        "instead of a mapping of names to values"
+    ),
+    "{'a': float('nan')}": "the result: a: nan, which JSON has not (send None, or an array)",
+    "{'p': {'q': self}}": "the result: p.q: an instance of Plan (JSON values and numpy arrays travel)",
+    "{'model': {'w': __import__('numpy').array([None])}}": (
+        "the result: model.w: an array of objects (give it a type, such as .astype(float))"
+    ),
+}
+
+
+@pytest.mark.parametrize("returned", RETURNED)
+def test_what_cannot_travel_is_an_invalid_result_that_names_the_place(returned: str) -> None:
+    ran = run_body(f"return {returned}")
+
+    assert ran.said == ("invalid-result", RETURNED[returned])
+    assert ran.ending.exit_code == 1
+
+
+def test_a_plan_that_cannot_be_awaited_for_is_told_so() -> None:
+    ran = run_source(NO_OP.replace("def run", "async def run"))
+
+    assert ran.said == (
+        "invalid-result",
+        "run() returned a value of type coroutine instead of a mapping of names to values",
+    )
+
+
+@pytest.mark.parametrize("returned", ["{'x': 'a' * 10**8}", "{'x': __import__('numpy').zeros(10**8)}"])
+def test_a_result_that_is_too_large_is_never_sent(returned: str) -> None:
+    ran = run_body(f"return {returned}")
+
+    assert ran.said == (
+        "output-limit",
+        f"the result has more than {LIMITS.output_bytes} bytes, which is what this job may return",
+    )

@@ -1,0 +1,60 @@
+"""The folder that plans find fedmon in: complete, compiled, and replaced under nobody's feet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import StorageError
+from fedmon.plan.runtime import lay_out
+
+
+def test_it_has_what_a_plan_needs_for_every_user_and_nothing_of_nodes(tmp_path: Path) -> None:
+    lay_out(tmp_path / "runtime", python=sys.executable)
+
+    files = {path.relative_to(tmp_path / "runtime").as_posix() for path in tmp_path.rglob("*.py")}
+    assert {"fedmon/__init__.py", "fedmon/common/training_plan.py", "fedmon/plan/main.py"} <= files
+    assert not any(file.startswith(("fedmon/node", "fedmon/researcher", "fedmon/common/wire")) for file in files)
+    assert list(tmp_path.rglob("__pycache__/process.*.pyc"))
+    for path in tmp_path.rglob("*"):
+        assert path.stat().st_mode & 0o555 == (0o555 if path.is_dir() else 0o444)
+
+
+def test_every_module_of_it_is_imported_by_a_python_that_has_nothing_else(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    names = sorted(f"fedmon.plan.{path.stem}" for path in (tmp_path / "fedmon/plan").glob("[a-z]*.py"))
+    program = (
+        f"import sys; sys.path.append({str(tmp_path)!r})\nfor name in {names!r}: __import__(name)\nprint(len(sys.argv))"
+    )
+
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_a_second_time_it_replaces_what_differs_and_leaves_what_is_the_same(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    same, other = tmp_path / "fedmon/plan/frames.py", tmp_path / "fedmon/plan/values.py"
+    number = same.stat().st_ino
+    other.write_text("raise SystemExit\n")
+    (tmp_path / "fedmon/plan/gone.py").write_text("")
+
+    with other.open() as reader:
+        lay_out(tmp_path)
+        assert reader.read() == "raise SystemExit\n"
+
+    assert same.stat().st_ino == number
+    assert "class ValuesWriter" in other.read_text()
+    assert not (tmp_path / "fedmon/plan/gone.py").exists()
+
+
+def test_a_python_that_is_none_costs_nothing_but_time_and_a_folder_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+    lay_out(tmp_path / "runtime", python="/nonexistent/python")
+    assert (tmp_path / "runtime/fedmon/plan/main.py").exists()
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot lay out"):
+        lay_out(tmp_path / "file/runtime")
