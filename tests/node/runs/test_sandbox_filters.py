@@ -38,7 +38,9 @@ def _answer(program: bytes, architecture: int, call: int, arguments: tuple[int, 
             case 0x35:
                 at += if_so if accumulator >= value else if_not
             case 0x06:
-                return {0x7FFF_0000: ALLOWED, 0x8000_0000: KILLED}.get(value, value & 0xFFFF)
+                if value in (0x7FFF_0000, 0x8000_0000):
+                    return ALLOWED if value == 0x7FFF_0000 else KILLED
+                return int(value) & 0xFFFF
             case _:
                 pytest.fail(f"operation {operation:#x}")
 

@@ -1,0 +1,128 @@
+"""Which level works here, what a Python needs, and the cgroup that holds a job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import fedmon
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.wire.runs import Level
+from fedmon.node.runs.sandbox import bubblewrap, landlock, levels
+from fedmon.node.runs.sandbox.cgroup import JobGroup
+from fedmon.node.runs.sandbox.interpreter import look_at
+from tests.support.requirements import require
+
+
+def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one() -> None:
+    found = levels.available()
+    expected = "bubblewrap" if bubblewrap.program() else "landlock" if landlock.abi() else "limits"
+    assert expected == found.level
+    assert "bubblewrap" not in found.reasons or expected != "bubblewrap"
+    assert levels.available() is found, "it is tried once"
+
+
+def test_a_missing_device_is_named() -> None:
+    assert "/dev/no-such-device" in levels.available(["/dev/no-such-device"]).reasons["devices"]
+
+
+def test_every_level_says_what_it_gives_and_lacks() -> None:
+    assert set(get_args(Level)) == set(levels.LEVELS)
+    assert all(each.gives and each.lacks for each in levels.LEVELS.values())
+
+
+def test_each_level_that_this_machine_has_passes_its_self_test() -> None:
+    interpreter = look_at(None)
+    tried: list[Level] = ["limits"]
+    if landlock.abi():
+        tried.append("landlock")
+    assert [None] * len(tried) == [levels._problem_with(each, (), interpreter) for each in tried]
+
+
+def test_a_python_needs_neither_the_folder_of_fedmon_nor_whole_trees() -> None:
+    found = look_at(None)
+    root = Path(fedmon.__file__).resolve().parent.parent
+    whole = {"/", "/usr", "/etc", "/root", "/home", "/var", "/tmp", str(Path.home()), str(root), sys.prefix}
+    assert set() == whole & set(found.needs)
+    assert all(Path(each) != root and root not in Path(each).parents for each in found.path if "lib" not in each)
+    assert found.version == ".".join(str(each) for each in sys.version_info[:3])
+    assert all(Path(each).exists() for each in (*found.needs, *found.path))
+    folders = [each for each in found.needs if Path(each).is_dir() and not Path(each).is_symlink()]
+    assert [each for each in found.needs if any(each.startswith(f"{folder}/") for folder in folders)] == []
+
+
+def test_what_a_path_file_adds_is_not_given_to_plans(tmp_path: Path) -> None:
+    private = tmp_path / "developed"
+    private.mkdir()
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    packages = next((tmp_path / "env").glob("lib/python3*/site-packages"))
+    (packages / "developed.pth").write_text(f"{private}\n")
+    found = look_at(python)
+    assert str(python) == found.executable
+    assert str(packages) in found.path
+    assert not any(each.startswith(str(private)) for each in (*found.path, *found.needs))
+    assert (
+        not any(each.startswith(str(Path(sys.prefix, "lib"))) for each in found.path) or sys.prefix == sys.base_prefix
+    )
+    assert str(tmp_path / "env" / "pyvenv.cfg") in found.needs
+
+
+@pytest.mark.parametrize("text", [None, "not a program", "#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 3\n"])
+def test_what_is_no_python_is_refused_by_name(tmp_path: Path, text: str | None) -> None:
+    python = tmp_path / "python"
+    if text is not None:
+        python.write_text(text)
+        python.chmod(0o700)
+    with pytest.raises(InvalidInputError, match=str(python)):
+        look_at(python)
+
+
+def test_a_cgroup_counts_and_bounds_what_is_started_in_it() -> None:
+    group = JobGroup(f"fedmon-test-{os.getpid()}", memory_bytes=64 * 2**20, processes=4)
+    try:
+        require(group.holds_memory and group.holds_processes, "this user may make no cgroup that bounds anything")
+        script = (
+            "import os, sys, time\n"
+            "refused = 0\n"
+            "for _ in range(6):\n"
+            "    try:\n"
+            "        if os.fork() == 0: sys.stdin.read(); os._exit(0)\n"
+            "    except OSError: refused += 1\n"
+            "sum(range(10**6)); print(refused, flush=True); sys.stdin.read()\n"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", script],
+            preexec_fn=group.enter,  # noqa: PLW1509 - the test has no other thread
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"3\n"
+            assert len(group.members()) == 4
+            assert group.refused_processes() >= 3
+            assert (group.cpu_s() or 0) > 0
+            assert 0 < (group.memory_bytes() or 0) <= (group.peak_memory_bytes() or 0) <= 64 * 2**20
+            group.kill()
+        assert group.ended_for_memory() == 0
+        eater = [sys.executable, "-I", "-S", "-c", "x = b'x' * 2**28"]
+        done = subprocess.run(eater, preexec_fn=group.enter, check=False, capture_output=True)
+        assert done.returncode == -9
+        assert group.ended_for_memory() == 1
+    finally:
+        assert group.remove() == 0
+
+
+def test_without_a_cgroup_nothing_is_held_and_nothing_known(tmp_path: Path) -> None:
+    group = JobGroup("job", memory_bytes=1, processes=1, root=tmp_path)
+    group.enter()
+    group.kill()
+    assert (group.holds_memory, group.holds_processes, group.path, group.job) == (False, False, "", None)
+    assert (group.cpu_s(), group.memory_bytes(), group.peak_memory_bytes()) == (None, None, None)
+    assert (0, 0, set(), 0) == (group.ended_for_memory(), group.refused_processes(), group.members(), group.remove())
