@@ -90,6 +90,9 @@ class JobFolder:
             raise ConflictError(f"job {order.job_id} is kept already: the lock of {self.path} is held") from None
         except OSError as error:
             os.close(lock)
+            for name in (ENDING_ROOM, f".{ORDER}", LOCK):  # a full disk needs no files of a job that does not start
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink()
             raise StorageError(f"cannot write into {self.path}: {error.strerror}") from error
         except BaseException:
             os.close(lock)

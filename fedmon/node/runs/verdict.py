@@ -68,13 +68,14 @@ def exit_code(status: int, level: Level) -> int:
 def decide(seen: Seen) -> Verdict:
     """Return how the job ended."""
     if seen.cut is not None:
-        return seen.cut
+        refused = f"; {seen.refused_forks} times it was refused one more process" if seen.refused_forks else ""
+        return Verdict(seen.cut.state, seen.cut.reason + refused)
     if seen.setup:
         return Verdict(JobState.NOT_STARTED, f"the sandbox ({seen.level}) could not be set up: {seen.setup}")
     limit = _limit_behind(seen)
     if seen.said is not None:
         return limit or Verdict(seen.said.state, seen.said.reason or "the plan failed and did not say why")
-    if seen.has_result and seen.exit_code == 0:
+    if seen.has_result and seen.exit_code == 0 and not seen.broken:
         if seen.unkept:
             return Verdict(JobState.FAILED, f"the result cannot be kept on this node: {seen.unkept}")
         if seen.invalid:

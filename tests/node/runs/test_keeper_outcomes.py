@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,56 @@ CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
     "prints 20 MB": ("for _ in range(20): sys.stdout.write('x' * 1_000_000)\nreturn {}", JobState.SUCCEEDED, "", {}),
 }
 
+LONG: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
+    "prints 1 GB": ("for _ in range(1000): os.write(1, b'x' * 1_000_000)\nreturn {}", JobState.SUCCEEDED, "", {}),
+    "forks for ever": (
+        """
+        while True:
+            try:
+                if os.fork() == 0:
+                    os.setsid()
+            except OSError:
+                pass
+        """,
+        JobState.WALL_LIMIT,
+        "",
+        {"wall_s": 2.0, "processes": 200},
+    ),
+    "stops itself": ("os.kill(os.getpid(), signal.SIGSTOP)", JobState.WALL_LIMIT, "", {"wall_s": 1.0}),
+    "writes many files": (
+        """
+        for number in range(10_000_000):
+            with open(os.path.join(os.environ["TMPDIR"], str(number)), "w") as file:
+                file.write("x" * 4096)
+        """,
+        JobState.DISK_LIMIT,
+        "files",
+        {},
+    ),
+    "starts threads without end": (
+        "import threading\nwhile True: threading.Thread(target=signal.pause).start()",
+        JobState.PROCESS_LIMIT,
+        "processes and threads",
+        {},
+    ),
+    "hides a process without environment": (
+        """
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os.setsid()
+                os.closerange(0, 100)
+                endless = "import signal" + chr(10) + "while True: signal.pause()"
+                os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", endless, context.job_id], {})
+            os._exit(0)
+        os.wait()
+        return {}
+        """,
+        JobState.SUCCEEDED,
+        "",
+        {},
+    ),
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_that_misbehaves_has_a_named_ending_and_leaves_nothing(jobs: KeptJobs, name: str) -> None:
@@ -104,14 +155,32 @@ def test_bubblewrap_changes_nothing_about_how_it_is_called(jobs: KeptJobs, name:
     check(jobs, name, "bubblewrap")
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("level", ["bubblewrap", "landlock", "limits"])
+@pytest.mark.parametrize("name", {**CASES, **LONG})
+def test_every_level_ends_every_plan(jobs: KeptJobs, name: str, level: Level) -> None:
+    require(level != "bubblewrap" or bubblewrap.program(), "bubblewrap is not installed")
+    check(jobs, name, level)
+
+
+def command_lines() -> list[list[str]]:
+    """Return the words of every process's command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().decode(errors="replace").rstrip("\0").split("\0"))
+    return found
+
+
 def check(jobs: KeptJobs, name: str, level: Level) -> None:
-    body, state, part, limits = CASES[name]
+    body, state, part, limits = CASES[name] if name in CASES else LONG[name]
     job_id = uuid.uuid4().hex
 
     ending, folder = jobs.run(body, job_id, level=level, **limits)
 
     assert (ending.state, part in ending.reason) == (state, True), (ending, folder.stderr(0, 2000).text)
     assert left_of(job_id) == []
+    assert job_id not in [words[-1] for words in command_lines()]
     wait_until(lambda: not folder.is_alive(), what="the keeper's end")
     has_result = state is JobState.SUCCEEDED
     assert folder.result.exists() == has_result

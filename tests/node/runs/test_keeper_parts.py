@@ -1,0 +1,157 @@
+"""The parts of a keeper: what is decided from what was seen, what is kept of events, and who is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.wire.runs import JobState
+from fedmon.node.collectors.job.family import descendants, marked, relative
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.journal import BURST, MAX_EVENTS, Journal
+from fedmon.node.runs.killing import end_all
+from fedmon.node.runs.metering import size_of
+from fedmon.node.runs.order import ENDING, EVENTS, Limits, Logged, Reported
+from fedmon.node.runs.verdict import Said, Seen, Verdict, decide, exit_code
+from tests.support.waiting import wait_until
+
+LIMITS = Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=8, output_bytes=2**20, tmp_bytes=2**20)
+FORKS = """
+import os, signal
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        os.fork()
+        break
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def said(type_: str = "ValueError", message: str = "", trace: str = "", state: JobState = JobState.FAILED) -> Said:
+    return Said(state=state, reason="the plan raised", type=type_, message=message, traceback=trace)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        ({"exit_code": 0, "has_result": True}, JobState.SUCCEEDED),
+        ({"exit_code": 0}, JobState.FAILED),
+        ({"exit_code": 1, "has_result": True}, JobState.FAILED),
+        ({"exit_code": -9, "has_result": True}, JobState.FAILED),
+        ({"exit_code": 0, "has_result": True, "invalid": "no zip"}, JobState.INVALID_RESULT),
+        ({"exit_code": 0, "has_result": True, "unkept": "No space left on device"}, JobState.FAILED),
+        ({"exit_code": 0, "has_result": True, "broken": "junk"}, JobState.FAILED),
+        ({"exit_code": 1, "said": said()}, JobState.FAILED),
+        ({"exit_code": 1, "said": said(state=JobState.INVALID_RESULT)}, JobState.INVALID_RESULT),
+        ({"exit_code": 1, "said": said("MemoryError")}, JobState.MEMORY_LIMIT),
+        ({"exit_code": 1, "said": said("numpy._core._exceptions._ArrayMemoryError")}, JobState.MEMORY_LIMIT),
+        ({"exit_code": -9, "memory_kills": 1}, JobState.MEMORY_LIMIT),
+        ({"exit_code": -9, "cpu_s": 10.2}, JobState.CPU_LIMIT),
+        ({"exit_code": -24}, JobState.CPU_LIMIT),
+        ({"exit_code": -9, "cpu_s": 1.0}, JobState.FAILED),
+        ({"exit_code": 1, "said": said("OSError", "[Errno 28] No space left on device")}, JobState.DISK_LIMIT),
+        ({"exit_code": 1, "said": said("OSError", "[Errno 5] Input/output error")}, JobState.FAILED),
+        ({"exit_code": 1, "said": said("BlockingIOError", "[Errno 11] no", "os.fork()")}, JobState.PROCESS_LIMIT),
+        ({"exit_code": 1, "said": said("BlockingIOError", "[Errno 11] no", "read()")}, JobState.FAILED),
+        ({"exit_code": 1, "refused_forks": 3}, JobState.PROCESS_LIMIT),
+        ({"exit_code": 0, "has_result": True, "refused_forks": 3, "memory_kills": 1}, JobState.SUCCEEDED),
+        ({"cut": Verdict(JobState.STOPPED, "asked"), "exit_code": 0, "has_result": True}, JobState.STOPPED),
+        ({"exit_code": 1, "setup": "bwrap: no"}, JobState.NOT_STARTED),
+    ],
+)
+def test_what_was_seen_has_a_name(seen: dict[str, Any], state: JobState) -> None:
+    verdict = decide(Seen(level="landlock", limits=LIMITS, **seen))
+
+    assert verdict.state is state
+    assert bool(verdict.reason) == (state is not JobState.SUCCEEDED)
+
+
+def test_a_signal_is_a_negative_exit_code_also_through_bubblewrap() -> None:
+    assert exit_code(9, "landlock") == -9
+    assert exit_code(137 << 8, "bubblewrap") == -9
+    assert exit_code(137 << 8, "landlock") == 137
+    assert exit_code(3 << 8, "bubblewrap") == 3
+    assert exit_code(255 << 8, "bubblewrap") == 255
+
+
+def test_reports_beyond_the_rate_are_counted_and_said_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / EVENTS, mono=0.0)
+    for number in range(BURST + 500):
+        journal.report(1.0, {"a": float(number)}, None, mono=0.0)
+    journal.report(2.0, {"a": 1.0}, None, mono=10.0)
+    journal.close()
+
+    events = JobFolder(tmp_path).events().events
+    reports = [each.number for each in events if isinstance(each, Reported)]
+    lines = [each.message for each in events if isinstance(each, Logged)]
+
+    assert journal.scalars == BURST + 501
+    assert reports == [*range(BURST), BURST + 500]
+    assert len(lines) == 1
+    assert "a second" in lines[0]
+
+
+def test_there_is_an_end_to_what_is_kept_of_one_job(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / EVENTS, mono=0.0)
+    for number in range(MAX_EVENTS + 1000):
+        journal.log(Logged(t=1.0, level="INFO", message=""), mono=float(number))
+    journal.close()
+
+    assert len((tmp_path / EVENTS).read_bytes().splitlines()) == MAX_EVENTS + 1
+    assert journal.dropped == 1000
+
+
+def test_half_a_line_of_a_full_disk_loses_that_line_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / EVENTS, mono=0.0)
+    journal.report(1.0, {"a": 1.0}, None, mono=0.0)
+    with (tmp_path / EVENTS).open("ab") as file:
+        file.write(b'{"event":"scal\n')
+    journal.report(1.0, {"a": 2.0}, None, mono=0.0)
+    folder = JobFolder(tmp_path)
+
+    assert [each.values for each in folder.events().events if isinstance(each, Reported)] == [{"a": 1.0}, {"a": 2.0}]
+    with (tmp_path / EVENTS).open("ab") as file:
+        file.write(b'{"event":"half')
+    assert len(folder.events().events) == 2
+    assert folder.events(folder.events().next_offset).events == []
+
+
+def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path) -> None:
+    for content in (b"", b"\0" * 300, b'{"state":"succ'):
+        (tmp_path / ENDING).write_bytes(content)
+        assert JobFolder(tmp_path).ending() is None
+
+
+def test_all_that_descend_from_a_process_are_found_and_ended() -> None:
+    marker = f"FEDMON_TEST_FAMILY={os.getpid()}"
+    name, _, value = marker.partition("=")
+    with subprocess.Popen([sys.executable, "-S", "-c", FORKS], stdout=subprocess.PIPE, env={name: value}) as program:
+        assert program.stdout is not None
+        wait_until(lambda: len(descendants(program.pid)) == 6, what="a family of seven")
+        family = {each.pid for each in descendants(program.pid)}
+
+        assert {each.pid for each in marked(marker.encode())} == family | {program.pid}
+        left = end_all(lambda: [each for each in marked(marker.encode()) if not each.is_zombie], timeout_s=10)
+
+        assert left == []
+        assert program.wait(10) == -signal.SIGKILL
+    assert all((now := relative(pid)) is None or now.is_zombie for pid in family)
+
+
+def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"x" * 100_000)
+    before = size_of(tmp_path)
+    (tmp_path / "again").hardlink_to(tmp_path / "a" / "file")
+    (tmp_path / "loop").symlink_to(tmp_path)
+
+    assert before >= 100_000
+    assert size_of(tmp_path) - before < 8192
