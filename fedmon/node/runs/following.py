@@ -57,6 +57,8 @@ class Following:
             job_id = going.job.job_id
             energy_j = self._energy_j(job_id, ending.usage.wall_s)
             self._watching.end(job_id)
+            if ending.scalars:
+                self._telling.ended()
             self._conclusion.take(going, over(going.job, ending, energy_j=energy_j), ending)
 
     def look_after(self, going: Going) -> None:
@@ -102,7 +104,7 @@ class Following:
         if killed:
             logger.warning("job %s was lost, and %d processes of it were killed", job_id, len(killed))
         self._watching.end(job_id)
-        began = going.job.started is not None or any((going.folder.path / name).exists() for name in (PROCESSES,))
+        began = going.job.started is not None or (going.folder.path / PROCESSES).exists()
         was_ordered = (going.folder.path / ORDER).exists()
         state, reason = (JobState.LOST, LOST) if began and was_ordered else (JobState.NOT_STARTED, NOT_STARTED)
         job = msgspec.structs.replace(going.job, state=state, reason=reason, ended=utc_now())

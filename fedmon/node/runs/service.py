@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmon.common.errors import ConflictError, FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, Stop
-from fedmon.node.measuring import Measuring
+from fedmon.node.measuring import USER_STREAM, Measuring
 from fedmon.node.runs import admission
 from fedmon.node.runs.beginning import Beginning, content_of, taken_in
 from fedmon.node.runs.conclusion import Conclusion
@@ -62,6 +62,7 @@ class Runs:
             publish=publish,
             policy=lambda: services.policy,
             user_values=lambda: measuring.user_values if measuring.enabled else None,
+            flush=lambda: measuring.publisher.flush(USER_STREAM),
             is_heard=is_heard,
         )
         self._going: dict[str, Going] = {}

@@ -26,7 +26,7 @@ class Telling:
 
     ``publish(payload)`` hands telemetry to the connection. Scalars that come too fast, or while there is no connection,
     are not sent: they are numbered, and a researcher asks for those that are missing. ``policy()`` is the one in force.
-    ``user_values()`` is None where metrics are off.
+    ``user_values()`` is None where metrics are off, ``flush()`` has those that were gathered kept and sent.
     """
 
     def __init__(
@@ -36,10 +36,11 @@ class Telling:
         publish: Callable[[bytes], bool],
         policy: Callable[[], Policy],
         user_values: Callable[[], UserValues | None],
+        flush: Callable[[], None],
         is_heard: bool,
     ) -> None:
         self._node_id, self._publish, self._policy = node_id, publish, policy
-        self._user_values, self._is_heard = user_values, is_heard
+        self._user_values, self._flush, self._is_heard = user_values, flush, is_heard
         self._throttle = Throttle(burst=BURST, per_s=PER_S)
         self.unsent = 0
 
@@ -67,6 +68,10 @@ class Telling:
                 values.add_scalars(numbers, event.step, event.t, job=job_id)
             except FedmonError as error:
                 logger.debug("a scalar of job %s is not recorded: %s", job_id, error)
+
+    def ended(self) -> None:
+        """Have the scalars of a job that ended recorded and sent, without waiting for those of others."""
+        self._flush()
 
     def log(self, job_id: str, event: Logged) -> None:
         """Log what the plan logged, unless its words stay here; the policy's level is applied on the way out."""

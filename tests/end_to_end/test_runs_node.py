@@ -1,0 +1,289 @@
+"""Approved plans on a real node behind a real broker: they survive what happens to either, and all of them end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
+
+import psutil
+import pytest
+
+from fedmon.common.ids import new_id
+from fedmon.node.runs.folder import JobFolder
+from tests.support.brokers import Broker
+from tests.support.listener import Listener
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_with_cells
+from tests.support.raw_researcher import RawResearcher
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+PLAN = """import time
+
+from fedmon import TrainingPlan
+
+
+class Waits(TrainingPlan):
+    def run(self, context):
+        context.report(loss=0.5, step=1)
+        context.log("CANARY-LOG", level="ERROR")
+        print("CANARY-OUT", flush=True)
+        time.sleep(context.arguments.get("seconds", 0))
+        if "fail" in context.arguments:
+            raise ValueError("CANARY-ERROR")
+        return {"rows": len(list(context.dataset.rows()))}
+"""
+SHA256 = hashlib.sha256(PLAN.encode()).hexdigest()
+
+
+class Site:
+    """A node with a plan that its owner approved, and a researcher."""
+
+    def __init__(self, broker: Broker, node: NodeProcess, researcher: RawResearcher) -> None:
+        self.broker, self.node, self.researcher = broker, node, researcher
+        self.folder = node.folder
+
+    def run(self, **arguments: Any) -> str:
+        """Begin a job, and return its id."""
+        job_id = new_id()
+        reply = self.researcher.ask("run", job_id=job_id, sha256=SHA256, tags=["cells"], arguments=arguments)
+        assert reply["command"] == "run", reply
+        return job_id
+
+    def state(self, job_id: str) -> str:
+        """Ask the node how a job stands."""
+        return str(self.researcher.ask("job-status", job_id=job_id)["jobs"][0]["state"])
+
+    def outcome(self, job_id: str, timeout_s: float = 20.0) -> dict[str, Any]:
+        """Wait for the outcome of a job."""
+
+        def found() -> list[dict[str, Any]]:
+            heard = [each for each in list(self.researcher.replies) if each["command"] == "job-outcome"]
+            return [each for each in heard if each["job"]["job_id"] == job_id]
+
+        return wait_until(found, timeout_s, what=f"the outcome of job {job_id}")[0]
+
+    def owner(self, *words: str) -> dict[str, Any]:
+        """Run a verb of the owner, and return what it printed."""
+        done = fedmon("node", *words, "--dir", str(self.folder), "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+    def audit(self, event: str) -> list[dict[str, Any]]:
+        """Return the lines of the audit about one event."""
+        lines = [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+
+def made(folder: Path, broker: Broker, settings: str = "") -> Path:
+    """Make the folder of a node that approved the plan; ``settings`` are added to its file."""
+    write_node_with_cells(folder, node_id=folder.name, url=broker.url)
+    with (folder / "node.toml").open("a") as file:
+        file.write(settings)
+    plan = folder / "plan.py"
+    plan.write_text(PLAN)
+    done = fedmon("node", "plan", "register", str(plan), "--name", "waits", "--dir", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def site(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site") / "north"
+    made(folder, broker, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 4\n")
+    with NodeProcess(folder) as node, RawResearcher(broker) as researcher:
+        wait_until(lambda: researcher.answered("pong"), what="the node")
+        yield Site(broker, node, researcher)
+
+
+def reported(site: Site, job_id: str) -> JobFolder:
+    """Wait until the plan of a job has reported."""
+    folder = JobFolder(site.folder / "runs" / job_id)
+    wait_until(lambda: len(folder.events().events) >= 3, what="a report of the plan")
+    return folder
+
+
+def test_a_job_outlives_its_daemon_and_its_broker_and_what_is_lost_is_said(site: Site) -> None:
+    # given a job that ends in a moment, one that goes on, and one that will lose its keeper
+    ends, goes_on, lost = site.run(seconds=1.5), site.run(seconds=60), site.run(seconds=60)
+    folders = {job_id: reported(site, job_id) for job_id in (ends, goes_on, lost)}
+    keeper = folders[lost].keeper()
+    assert keeper is not None
+
+    # when daemon and broker are killed, and a keeper while nobody looks
+    site.node.kill()
+    site.broker.kill()
+    os.kill(keeper.pid, signal.SIGKILL)
+    wait_until(lambda: folders[ends].ending() is not None, what="the end of the first job")
+    site.broker.start()
+    site.node.start()
+
+    # then the new daemon has the end of the first, goes on with the second, and tells that the third is lost
+    with RawResearcher(site.broker) as researcher:
+        wait_until(lambda: researcher.answered("pong"), what="the node")
+        again = Site(site.broker, site.node, researcher)
+        assert again.outcome(ends)["result"]["json"] == '{"rows":3}'
+        assert again.outcome(lost)["job"]["state"] == "lost"
+        assert again.state(goes_on) == "running"
+        repeated = researcher.ask("run", job_id=ends, sha256=SHA256, tags=["cells"], arguments={"seconds": 1.5})
+        assert repeated["job"]["state"] == "succeeded"
+
+        # and the owner ends what goes on
+        stopped = again.owner("runs", "stop", goes_on[:13])
+        assert stopped["run"]["job_id"] == goes_on
+        assert again.outcome(goes_on)["job"]["state"] == "stopped-by-owner"
+        marks = [f"FEDMON_JOB_ID={job_id}".encode() for job_id in folders]
+        assert not [pid for pid in psutil.pids() if any(mark in _environment(pid) for mark in marks)]
+        told = [line["job"] for line in again.audit("run-outcome")]
+        assert [told.count(job_id) for job_id in folders] == [1, 1, 1]
+        assert again.outcome(again.run())["job"]["state"] == "succeeded"
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_plan_that_is_rejected_ends_what_runs_of_it(site: Site) -> None:
+    job_id = site.run(seconds=60)
+    reported(site, job_id)
+
+    site.owner("plan", "reject", SHA256, "--note", "no more")
+
+    assert site.outcome(job_id)["job"]["state"] == "plan-rejected"
+    refused = site.researcher.ask("run", job_id=new_id(), sha256=SHA256)
+    assert (refused["code"], "no more" in refused["reason"]) == ("refused", True)
+    site.owner("plan", "approve", SHA256)
+
+
+def test_a_job_is_a_stream_beside_its_scalars_and_its_words_stay_here(site: Site) -> None:
+    # given somebody who hears all that passes the broker
+    with Listener(site.broker) as listener:
+        # when one job runs for a while and another fails
+        job_id, fails = site.run(seconds=1.5), site.run(fail=True)
+        outcome, failed = site.outcome(job_id), site.outcome(fails)
+
+        # then resources and scalars are there, and nothing that the plan said in words
+        wait_until(lambda: listener.batches(f"job-{job_id}"), what="samples of the job")
+        scalars = [each.message for each in listener.heard if each.message["command"] == "add_scalar"]
+        assert {(each["job_id"], each["number"], each["metric"]["loss"]) for each in scalars} == {
+            (job_id, 0, 0.5),
+            (fails, 0, 0.5),
+        }
+        recorded = [key for batch in listener.batches("user") for key in batch["m"]]
+        assert any(job_id in key and "loss" in key for key in recorded)
+        assert (outcome["job"]["state"], failed["job"]["state"]) == ("succeeded", "failed")
+        assert failed["job"]["problem"]["type"] == "ValueError"
+        told = site.researcher.ask("job-status", job_id=fails, stdout_from=0, stderr_from=0, scalars_from=0)
+        assert (told["stdout"], told["stderr"], len(told["scalars"])) == (None, None, 1)
+        assert "job_output" in told["withheld"]
+        assert not [each for each in listener.heard if "CANARY" in json.dumps(each.message)]
+    assert "CANARY-ERROR" in json.dumps(site.owner("runs", "show", fails))
+
+
+def test_words_of_a_plan_leave_where_the_owner_lets_them(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = made(tmp_path / "east", mosquitto)
+    file = folder / "node.toml"
+    file.write_text(file.read_text().replace("[policy]", "[policy]\njob_output = true"))
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher, Listener(mosquitto) as listener:
+        wait_until(lambda: researcher.answered("pong"), what="the node")
+        site = Site(mosquitto, node, researcher)
+        job_id = site.run(fail=True)
+
+        problem = site.outcome(job_id)["job"]["problem"]
+        told = researcher.ask("job-status", job_id=job_id, stdout_from=0, stderr_from=0)
+
+        assert (problem["type"], problem["message"]) == ("ValueError", "CANARY-ERROR")
+        assert (told["stdout"]["text"], told["withheld"]) == ("CANARY-OUT\n", "")
+        wait_until(
+            lambda: [each for each in listener.logs("east") if each["logger"] == f"fedmon.job.{job_id}"],
+            what="what the plan logged",
+        )
+
+
+def test_a_plan_file_swapped_while_runs_begin_never_runs_other_bytes(site: Site) -> None:
+    # given a thread that swaps the plan's file
+    path = site.folder / "plans" / SHA256
+    evil = PLAN.replace('{"rows": len', '{"EVIL": len').encode()
+    done = threading.Event()
+
+    def swap() -> None:
+        while not done.is_set():
+            for content in (evil, PLAN.encode()):
+                staged = path.with_name("staged")
+                staged.write_bytes(content)
+                staged.replace(path)
+
+    racer = threading.Thread(target=swap)
+    racer.start()
+    try:
+        # when runs begin
+        jobs, refusals = [], []
+        for _ in range(8):
+            job_id = new_id()
+            reply = site.researcher.ask("run", job_id=job_id, sha256=SHA256, tags=["cells"])
+            if reply["command"] == "run":
+                jobs.append(site.outcome(job_id)["result"]["json"])
+            else:
+                refusals.append(reply["reason"])
+    finally:
+        done.set()
+        racer.join()
+
+    # then only approved bytes ran
+    assert len(jobs) + len(refusals) == 8
+    assert set(jobs) <= {'{"rows":3}'}
+    assert all("no longer those that its owner approved" in reason for reason in refusals)
+
+
+def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosquitto: Broker, tmp_path: Path) -> None:
+    # given a machine on which bubblewrap cannot be run, and an owner who asks for it
+    folder = made(tmp_path / "west", mosquitto, '\n[runs]\nsandbox = "bubblewrap"\n')
+    hidden = shutil.which("bwrap")
+    require(hidden is not None and os.geteuid() == 0, "only root can hide bubblewrap from a process")
+    node = f"exec {sys.executable} -m fedmon node start --dir {folder}"
+    script = f"mount --bind /dev/null {hidden} && {node}"
+    with hiding(script), RawResearcher(mosquitto) as researcher:
+        wait_until(lambda: researcher.answered("pong"), what="the node")
+        site = Site(mosquitto, NodeProcess(folder), researcher)
+
+        refused = researcher.ask("run", job_id=new_id(), sha256=SHA256)
+
+        assert refused["code"] == "unsupported"
+        assert "'bubblewrap' at least" in refused["reason"]
+        status = site.owner("status")
+        assert status["runs"]["minimum"] == "bubblewrap"
+        assert status["live"]["sandbox"] != "bubblewrap"
+        shown = fedmon("node", "status", "--dir", str(folder))
+        assert "NONE CAN RUN" in shown.stdout
+        assert site.audit("run-refused")[0]["reason"] == refused["reason"]
+
+
+@contextlib.contextmanager
+def hiding(script: str) -> Iterator[None]:
+    """Run a script in a mount namespace of its own until the end of the block."""
+    command = ["unshare", "-m", "sh", "-c", script]
+    with subprocess.Popen(command, env=plain_environment(), stdout=DEVNULL, stderr=DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
