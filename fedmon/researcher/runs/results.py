@@ -86,7 +86,7 @@ def opened(
 
     parcel_check.check(parcel.format, content, max_bytes)
     if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
-        raise MissingNumpyError("the result holds arrays, which need numpy: pip install numpy")
+        raise MissingNumpyError("the result holds arrays, which need numpy: pip install 'fedmon[runs]'")
     return parcels.unpack(parcel.format, content)
 
 
