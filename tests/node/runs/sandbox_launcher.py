@@ -37,6 +37,8 @@ def main() -> None:
             prepared = confined.command(
                 order, order.level, {0: null, 1: 1, 2: 2, 3: question, 4: null, 5: null, 6: null}
             )
+            if asked.get("bare"):
+                group.remove()  # nobody could afterwards when this process is killed
             child = prepared.start(first=group.enter)
             prepared.close()
             codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

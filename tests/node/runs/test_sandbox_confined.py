@@ -157,7 +157,7 @@ def test_memory_beyond_the_limit_is_refused(target: Machine) -> None:
 
 def test_all_processes_of_a_sandbox_end_with_the_one_that_started_it(target: Machine) -> None:
     require(HAS_BUBBLEWRAP, "bubblewrap is not installed")
-    asked = {"order": msgspec.to_builtins(target.order("bubblewrap")), "question": {"wait": True}}
+    asked = {"order": msgspec.to_builtins(target.order("bubblewrap")), "question": {"wait": True}, "bare": True}
     with subprocess.Popen(
         [sys.executable, "-B", str(LAUNCHER)],
         stdin=subprocess.PIPE,
