@@ -46,7 +46,8 @@ def check(
         Path | None, typer.Option("--dataset", "-D", metavar="PATH", help="A table or folder to run on; else no data.")
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Option("--args", "--arg", metavar="NAME=VALUE|JSON", help="Arguments; may be repeated.")
+        list[str] | None,
+        typer.Option("--args", "--arg", "-a", metavar="NAME=VALUE|JSON", help="Arguments; may be repeated."),
     ] = None,
     inputs: Annotated[
         Path | None, typer.Option("--inputs", "-i", metavar="FILE", help="Inputs: a JSON object, or arrays in a .npz.")
