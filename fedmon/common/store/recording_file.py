@@ -208,12 +208,13 @@ class RecordingFile:
     def _refuse_others(self) -> None:
         """Raise StorageError for what is no recording, or one of a newer fedmon; the file stays as it is."""
         try:
-            with contextlib.closing(
-                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
-            ) as look:
-                (application,) = look.execute("PRAGMA application_id").fetchone()
-                (version,) = look.execute("PRAGMA user_version").fetchone()
-                (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            try:
+                application, version, objects = self._marks("ro")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                    raise
+                # A process that was killed while it made the file left a journal, which only a writer can roll back.
+                application, version, objects = self._marks("rw")
         except sqlite3.Error as error:
             if not self.path.exists():
                 raise StorageError(f"there is no recording {self.path}") from None
@@ -226,3 +227,13 @@ class RecordingFile:
             raise DamagedFileError(f"{self.path} is empty: there is no recording in it")
         if application != APPLICATION_ID and (objects or self.read_only):
             raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")
+
+    def _marks(self, mode: str) -> tuple[int, int, int]:
+        """Return whose file it is, its version, and how many tables and indices it has."""
+        with contextlib.closing(
+            sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_TIMEOUT_S)
+        ) as look:
+            (application,) = look.execute("PRAGMA application_id").fetchone()
+            (version,) = look.execute("PRAGMA user_version").fetchone()
+            (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return application, version, objects
