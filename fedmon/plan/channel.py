@@ -28,7 +28,8 @@ class Channel:
     """Sends frames, each whole, from any thread of the plan's first process.
 
     A process that the plan forks or starts has no channel. Whether the descriptor still is the pipe that was given is
-    looked at each time, as a plan that closes all descriptors would otherwise write frames into its next file.
+    looked at each time, as a plan that closes all descriptors would otherwise write frames into its next file. A signal
+    handler that sends while its own thread does so already has its frame sent after that one.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -37,6 +38,8 @@ class Channel:
         self._lock = _thread.allocate_lock()
         self._process = posix.getpid()
         self._has_ended = False
+        self._sending: set[int] = set()
+        self._later: list[bytes] = []
         posix.set_inheritable(descriptor, False)  # noqa: FBT003 - the signature is posix'
         posix.register_at_fork(after_in_child=self._leave_to_parent)
 
@@ -48,12 +51,24 @@ class Channel:
     def send(self, kind: bytes, fields: Mapping[str, object]) -> None:
         """Send a frame of JSON; after the result or failure nothing is sent. Raises ChannelClosedError."""
         payload = flat_object(fields)
-        with self._lock:
-            if self._has_ended:
-                return
-            self._check()
-            self._has_ended = kind == frames.FAILURE
-            self._write(frames.header(kind, len(payload)) + payload)
+        frame = frames.header(kind, len(payload)) + payload
+        thread = _thread.get_ident()
+        if thread in self._sending:
+            self._later.append(frame)
+            return
+        self._sending.add(thread)
+        try:
+            with self._lock:
+                if self._has_ended:
+                    return
+                self._check()
+                self._write_later()
+                self._has_ended = kind == frames.FAILURE
+                self._write(frame)
+                if not self._has_ended:
+                    self._write_later()
+        finally:
+            self._sending.discard(thread)
 
     def send_result(self, packed: Packed) -> None:
         """Send the result, and nothing after it. Raises ChannelClosedError."""
@@ -61,7 +76,9 @@ class Channel:
             if self._has_ended:
                 return
             self._check()
+            self._write_later()
             self._has_ended = True
+            self._sending.add(_thread.get_ident())  # whatever a signal handler has to say now comes too late
             self._write(frames.header(frames.RESULTS[packed.format], packed.size_bytes))
             packed.write(self)
 
@@ -71,6 +88,10 @@ class Channel:
         for start in range(0, len(view), _CHUNK_BYTES):
             self._write(view[start : start + _CHUNK_BYTES])
         return len(view)
+
+    def _write_later(self) -> None:
+        while self._later:
+            self._write(self._later.pop(0))
 
     def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)

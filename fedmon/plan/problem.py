@@ -110,10 +110,9 @@ def _forget_frames(trace: TracebackType | None) -> None:
         trace = trace.tb_next
 
 
-def print_traceback(problem: Problem) -> None:
-    """Write the traceback where Python would, for who reads the job's stderr."""
-    text = problem.fields["traceback"] or f"{problem.fields['reason']}\n"
+def complain(text: str) -> None:
+    """Write a text where Python would, for who reads the job's stderr, wherever the plan has its own go."""
     try:
-        sys.stderr.write(text)
-    except (AttributeError, ValueError, OSError):
+        sys.__stderr__.write(f"{text.rstrip()}\n")  # type: ignore[union-attr]  # None fails as a closed one does
+    except Exception:  # noqa: BLE001 - nobody can be told that nobody can be told
         return

@@ -13,7 +13,7 @@ from fedmon.plan.context import Context
 from fedmon.plan.dataset import Dataset
 from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack
 from fedmon.plan.plan_class import NoPlanError, execute, find
-from fedmon.plan.problem import Problem, print_traceback, raised, refused
+from fedmon.plan.problem import Problem, complain, raised, refused, type_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def main(runtime: str) -> NoReturn:
             channel.send_result(_result(runtime, channel))
             code = 0
         except Problem as problem:
-            print_traceback(problem)
+            complain(problem.fields["traceback"] or problem.fields["reason"])
             code = problem.exit_code
             channel.send(frames.FAILURE, problem.fields)
-    except ChannelClosedError as error:
-        _complain(str(error))
+    except BaseException as error:  # noqa: BLE001 - there is nobody above to tell it to
         code = 1
+        complain(str(error) if isinstance(error, ChannelClosedError) else f"{type_name(error)}: {error}")
     finally:
         _flush()
         posix._exit(code)  # noqa: SLF001 - this is its public name
@@ -136,7 +136,7 @@ class _Run:
     def _exited(self, error: SystemExit) -> Problem:
         code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
         if not isinstance(error.code, int | None):
-            _complain(str(error.code))
+            complain(str(error.code))
         reason = f"the plan ended itself with exit code {code} before it had a result{{where}}"
         return self._raised(error, reason, exit_code=(code & 0xFF) or 1)
 
@@ -181,16 +181,9 @@ def _prepare_streams() -> None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # at the start they are files
 
 
-def _complain(text: str) -> None:
-    try:
-        sys.stderr.write(f"{text}\n")
-    except (AttributeError, ValueError, OSError):
-        return
-
-
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         try:
-            stream.flush()
-        except (AttributeError, ValueError, OSError):
+            stream.flush()  # type: ignore[union-attr]  # None, or what a plan put there, fails as the rest does
+        except Exception:  # noqa: BLE001, S112 - what it cannot print any more is lost, and nothing else
             continue

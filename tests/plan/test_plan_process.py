@@ -113,6 +113,41 @@ def test_threads_that_report_at_once_send_whole_frames() -> None:
     assert len(ran.scalars) == 2400
 
 
+def test_a_signal_handler_may_report_whatever_the_plan_is_doing() -> None:
+    body = """
+        import signal
+        handled = 0
+        def handle(*_):
+            nonlocal handled
+            handled += 1
+            context.report(handled=handled)
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        sent = 0
+        while handled < 200:
+            sent += 1
+            context.report(sent=sent)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return {"sent": sent, "handled": handled}
+    """
+
+    ran = run_body(body)
+
+    assert ran.said == ("succeeded", "")
+    assert len(ran.scalars) == sum(ran.values().values())
+
+
+@pytest.mark.parametrize(
+    "broken", ["None", "object()", "type('S', (), {'flush': lambda s: 1 / 0, 'write': lambda s, t: 1 / 0})()"]
+)
+def test_a_plan_that_breaks_its_own_streams_still_has_its_result_and_its_failure(broken: str) -> None:
+    returned = run_body(f"import sys\nsys.stdout = sys.stderr = {broken}\nreturn {{'n': 1}}")
+    failed = run_body(f"import sys\nsys.stdout = sys.stderr = {broken}\nraise ValueError")
+
+    assert returned.said == ("succeeded", "")
+    assert failed.said == ("failed", "the plan raised ValueError (line 6)")
+
+
 def test_a_thread_that_never_ends_does_not_keep_a_plan_that_returned() -> None:
     body = """
         import threading
