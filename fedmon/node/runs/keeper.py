@@ -23,6 +23,7 @@ from fedmon.node.runs.killing import Known, end_all, reap
 from fedmon.node.runs.metering import Meter
 from fedmon.node.runs.naming import KEEPER, name_process
 from fedmon.node.runs.order import EVENTS, PROCESSES, RESULT, STDERR, STDOUT, STOP, Ending, JobOrder, Started
+from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.result_file import ResultFile
 from fedmon.node.runs.sandbox import kernel
 from fedmon.node.runs.sandbox.cgroup import JobGroup
@@ -46,8 +47,9 @@ _SETUP_BYTES = 1000
 def keep(folder: Path, *, lock: int, plan: int, inputs: int | None, pokes: socket.socket) -> None:
     """Keep the job of a folder from its start to its end; ``lock`` is held until the ending is written."""
     begun = time.time()
+    afterwards = contextlib.ExitStack()
     try:
-        ending = _kept(folder, lock, plan, inputs, pokes)
+        ending = _kept(folder, lock, plan, inputs, pokes, afterwards)
     except BaseException as error:  # noqa: BLE001 - whatever happens here, the job has to have an ending
         ending = Ending(
             state=JobState.LOST,
@@ -57,16 +59,25 @@ def keep(folder: Path, *, lock: int, plan: int, inputs: int | None, pokes: socke
             sandbox=None,
             problem=Problem(type=type(error).__name__, message=str(error)[:_LONG_TEXT], traceback=_trace(error)),
         )
-    end_all(_children, timeout_s=_KILL_TIMEOUT_S)
+        end_all(_children, timeout_s=_KILL_TIMEOUT_S)
     with contextlib.suppress(OSError):
         write_ending(folder, ending)
     os.close(lock)
     with contextlib.suppress(OSError):
         pokes.settimeout(_POKE_TIMEOUT_S)
         pokes.sendmsg([folder.name.encode()], [], socket.MSG_NOSIGNAL)
+    with contextlib.suppress(OSError):  # nobody waits for what is cleared away
+        afterwards.close()
 
 
-def _kept(folder: Path, lock: int, plan: int, inputs: int | None, pokes: socket.socket) -> Ending:
+def _kept(
+    folder: Path,
+    lock: int,
+    plan: int,
+    inputs: int | None,
+    pokes: socket.socket,
+    afterwards: contextlib.ExitStack,
+) -> Ending:
     _become_keeper()
     signals = Signals(str(folder / STOP))
     _tell_who(lock)
@@ -81,6 +92,7 @@ def _kept(folder: Path, lock: int, plan: int, inputs: int | None, pokes: socket.
         return Ending(state=asked.state, reason=asked.reason, started=None, ended=time.time(), sandbox=None)
     processes = limits.processes + _HELPERS[level]
     group = JobGroup(f"fedmon-job-{order.job_id}", memory_bytes=limits.memory_bytes, processes=processes)
+    afterwards.callback(group.remove)
     try:
         try:
             kept = Kept(
@@ -91,8 +103,11 @@ def _kept(folder: Path, lock: int, plan: int, inputs: int | None, pokes: socket.
                 poke=_poker(pokes, order.job_id),
                 remember=_rememberer(folder),
             )
-            files = own_folder(order, level)
-            meter = Meter(limits, group, helpers=_HELPERS[level], files=Path(files) if files else None)
+            own = own_folder(order, level)
+            files = Path(own) if own else None
+            if files is not None:
+                afterwards.callback(remove_tree, files)
+            meter = Meter(limits, group, helpers=_HELPERS[level], files=files)
             started = time.time()
             running = start(order, plan=plan, inputs=inputs, first=group.enter)
         except (FedmonError, OSError) as error:
@@ -103,7 +118,6 @@ def _kept(folder: Path, lock: int, plan: int, inputs: int | None, pokes: socket.
     finally:
         group.kill()
         end_all(_children, timeout_s=_KILL_TIMEOUT_S)
-        group.remove()
 
 
 def _watched(

@@ -202,7 +202,9 @@ def machine(user: int | None = None) -> Iterator[Machine]:
         segment = libc.shmget(_IPC_PRIVATE_KEY + os.getpid() % 256, 4096, _IPC_CREAT | 0o666)
         stack.callback(libc.shmctl, segment, _IPC_RMID, None)
         queue = f"fedmon-probe-{os.getpid()}"
-        libc.mq_open(f"/{queue}".encode(), os.O_CREAT | os.O_RDWR, 0o666, None)
+        opened = libc.mq_open(f"/{queue}".encode(), os.O_CREAT | os.O_RDWR, 0o666, None)
+        assert opened >= 0, os.strerror(ctypes.get_errno())
+        stack.callback(os.close, opened)
         stack.callback(libc.mq_unlink, f"/{queue}".encode())
         made.facts = {
             "tcp_port": tcp.getsockname()[1],

@@ -140,7 +140,7 @@ def test_a_program_that_cannot_be_started_is_told_with_its_cause(target: Machine
         prepared.start()
 
 
-@pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
+@pytest.mark.parametrize("level", ["bubblewrap", pytest.param("landlock", marks=pytest.mark.soak)])
 def test_cpu_time_of_a_process_ends_by_itself(target: Machine, level: Level) -> None:
     require(HAS_BUBBLEWRAP if level == "bubblewrap" else landlock.abi(), f"{level} does not work here")
     limits = msgspec.structs.replace(LIMITS, cpu_s=0.1)
