@@ -54,6 +54,18 @@ def test_the_service_writes_into_its_own_folder_alone(service: configparser.Sect
     assert f"/var/lib/{service['StateDirectory']}/" in service["ExecStart"]
 
 
+def test_the_service_lets_plans_be_confined(service: configparser.SectionProxy) -> None:
+    """Each of these was found by trying: without it a sandbox cannot be made, or the node is killed when it looks."""
+    calls = set(service["SystemCallFilter"].split())
+    hindering = {"ProtectKernelTunables", "ProtectKernelLogs", "ProtectHostname", "ProtectProc", "ProcSubset"}
+
+    assert calls >= {"landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"}
+    assert calls >= {"@mount", "sethostname"}
+    assert set(service["RestrictNamespaces"].split()) >= {"ipc", "mnt", "net", "pid", "user", "uts"}
+    assert hindering.isdisjoint(service)
+    assert service["KillMode"] == "process"
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_finds_nothing_wrong_with_the_service(tmp_path: Path) -> None:
     copy = tmp_path / UNIT.name
