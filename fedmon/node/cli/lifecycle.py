@@ -46,11 +46,11 @@ def start(
     obeys_nobody = not settings.policy.researchers
     document = {"node_id": settings.id, "pid": os.getpid(), "folder": str(folder.path), "broker": settings.broker.url}
     if as_json:
-        runs = {"enabled": settings.runs.enabled, "minimum": settings.runs.sandbox}
+        runs = {"enabled": settings.runs.enabled and settings.wire == "fedmon", "minimum": settings.runs.sandbox}
         print_json({**document, "obeys_nobody": obeys_nobody, "runs": runs})
     else:
         print(f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}")
-        if settings.runs.enabled:
+        if settings.runs.enabled and settings.wire == "fedmon":
             print(f"approved plans run, in sandbox {settings.runs.sandbox} at least (the log tells the level in force)")
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.
@@ -155,7 +155,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
     """Say whether approved plans run here, how they are confined, and what is asked for at least."""
     if not runs["enabled"]:
-        return "off: no plan runs here (enabled in [runs])"
+        return "off: no plan runs here (enabled in [runs], or a wire that has no words for it)"
     asked = f"{runs['minimum']} at least"
     if live is None:
         return f"approved plans run confined, {asked}; the level that this machine has is told while the node runs"

@@ -11,7 +11,7 @@ from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.wire.runs import Job, JobOutcome, JobState, Parcel
 from fedmon.node.runs import results
 from fedmon.node.runs.going import Going, Phase
-from fedmon.node.runs.leaving import fitting, leaving
+from fedmon.node.runs.leaving import leaving
 from fedmon.node.runs.order import Ending
 from fedmon.node.runs.register import JobRecord, JobRegister
 from fedmon.node.runs.transfers import Transfers
@@ -86,15 +86,13 @@ class Conclusion:
 
     def _outcome(self, record: JobRecord, result: Parcel | None) -> JobOutcome:
         output_leaves = self._services.policy.settings.job_output
-        return fitting(
-            JobOutcome(
-                node_id=self._services.node_id,
-                researcher_id=record.researcher_id,
-                id=f"job-{record.job.job_id}",
-                boot=self._services.boot,
-                job=leaving(record.job, output_leaves=output_leaves),
-                result=result,
-            )
+        return JobOutcome(
+            node_id=self._services.node_id,
+            researcher_id=record.researcher_id,
+            id=f"job-{record.job.job_id}",
+            boot=self._services.boot,
+            job=leaving(record.job, output_leaves=output_leaves),
+            result=result,
         )
 
     def _write_down(self, record: JobRecord) -> None:

@@ -51,7 +51,9 @@ class Confinement:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to look, unless no plan runs here."""
+        if not self._settings.enabled:
+            return
         with self._lock:
             self._there.clear()
             self._thread = threading.Thread(target=self._look, name="fedmon-confinement")
@@ -60,7 +62,7 @@ class Confinement:
     def follow(self, settings: RunsSettings) -> None:
         """Look again, unless nothing changed that matters here."""
         before, self._settings = self._settings, settings
-        if (before.python, before.devices) != (settings.python, settings.devices):
+        if (before.python, before.devices) != (settings.python, settings.devices) or self._thread is None:
             self.join()
             self.start()
 

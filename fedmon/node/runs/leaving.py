@@ -6,15 +6,17 @@ import re
 
 import msgspec
 
-from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
-from fedmon.common.wire.runs import Job, JobOutcome, JobState, Problem
+from fedmon.common.wire.runs import Job, JobState, Problem
 
 WITHHELD = (
     "the owner of this node lets nothing leave of what jobs print, log or fail with (job_output in [policy] is false)"
 )
+JOB_BYTES = 40_000
+"""What a job may take in a message; a control character takes six bytes there."""
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 _PATH = re.compile(r"(?<![:/.\w])/[^\s:;,'\"()]+")
 _MAX_TEXT = 16_384
+_SHORTEST = 64
 _UNNAMED = "Exception"
 
 
@@ -23,7 +25,7 @@ def leaving(job: Job, *, output_leaves: bool) -> Job:
     # What the machine said of its files is its owner's.
     job = msgspec.structs.replace(job, reason=_PATH.sub("(a path of the node)", job.reason))
     if output_leaves:
-        return job
+        return _fitting(job)
     kind, reason = None, job.reason
     if job.problem is not None:
         # The plan chose it, and an owner who lets no text leave means this one, too.
@@ -34,20 +36,18 @@ def leaving(job: Job, *, output_leaves: bool) -> Job:
     return msgspec.structs.replace(job, problem=kind and Problem(type=kind), reason=reason)
 
 
-def fitting(outcome: JobOutcome) -> JobOutcome:
-    """Return an outcome that fits into a message, its texts shortened where they must be."""
+def _fitting(job: Job) -> Job:
+    """Return a job that a message has room for, its texts shortened where they must be."""
     longest = _MAX_TEXT
-    while len(msgspec.json.encode(outcome)) > MAX_PAYLOAD_BYTES - 2_000 and longest > 64:
+    while len(msgspec.json.encode(job)) > JOB_BYTES and longest > _SHORTEST:
         longest //= 2
-        job = outcome.job
         problem = job.problem and Problem(
             type=job.problem.type,
             message=_shortened(job.problem.message, longest),
             traceback=_shortened(job.problem.traceback, longest),
         )
         job = msgspec.structs.replace(job, problem=problem, reason=_shortened(job.reason, longest) or "")
-        outcome = msgspec.structs.replace(outcome, job=job)
-    return outcome
+    return job
 
 
 def _sentence(state: JobState) -> str:

@@ -50,7 +50,7 @@ class Runs:
         is_heard: bool,
     ) -> None:
         self._services, self._settings, self._node_folder = services, settings, folder
-        self._hand_over = hand_over
+        self._hand_over, self._is_heard = hand_over, is_heard
         self.folder = folder / "runs"
         self.register = JobRegister(services.database)
         self.launcher = Launcher(self._poked)
@@ -155,13 +155,15 @@ class Runs:
         """Obey other settings from the next job on."""
         self._settings = self._beginning.settings = settings
         self._transfers.repository = settings.repository
-        self.confinement.follow(settings.runs)
+        if self._is_heard:
+            self.confinement.follow(settings.runs)
 
     # --- the life of the node --------------------------------------------------------------------------------------
 
     def start_up(self) -> None:
         """Begin to find out how plans can be confined here; from any thread."""
-        self.confinement.start()
+        if self._is_heard:
+            self.confinement.start()
 
     def take_up(self) -> None:
         """Find again what an earlier daemon left: go on with it, take its end, or say that it is lost."""
@@ -199,7 +201,7 @@ class Runs:
 
     def close(self) -> None:
         """End the threads beside the worker; jobs go on, and the next daemon finds them. From any thread."""
-        self.confinement.join()
+        self.confinement.join(1.0)
         self.launcher.stop()
         self._transfers.stop()
         self._watching.stop(1.0)

@@ -1,4 +1,4 @@
-"""Inputs are fetched and results are stored beside everything else that a node does, one after another."""
+"""Inputs are fetched and results are stored beside everything else that a node does, a few at a time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from fedmon.node.runs import inputs, results
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+AT_A_TIME = 4
+"""Transfers in each direction; more wait, so that one slow server does not hold up all jobs, nor many the node."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Between the tries to store a result; a repository that is away for longer loses it to the researcher."""
 
 
 class Transfers:
-    """Two threads, one for each direction, that are there from the first transfer on.
+    """A few threads for each direction, each there from the first transfer on that it is needed for.
 
     ``done`` of a transfer is called on the worker's thread, by ``hand_over``, with what came of it.
     """
@@ -32,7 +34,7 @@ class Transfers:
         self.repository = repository
         self._hand_over = hand_over
         self._stopping = threading.Event()
-        self._lanes: dict[str, queue.SimpleQueue[Callable[[], None] | None]] = {}
+        self._lanes: dict[str, _Lane] = {}
 
     def fetch(self, parcel: Parcel, folder: Path, *, max_bytes: int, done: Callable[[int | FedmonError], None]) -> None:
         """Fetch inputs; ``done`` gets a descriptor that it has to close."""
@@ -50,7 +52,7 @@ class Transfers:
         """End the threads after what they are at; what waits is done after the next start."""
         self._stopping.set()
         for lane in self._lanes.values():
-            lane.put(None)
+            lane.end()
 
     def _stored(self, path: Path, parcel: Parcel) -> Parcel:
         for pause_s in PAUSES_S:
@@ -78,14 +80,28 @@ class Transfers:
             if not self._stopping.is_set():
                 self._hand_over(lambda: done(outcome))
 
-        if lane not in self._lanes:
-            tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-            self._lanes[lane] = tasks
+        self._lanes.setdefault(lane, _Lane(f"fedmon-runs-{lane}")).put(run)
+
+
+class _Lane:
+    """Does tasks on at most AT_A_TIME threads; belongs to one thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = 0
+
+    def put(self, task: Callable[[], None]) -> None:
+        self._tasks.put(task)
+        if self._threads < AT_A_TIME:
             # A transfer may hang in name resolution beyond our reach: it must not keep a stopping node alive.
-            threading.Thread(target=_work, args=(tasks,), name=f"fedmon-runs-{lane}", daemon=True).start()
-        self._lanes[lane].put(run)
+            threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+            self._threads += 1
 
+    def end(self) -> None:
+        for _ in range(self._threads):
+            self._tasks.put(None)
 
-def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    while (task := tasks.get()) is not None:
-        task()
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
