@@ -32,6 +32,11 @@ class _Source:
         return self._source.decode("utf-8-sig", "replace")
 
 
+def compiled(source: bytes, filename: str) -> CodeType:
+    """Return the code of a source. Raises SyntaxError, ValueError, MemoryError or RecursionError for what is none."""
+    return compile(source, filename, "exec", dont_inherit=True)
+
+
 def execute(code: CodeType, source: bytes, filename: str) -> dict[str, Any]:
     """Run the source as a module of its own, and return what it defines; whatever it raises comes through."""
     module = type(sys)(MODULE)

@@ -12,7 +12,7 @@ from fedmon.plan.channel import Channel, ChannelClosedError
 from fedmon.plan.context import Context
 from fedmon.plan.dataset import Dataset
 from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack
-from fedmon.plan.plan_class import NoPlanError, execute, find
+from fedmon.plan.plan_class import NoPlanError, compiled, execute, find
 from fedmon.plan.problem import Problem, complain, raised, refused, type_name
 
 TYPE_CHECKING = False
@@ -96,7 +96,7 @@ class _Run:
 
     def _compiled(self) -> Any:
         try:
-            return compile(self._source, self._filename, "exec", dont_inherit=True)
+            return compiled(self._source, self._filename)
         except SyntaxError as error:
             reason = f"the plan is no Python: {error.msg} (line {error.lineno})"
             raise self._raised(error, _literal(reason)) from None
