@@ -24,10 +24,10 @@ WITH_NAMESPACES = [*WITH_LANDLOCK, "pool", "manager"]
     ("level", "user"),
     [
         ("bubblewrap", 0),
-        ("bubblewrap", NOBODY),
+        pytest.param("bubblewrap", NOBODY, marks=pytest.mark.soak),
         ("landlock", NOBODY),
         pytest.param("landlock", 0, marks=pytest.mark.soak),
-        ("limits", 0),
+        pytest.param("limits", 0, marks=pytest.mark.soak),
         pytest.param("limits", NOBODY, marks=pytest.mark.soak),
     ],
 )
