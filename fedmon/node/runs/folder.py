@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from fedmon.node.runs.order import (
     Started,
     StopAsked,
 )
+from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.trace import read_trace
 
 FOLDER_MODE = 0o700
@@ -201,9 +201,7 @@ class JobFolder:
         if self.is_alive():
             raise ConflictError(f"the job of {self.path} goes on: stop it first")
         try:
-            shutil.rmtree(self.path)
-        except FileNotFoundError:
-            return
+            remove_tree(self.path)
         except OSError as error:
             raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
 

@@ -39,7 +39,7 @@ def _folders_in(folder: Path) -> list[Path]:
                     path.chmod(_OPEN)  # a folder that may not be written to cannot be moved
                 found.append(path)
             else:
-                os.unlink(entry.path)
+                Path(entry.path).unlink()
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,10 +158,14 @@ def test_bubblewrap_changes_nothing_about_how_it_is_called(jobs: KeptJobs, name:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock", "limits"])
-@pytest.mark.parametrize("name", {**CASES, **LONG})
+@pytest.mark.parametrize("name", [*CASES, *LONG])
 def test_every_level_ends_every_plan(jobs: KeptJobs, name: str, level: Level) -> None:
     require(level != "bubblewrap" or bubblewrap.program(), "bubblewrap is not installed")
     check(jobs, name, level)
+
+
+def cgroups_of(job_id: str) -> list[str]:
+    return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if folder.endswith(job_id)]
 
 
 def command_lines() -> list[list[str]]:
@@ -182,6 +187,8 @@ def check(jobs: KeptJobs, name: str, level: Level) -> None:
     assert left_of(job_id) == []
     assert job_id not in [words[-1] for words in command_lines()]
     wait_until(lambda: not folder.is_alive(), what="the keeper's end")
+    wait_until(lambda: not (folder.path / "tmp").exists(), what="the end of what the job wrote")
+    wait_until(lambda: not cgroups_of(job_id), what="the end of the job's cgroup")
     has_result = state is JobState.SUCCEEDED
     assert folder.result.exists() == has_result
     assert (ending.result_sha256 is not None) == has_result

@@ -18,6 +18,7 @@ from fedmon.node.runs.journal import BURST, MAX_EVENTS, Journal
 from fedmon.node.runs.killing import end_all
 from fedmon.node.runs.metering import size_of
 from fedmon.node.runs.order import ENDING, EVENTS, Limits, Logged, Reported
+from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.verdict import Said, Seen, Verdict, decide, exit_code
 from tests.support.waiting import wait_until
 
@@ -155,3 +156,26 @@ def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:
 
     assert before >= 100_000
     assert size_of(tmp_path) - before < 8192
+
+
+def test_a_folder_of_any_depth_and_mode_is_removed_and_what_it_links_to_stays(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("stays")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to(outside)
+    (folder / ".1").mkdir(mode=0o000)
+    handle = os.open(folder, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("deep", dir_fd=handle)
+        deeper = os.open("deep", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = deeper
+    os.close(handle)
+
+    remove_tree(folder)
+    remove_tree(folder)
+
+    assert not folder.exists()
+    assert (outside / "file").read_text() == "stays"
