@@ -48,7 +48,7 @@ _PLAN_STATUS = {
     PlanStatus.PENDING: "Pending",
     None: PLAN_STATUS_UNKNOWN,
 }
-_OURS = ("protocol_version", "t")
+_OURS = ("protocol_version", "t", "number")
 _ERROR_NUMBERS = {
     ErrorCode.UNKNOWN_COMMAND: ErrorNumbers.FB319,
     ErrorCode.UNSUPPORTED: ErrorNumbers.FB319,

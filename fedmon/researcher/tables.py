@@ -13,12 +13,15 @@ from fedmon.common.log import escape_control
 Row = dict[str, Any]
 _GAP = 2
 _MIN_WIDTH = 20
+_ID_WIDTH = 36
+"""An id of a job or a dataset in two lines cannot be copied; what is longer may be folded anywhere."""
 
 
 def text_table(rows: Sequence[Row], *, width: int | None = None) -> str:
     """Return rows as aligned text; columns that are empty everywhere are left out.
 
-    The widest column is folded so that lines fit into ``width`` characters; null stands for the terminal's, or 120.
+    The column with most room is folded so that lines fit into ``width`` characters; null stands for the terminal's, or
+    120. Where nothing can be folded without breaking ids, lines are longer.
     """
     from tabulate import tabulate
 
@@ -56,8 +59,15 @@ def _limits(lines: Sequence[Sequence[str]], width: int) -> list[int | None] | No
     over = sum(widths) + _GAP * (len(widths) - 1) - width
     if over <= 0:
         return None
-    widest = widths.index(max(widths))
-    return [max(_MIN_WIDTH, widths[widest] - over) if index == widest else None for index in range(len(widths))]
+    least = [_least(column) for column in zip(*lines, strict=True)]
+    folded = max(range(len(widths)), key=lambda index: widths[index] - least[index])
+    return [max(least[index], widths[index] - over) if index == folded else None for index in range(len(widths))]
+
+
+def _least(column: Sequence[str]) -> int:
+    """Return how narrow a column may become."""
+    words = (len(word) for cell in column for word in cell.split())
+    return max(_MIN_WIDTH, *(length for length in (0, *words) if length <= _ID_WIDTH))
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

@@ -103,7 +103,7 @@ def test_a_removed_callback_is_not_called_again(mosquitto: Broker, federate: Ope
 
 
 def test_an_event_that_there_is_not_is_refused_with_those_there_are(federate: Open) -> None:
-    with pytest.raises(InvalidInputError, match="'reboot' is not one of decision, presence, telemetry"):
+    with pytest.raises(InvalidInputError, match="'reboot' is not one of decision, outcome, presence, telemetry"):
         federate().on("reboot", print)
 
 

@@ -35,6 +35,7 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("broker", "key_file"): "hospital-north.key",
     ("broker", "username"): "hospital-north",
     ("broker", "password_file"): "password",
+    ("runs", "python"): "/opt/plans/bin/python",
     ("repository", "url"): "https://files.example.org/upload/",
     ("repository", "token_file"): "token",
 }
