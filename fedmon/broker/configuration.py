@@ -20,7 +20,14 @@ _LIMITS = {
     "max_queued_bytes": 33_554_432,
     "max_keepalive_s": 300,
 }
-_MAX_CONNECTIONS = {None: 2000, Role.NODE: 2000, Role.RESEARCHER: 500, Role.MONITOR: 50, Role.ADMIN: 10}
+_MAX_CONNECTIONS = {
+    None: 2000,
+    Role.NODE: 2000,
+    Role.RESEARCHER: 500,
+    Role.MONITOR: 50,
+    Role.ADMIN: 10,
+    Role.JOB: 2000,
+}
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedmon.broker.configuration import Access, Configuration, Listener, raw_template, render_acl, render_mosquitto
+from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.roles import Role
 
 FIRST_PORT = 8883
@@ -31,3 +32,21 @@ def production_files(*, client_certificates: bool = False) -> dict[str, str]:
         "image/Dockerfile": raw_template("image/Dockerfile"),
         ".gitignore": raw_template("gitignore"),
     }
+
+
+def write_production(folder: BrokerFolder, *, client_certificates: bool = False) -> list[str]:
+    """Write every file into a folder, and return their paths in it; users, certificates and data that lie there stay.
+
+    Raises StorageError.
+    """
+    folder.make()
+    files = production_files(client_certificates=client_certificates)
+    for name, text in files.items():
+        folder.replace(name, text)
+    for name in PRIVATE_FOLDERS:
+        BrokerFolder(folder.path / name).make()
+    for role in Role:
+        # mosquitto does not start where one of them is missing, and many a federation has users of few roles.
+        if not (folder.path / "passwords" / role.file_name).exists():
+            folder.replace(f"passwords/{role.file_name}", "")
+    return sorted(files)

@@ -12,6 +12,7 @@ class Role(enum.Enum):
     RESEARCHER = "researcher"
     MONITOR = "monitor"
     ADMIN = "admin"
+    JOB = "job"
 
     @property
     def file_name(self) -> str:

@@ -11,7 +11,7 @@ from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.passwords import hashed
 from fedmon.broker.roles import Role
 from fedmon.common.errors import StorageError
-from fedmon.common.ids import checked_id
+from fedmon.common.ids import JOB_PREFIX, checked_id
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +56,11 @@ class Users:
         )
 
     def _refuse_taken(self, name: str, role: Role, *, replace: bool) -> None:
+        if role is Role.NODE and name.startswith(JOB_PREFIX):
+            raise NameTakenError(
+                f"names that begin with {JOB_PREFIX!r} are those of batch jobs, and any job could speak for a node "
+                f"that is called {name!r}; choose another name"
+            )
         for user in self.all():
             if user.name == name and (user.role is not role or not replace):
                 raise NameTakenError(

@@ -21,6 +21,9 @@ ALL_INSTANCES = InstanceId("all")
 RESERVED_IDS = frozenset({"nodes", "researcher", "monitoring", "logger", "status", "all"})
 """Words that are topic levels of the wire; a party with such an id could not be told from them."""
 
+JOB_PREFIX = "job-"
+"""How the node id of each host of a batch job begins, and at a broker with users no other."""
+
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

@@ -30,7 +30,8 @@ class BrokerLink:
 
     Batches wait while there is no connection, at most ``backlog``; the oldest goes first and is counted. ``boot``
     numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names what is measured,
-    and ``answer(topic, payload)`` is asked, on a thread of its own, what to say to a request. Safe from any thread.
+    and ``answer(topic, payload)`` is asked, on a thread of its own, what to say to a request. ``client_id`` is what it
+    calls itself at the broker, its node id where none is given. Safe from any thread.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class BrokerLink:
         answer: Callable[[str, bytes], Answer | None] = lambda _topic, _payload: None,
         connections: int = 0,
         backlog: int = BACKLOG,
+        client_id: str | None = None,
     ) -> None:
         self._node_id, self._boot, self.connections = node_id, boot, connections
         self._streams, self._find_answer = streams, answer
@@ -59,7 +61,7 @@ class BrokerLink:
         self.dropped = 0
         self._transport = Transport(
             broker,
-            client_id=node_id,
+            client_id=client_id or node_id,
             subscriptions=[(self._topic, 0), (topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)],
             on_message=self._on_message,
             on_link=self._on_link,

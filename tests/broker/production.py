@@ -12,7 +12,7 @@ from typing import Self
 from fedmon.broker import ports, probe
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.production import FIRST_PORT, PRIVATE_FOLDERS, production_files
+from fedmon.broker.production import FIRST_PORT, write_production
 from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
 from fedmon.common.clock import Deadline
@@ -30,18 +30,12 @@ class Production:
     def __init__(self, folder: pathlib.Path, users: dict[str, Role], *, client_certificates: bool = False) -> None:
         require(MosquittoEngine.available(), "mosquitto is not on PATH")
         self.folder = BrokerFolder(folder)
-        self.folder.make()
+        write_production(self.folder, client_certificates=client_certificates)
         self.ca_file = folder / "certificates" / "ca.crt"
-        for name, text in production_files(client_certificates=client_certificates).items():
-            self.folder.replace(name, text)
-        for name in PRIVATE_FOLDERS:
-            BrokerFolder(folder / name).make()
         make_broker_certificate(folder)
         if client_certificates:
             for role in (Role.NODE, Role.RESEARCHER):
                 make_client_authority(folder / "certificates", role.file_name)
-        for role in Role:
-            (folder / "passwords" / role.file_name).touch(mode=0o600)
         for name, role in users.items():
             Users(self.folder).add(name, role, PASSWORD)
         self._process: subprocess.Popen[bytes] | None = None

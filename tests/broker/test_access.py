@@ -19,22 +19,30 @@ USERS = {
     "bob": Role.RESEARCHER,
     "grafana": Role.MONITOR,
     "operator": Role.ADMIN,
+    "cluster-1": Role.JOB,
 }
-PARTIES = ("hospital-a", "alice", "grafana", "operator")
+C = "cluster-1"
+PARTIES = ("hospital-a", "alice", "grafana", "operator", C)
 A, B = "hospital-a", "hospital-b"
+J, K = "job-cluster-1-main", "job-4711-n1"
+"""The job that this party is by its client id, and another one."""
 
-# Which of the four parties may (write, hear) a topic; every cell that is not named is forbidden.
+# Which of the parties may (write, hear) a topic; every cell that is not named is forbidden.
 CELLS: dict[str, tuple[set[str], set[str]]] = {
-    topics.broadcast("alice"): ({"alice"}, {A}),
-    topics.broadcast("bob"): (set(), {A}),
-    topics.broadcast(A): (set(), {A}),
-    topics.broadcast("grafana"): (set(), {A}),
+    topics.broadcast("alice"): ({"alice"}, {A, C}),
+    topics.broadcast("bob"): (set(), {A, C}),
+    topics.broadcast(A): (set(), {A, C}),
+    topics.broadcast("grafana"): (set(), {A, C}),
+    topics.broadcast("cluster-1"): (set(), {A, C}),
     topics.command("alice", A): ({"alice"}, {A}),
     topics.command("alice", B): ({"alice"}, set()),
     topics.command("bob", A): (set(), {A}),
     topics.command("bob", B): (set(), set()),
     topics.command(A, B): (set(), set()),
     topics.command(B, A): (set(), {A}),
+    topics.command("alice", J): ({"alice"}, {C}),
+    topics.command("alice", K): ({"alice"}, set()),
+    topics.command(C, A): (set(), {A}),
     "general/nodes": (set(), set()),
     "general/nodes/alice/hospital-a/more": (set(), set()),
     topics.reply("alice", "main", A): ({A}, {"alice"}),
@@ -46,6 +54,15 @@ CELLS: dict[str, tuple[set[str], set[str]]] = {
     topics.reply("bob", "main", "alice"): (set(), set()),
     topics.reply("bob", "main", "bob"): (set(), set()),
     topics.reply(A, "main", B): (set(), set()),
+    topics.reply("alice", "main", J): ({C}, {"alice"}),
+    topics.reply("alice", "main", K): (set(), {"alice"}),
+    topics.reply("alice", "main", C): (set(), {"alice"}),
+    topics.log(J): (set(), {"alice", "operator"}),
+    topics.monitoring(J): ({C}, {"alice", "grafana", "operator"}),
+    topics.monitoring(K): (set(), {"alice", "grafana", "operator"}),
+    topics.monitoring(C): (set(), {"alice", "grafana", "operator"}),
+    topics.status(J): ({C, "operator"}, {C, "alice", "grafana", "operator"}),
+    topics.status(K): ({"operator"}, {"alice", "grafana", "operator"}),
     "general/researcher": (set(), set()),
     "general/researcher/alice": (set(), {"alice"}),
     topics.log(A): ({A}, {"alice", "operator"}),
@@ -109,9 +126,11 @@ def test_a_party_hears_what_its_role_allows_and_nothing_else(
     production: Production, user: str, filters: list[str]
 ) -> None:
     expected = {topic for topic, (_writers, hearers) in CELLS.items() if user in hearers}
-    last = {Role.NODE: topics.broadcast("end"), Role.RESEARCHER: topics.reply("alice", "end", B)}.get(
-        USERS[user], topics.status("end")
-    )
+    last = {
+        Role.NODE: topics.broadcast("end"),
+        Role.JOB: topics.broadcast("end"),
+        Role.RESEARCHER: topics.reply("alice", "end", B),
+    }.get(USERS[user], topics.status("end"))
 
     with observer(production) as everything, connection(production, user) as party:
         party.subscribe(*filters, last)
@@ -187,6 +206,19 @@ def test_a_node_that_gives_another_nodes_client_id_does_not_disturb_it(productio
             victim.wait_for(topics.command("alice", A), b"for a")
 
             assert (victim.connections_lost, intruder.heard) == (0, [])
+
+
+@pytest.mark.parametrize("client_id", [A, "+", "#", "1/../hospital-a", "alice-main"])
+def test_a_job_speaks_for_no_node_whatever_it_calls_itself(production: Production, client_id: str) -> None:
+    with observer(production) as everything:
+        everything.subscribe("general/#")
+        with contextlib.suppress(RefusedError), connection(production, C, client_id=client_id) as liar:
+            for topic in CELLS:
+                liar.publish(topic, b"forged")
+        everything.publish("general/end", b"")
+        everything.wait_for("general/end")
+
+        assert {topic for topic, payload in everything.heard if payload == b"forged"} == set()
 
 
 def test_a_command_queued_for_a_node_survives_a_node_that_gives_its_client_id(production: Production) -> None:

@@ -84,6 +84,15 @@ def test_no_node_is_called_like_an_instance_of_a_researcher(
         users.add(*second, PASSWORD)
 
 
+def test_no_node_has_a_name_that_any_job_could_take(users: Users) -> None:
+    users.add("job-cluster", Role.JOB, PASSWORD)
+    users.add("jobs", Role.NODE, PASSWORD)
+
+    with pytest.raises(NameTakenError, match="those of batch jobs"):
+        users.add("job-4711-n1", Role.NODE, PASSWORD)
+    assert [user.name for user in users.all()] == ["jobs", "job-cluster"]
+
+
 @pytest.mark.parametrize(
     "name", ["", "a b", "a:b", "a/b", "+", "#", "../a", "a\nb:c", "é", "nodes", "all", "x" * 65, "%u", "$SYS"]
 )

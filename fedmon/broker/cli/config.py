@@ -10,7 +10,7 @@ import typer
 from fedmon.broker.cli.output import Json, emit
 from fedmon.broker.errors import UnknownFileError
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.production import PRIVATE_FOLDERS, production_files
+from fedmon.broker.production import production_files, write_production
 
 config_app = typer.Typer(
     name="config",
@@ -55,15 +55,9 @@ def write(
 
     Exit codes: 0 written, 1 failed.
     """
-    target = BrokerFolder(folder)
-    target.make()
-    files = production_files(client_certificates=client_certificates)
-    for name, content in files.items():
-        target.replace(name, content)
-    for name in PRIVATE_FOLDERS:
-        BrokerFolder(folder / name).make()
+    files = write_production(BrokerFolder(folder), client_certificates=client_certificates)
     emit(
-        {"folder": str(folder), "files": sorted(files)},
-        "\n".join([*(f"{folder / name}" for name in sorted(files)), f"next: read {folder / 'README.md'}"]),
+        {"folder": str(folder), "files": files},
+        "\n".join([*(f"{folder / name}" for name in files), f"next: read {folder / 'README.md'}"]),
         as_json=as_json,
     )

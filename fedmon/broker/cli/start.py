@@ -28,9 +28,9 @@ def start(
         int,
         typer.Option(
             min=0,
-            max=65532,
-            help="Port to listen on; 0 picks a free one. With users: nodes on this port, researchers, monitors and "
-            "admins on the three above it.",
+            max=65536 - len(Role),
+            help="Port to listen on; 0 picks a free one. With users: nodes on this port, researchers, "
+            "monitors, admins and jobs on the four above it.",
         ),
     ] = 1883,
     data_dir: DataDir = None,

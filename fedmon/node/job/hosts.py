@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedmon.common.errors import StorageError
+from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.sysfs import read_text
 from fedmon.node.job.election import Choice, choose
@@ -231,5 +232,5 @@ class Membership:
 
 def _node_id(key: str, host: str) -> str:
     """Return the id under which one host's samples of one job are known, also at a broker."""
-    text = re.sub(r"[^A-Za-z0-9_-]", "-", f"job-{key}-{host}")
+    text = re.sub(r"[^A-Za-z0-9_-]", "-", f"{JOB_PREFIX}{key}-{host}")
     return text if len(text) <= MAX_NAME else re.sub(r"[^A-Za-z0-9_-]", "-", file_name(text + host))

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from fedmon.common.clock import Deadline
+from fedmon.common.ids import JOB_PREFIX
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor
@@ -74,6 +75,7 @@ class Stream:
             streams=lambda: measuring.streams,
             answer=answers.to,
             backlog=BACKLOG,
+            client_id=_client_id(self._broker, self._node_id),
         )
         with self._starting:
             for payload in self._early:
@@ -142,3 +144,12 @@ class Stream:
                 leaves=lambda _metric: True,
                 on_sent=lambda _metrics, _samples: None,
             )
+
+
+def _client_id(broker: BrokerSettings, node_id: str) -> str:
+    """Return as what a job logs in: the access list of a broker with users makes "job-" and this its name in topics.
+
+    So all jobs may share one user, and none speaks for a node. Without users nobody is held to anything, and the whole
+    id cannot be that of anybody else.
+    """
+    return node_id.removeprefix(JOB_PREFIX) if broker.username else node_id

@@ -1,0 +1,76 @@
+"""`fedmon job --broker` at a broker as it is shipped: users, TLS, and the access list for jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fedmon.broker.roles import Role
+from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
+from fedmon.common.store.recording import Recording
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.monitor import LiveSample
+from tests.broker.production import PASSWORD, Production
+from tests.support.waiting import wait_until
+
+NODE = "job-4711-n1"
+USERS = {"alice": Role.RESEARCHER, "cluster-1": Role.JOB, "hospital-a": Role.NODE}
+
+
+def secret(folder: Path) -> Path:
+    file = folder / "password"
+    file.touch(mode=0o600)
+    file.write_text(f"{PASSWORD}\n")
+    return file
+
+
+def researcher(production: Production, folder: Path) -> Federation:
+    broker = BrokerSettings(
+        hosts=(Host(host="localhost", port=production.ports[Role.RESEARCHER]),),
+        tls=True,
+        ca_file=production.ca_file,
+        username="alice",
+        password_file=secret(folder),
+    )
+    return Federation(settings=ResearcherSettings(id="alice", broker=broker, folder=folder / "alice"))
+
+
+def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -> None:
+    seen: list[LiveSample] = []
+    with Production(tmp_path / "broker", USERS) as production, researcher(production, tmp_path) as federation:
+        federation.monitor(seen.append, nodes=[NODE])
+        store = federation.record(tmp_path / "store.fmr", nodes=[NODE])
+        url = f"mqtts://localhost:{production.ports[Role.JOB]}"
+        words = ["job", "-d", str(tmp_path / "shared"), "-p", "run", "-i", "0.2", "--broker", url, "--", "cat"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "fedmon", *words],
+            stdin=subprocess.PIPE,
+            env={
+                **os.environ,
+                "SLURM_JOB_ID": "4711",
+                "SLURM_JOB_NODELIST": "n1",
+                "SLURMD_NODENAME": "n1",
+                "FEDMON_BROKER_USERNAME": "cluster-1",
+                "FEDMON_BROKER_PASSWORD_FILE": str(tmp_path / "password"),
+                "FEDMON_BROKER_CA_FILE": str(production.ca_file),
+            },
+        ) as tool:
+            wait_until(lambda: len(seen) >= 3, what="live samples of the job")
+            pong = federation.ping(nodes=[NODE])[NODE]
+            tool.communicate(timeout=30)
+        wait_until(lambda: federation.nodes()[NODE].state.value == "offline", what="the farewell")
+        recorded = numbers(tmp_path / "shared" / "run" / "recordings" / "4711" / "n1.fmr")
+        wait_until(lambda: numbers(tmp_path / "store.fmr") == recorded, what="every sample in the store")
+        store.stop()
+
+    assert pong.ok
+    assert tool.returncode == 0
+    assert {sample.node_id for sample in seen} == {NODE}
+
+
+def numbers(path: Path) -> list[int]:
+    """Return the numbers of the samples of the job's host that a recording holds."""
+    with Recording(path, read_only=True) as recording:
+        return [seq for one in recording.read(NODE, stream="host") for seq in range(one.seq, one.last_seq + 1)]
