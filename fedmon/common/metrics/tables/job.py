@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedmon.common.metrics.metric import Metric, Unit, rows
 
 _STAT = "/proc/PID/stat of its processes"
-_CPU = "cgroup: cpu.stat (v2), cpuacct.usage_user and cpuacct.usage_sys (v1); else " + _STAT
+_CPU = "cgroup: cpu.stat (v2), cpuacct.usage, split as cpuacct.stat does (v1); else " + _STAT
 _STATUS = "/proc/PID/status and /proc/PID/task/TID/status"
 _SMAPS = "/proc/PID/smaps_rollup"
 _IO = "/proc/PID/io"

@@ -32,7 +32,7 @@ class CgroupCpu:
         if unified is not None:
             choices.append(("cgroup-v2", [unified / "cpu.stat"]))
         if cpuacct is not None:
-            choices.append(("cgroup-v1", [cpuacct / "cpuacct.usage_user", cpuacct / "cpuacct.usage_sys"]))
+            choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat", cpuacct / "cpuacct.usage"]))
             choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat"]))
         for method, paths in choices:
             self.method, self._files = method, [ProcFile(path, size_bytes=1024) for path in paths]
@@ -49,24 +49,30 @@ class CgroupCpu:
 
     def read(self) -> tuple[float, float]:
         """Return user and system seconds. Raises CollectorUnavailableError."""
-        user_s, system_s = self._read()
-        if self._overhead is None:
-            return user_s, system_s
-        here_s = _above(self._overhead.read(), self._elsewhere)
-        (user_s, system_s), highest = _above((user_s, system_s), here_s), self._highest
-        self._highest = (max(highest[0], user_s), max(highest[1], system_s))
+        used_s = self._read()
+        if self._overhead is not None:
+            here_s = _above(self._overhead.read(), self._elsewhere)
+        elif sum(used_s) >= sum(self._highest):
+            here_s = (0.0, 0.0)
+        else:  # the cgroup was made anew, and counts from 0
+            return used_s
+        self._highest = _above(used_s, here_s, least_s=self._highest)
         return self._highest
 
     def _read(self) -> tuple[float, float]:
         try:
             texts = [file.head() for file in self._files]
-            if len(texts) == 2:
-                return int(texts[0]) / 1e9, int(texts[1]) / 1e9
             words = texts[0].split()
             numbers = dict(zip(words[::2], words[1::2], strict=False))
             if self.method == "cgroup-v2":
                 return int(numbers[b"user_usec"]) / 1e6, int(numbers[b"system_usec"]) / 1e6
-            return int(numbers[b"user"]) / _TICKS, int(numbers[b"system"]) / _TICKS
+            user_s, system_s = int(numbers[b"user"]) / _TICKS, int(numbers[b"system"]) / _TICKS
+            if len(texts) == 1:
+                return user_s, system_s
+            # Only the sum is counted to the nanosecond; before Linux 5.17 its parts are what ticks happened to see.
+            total_s = int(texts[1]) / 1e9
+            share = user_s / (user_s + system_s) if user_s + system_s else 1.0
+            return total_s * share, total_s * (1.0 - share)
         except (ValueError, KeyError) as error:
             raise CollectorUnavailableError(Why.FAILED, f"{self._files[0].path}: {error}") from None
 
@@ -76,9 +82,17 @@ class CgroupCpu:
             file.close()
 
 
-def _above(used_s: tuple[float, float], others_s: tuple[float, float]) -> tuple[float, float]:
-    """Return by how much each of two times is above another one; 0 where it is not."""
-    return max(0.0, used_s[0] - others_s[0]), max(0.0, used_s[1] - others_s[1])
+def _above(
+    used_s: tuple[float, float], others_s: tuple[float, float], *, least_s: tuple[float, float] = (0.0, 0.0)
+) -> tuple[float, float]:
+    """Return by how much user and system time are above those of others, and never below ``least_s``.
+
+    The kernel splits the time of a cgroup and that of a process in different ways: only the sums can be compared, and
+    what one part lacks is taken off the other one.
+    """
+    total_s = max(sum(used_s) - sum(others_s), sum(least_s))
+    user_s = min(max(used_s[0] - others_s[0], least_s[0]), total_s - least_s[1])
+    return user_s, total_s - user_s
 
 
 class CgroupMembers:
