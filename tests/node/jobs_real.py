@@ -99,6 +99,7 @@ class Watch:
                 close = getattr(collector, "close", None)
                 if close is not None:
                     close()
+        self.watches._maker.rest()
 
     def add(self, *pids: int, cgroup: str | None = None) -> Self:
         self.watches.add(self.job_id, pids=pids, cgroup=cgroup)
