@@ -12,10 +12,11 @@ import msgspec
 
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import JobState, Trace
-from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.cgroup import Cgroups, members_of
-from fedmon.node.collectors.job.family import Relative, descendants, marked, relative
+from fedmon.node.collectors.job.cgroup import members_of
+from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
+from fedmon.node.job.own_cgroup import remove_cgroup
 from fedmon.node.runs.killing import Known, end_all, send
+from fedmon.node.runs.mark import LIMIT, mark_of
 from fedmon.node.runs.order import (
     ENDING,
     EVENTS,
@@ -26,6 +27,7 @@ from fedmon.node.runs.order import (
     STDERR,
     STDOUT,
     STOP,
+    TMP,
     Ending,
     Event,
     JobOrder,
@@ -33,6 +35,7 @@ from fedmon.node.runs.order import (
     StopAsked,
 )
 from fedmon.node.runs.removing import remove_tree
+from fedmon.node.runs.sandbox.cgroup import left_folders
 from fedmon.node.runs.trace import read_trace
 
 FOLDER_MODE = 0o700
@@ -40,8 +43,6 @@ FILE_MODE = 0o600
 ENDING_ROOM = ".ending"
 """The file that becomes ``ending.json``: its room on the disk is taken before the job starts."""
 ENDING_BYTES = 65_536
-MARKER = "FEDMON_JOB_ID"
-"""The variable that every process of a job is started with."""
 _MAX_EVENTS_BYTES = 4_194_304
 _MAX_FILE_BYTES = 1_048_576
 _KILL_TIMEOUT_S = 10.0
@@ -187,13 +188,16 @@ class JobFolder:
         """Kill what a keeper that is no more left running, and return the numbers of those that were killed.
 
         They are known by the pairs of number and start that the keeper wrote down and what descends from them, by the
-        cgroup of the job, and by the job's id in their environment.
+        cgroup of the job, and by its mark (see mark.py). What they wrote, and the cgroup, go with them.
         """
         if self.is_alive():
             return []
         killed = {each.pid for each in self._left_over() if not each.is_zombie}
         if killed:
             end_all(self._left_over, timeout_s=_KILL_TIMEOUT_S)
+        remove_cgroup(self._cgroup_folders())
+        with contextlib.suppress(OSError):  # it goes with the folder, in time
+            remove_tree(self.path / TMP)
         return sorted(killed)
 
     def remove(self) -> None:
@@ -211,26 +215,21 @@ class JobFolder:
             now = relative(known.pid)
             if now is not None and now.start == known.start:
                 found[known.pid] = now
-        for pid in self._cgroup_members():
+        for pid in set().union(*map(members_of, self._cgroup_folders())):
             now = relative(pid)
             if now is not None:
                 found[pid] = now
         with contextlib.suppress(StorageError):
-            for each in marked(f"{MARKER}={self.order().job_id}".encode()):
+            for each in with_limit(LIMIT, mark_of(self.order().folder)):
                 found[each.pid] = each
         for pid in list(found):
             for each in descendants(pid):
                 found.setdefault(each.pid, each)
-        found.pop(os.getpid(), None)  # this very process may have been started by a plan's job id in a test
         return list(found.values())
 
-    def _cgroup_members(self) -> set[int]:
+    def _cgroup_folders(self) -> list[Path]:
         started = next((each for each in self.events().events if isinstance(each, Started)), None)
-        if started is None or not started.cgroup or ".." in Path(started.cgroup).parts:
-            return set()
-        inside = started.cgroup.strip("/")
-        bases = Cgroups.found(THIS_MACHINE.cgroup).hierarchies.values()
-        return set().union(*(members_of(base / inside) for base in bases)) if inside else set()
+        return [] if started is None or not started.cgroup else left_folders(started.cgroup)
 
     def _read(self, name: str) -> bytes:
         path = self.path / name

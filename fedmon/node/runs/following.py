@@ -83,7 +83,7 @@ class Following:
         match event:
             case Started():
                 going.started(event)
-                self._watching.begin(going.job.job_id, event.pid, going.job.name)
+                self._watching.begin(going.job.job_id, event.pid, going.job.name, going.folder.path)
             case Reported():
                 going.is_now(msgspec.structs.replace(going.job, scalars=max(going.job.scalars, event.number + 1)))
                 self._telling.scalar(going.job.job_id, going.record.researcher_id, event)
@@ -94,7 +94,7 @@ class Following:
         # Its start was passed on by the daemon before, whose watch went with it.
         for event in going.folder.events().events:
             if isinstance(event, Started):
-                self._watching.begin(going.job.job_id, event.pid, going.job.name)
+                self._watching.begin(going.job.job_id, event.pid, going.job.name, going.folder.path)
                 return
 
     def _lost(self, going: Going) -> None:

@@ -26,7 +26,7 @@ from fedmon.node.runs.order import EVENTS, PROCESSES, RESULT, STDERR, STDOUT, ST
 from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.result_file import ResultFile
 from fedmon.node.runs.sandbox import kernel
-from fedmon.node.runs.sandbox.cgroup import JobGroup
+from fedmon.node.runs.sandbox.cgroup import JobGroup, name_of
 from fedmon.node.runs.sandbox.confined import own_folder
 from fedmon.node.runs.signals import Signals
 from fedmon.node.runs.starting import Running, start
@@ -34,7 +34,6 @@ from fedmon.node.runs.supervision import Kept, Supervision
 from fedmon.node.runs.trace import TraceWriter
 from fedmon.node.runs.verdict import Seen, decide
 
-_PR_SET_CHILD_SUBREAPER = 36
 _STRENGTH: tuple[Level, ...] = ("limits", "landlock", "bubblewrap")
 _HELPERS = {"bubblewrap": 2, "landlock": 0, "limits": 0}
 _POKE_TIMEOUT_S = 1.0
@@ -91,7 +90,7 @@ def _kept(
     if asked is not None:
         return Ending(state=asked.state, reason=asked.reason, started=None, ended=time.time(), sandbox=None)
     processes = limits.processes + _HELPERS[level]
-    group = JobGroup(f"fedmon-job-{order.job_id}", memory_bytes=limits.memory_bytes, processes=processes)
+    group = JobGroup(name_of(order), memory_bytes=limits.memory_bytes, processes=processes)
     afterwards.callback(group.remove)
     try:
         try:
@@ -109,7 +108,7 @@ def _kept(
                 afterwards.callback(remove_tree, files)
             meter = Meter(limits, group, helpers=_HELPERS[level], files=files)
             started = time.time()
-            running = start(order, plan=plan, inputs=inputs, first=group.enter)
+            running = start(order, plan=plan, inputs=inputs, first=group.enter, memory_is_held=group.holds_memory)
         except (FedmonError, OSError) as error:
             return _not_started(str(error))
         kept.journal.add(Started(t=started, pid=running.pid, sandbox=level, cgroup=group.path or None))
@@ -191,7 +190,7 @@ def _become_keeper() -> None:
     os.setsid()
     name_process(KEEPER)
     # Whoever leaves its parent becomes our child, so that nothing of the job gets away.
-    kernel.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in range(3):
         os.dup2(null, number)

@@ -7,10 +7,9 @@ import ctypes
 from fedmon.node.runs.sandbox import kernel
 
 LAUNCHER, KEEPER = b"fedmon-launcher", b"fedmon-keeper"
-_PR_SET_NAME = 15
 
 
 def name_process(name: bytes) -> None:
     """Give this process a name of at most 15 bytes. Source: Linux man-pages, prctl(2), PR_SET_NAME."""
     text = ctypes.create_string_buffer(name)
-    kernel.prctl(_PR_SET_NAME, ctypes.addressof(text))
+    kernel.prctl(kernel.PR_SET_NAME, ctypes.addressof(text))

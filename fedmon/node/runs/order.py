@@ -2,8 +2,8 @@
 
 A job's folder holds ``order.json``; ``lock``, locked as long as its keeper lives; ``processes``, those that are to be
 killed when it does not; ``stop.json``, why it is asked to end; ``events.jsonl``, what happened, a line each; ``stdout``
-and ``stderr``, what is kept of them (see trace.py); ``result``, the bytes of the result; and in the end
-``ending.json``, written whole or not at all.
+and ``stderr``, what is kept of them (see trace.py); ``result``, the bytes of the result; ``tmp``, what the plan writes
+where its sandbox has no file system for that; and in the end ``ending.json``, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ STOP = "stop.json"
 EVENTS = "events.jsonl"
 STDOUT, STDERR = "stdout", "stderr"
 RESULT = "result"
+TMP = "tmp"
 ENDING = "ending.json"
 
 

@@ -17,8 +17,6 @@ from fedmon.node.runs.sandbox.confined import command, data_path
 from fedmon.node.runs.sealed import sealed
 from fedmon.node.runs.supervision import CHUNK_BYTES, Streams
 
-_PR_SET_PDEATHSIG = 1
-
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """The first process, which became the sandbox or the interpreter, and what is heard of it."""
@@ -27,8 +25,10 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     streams: Streams
 
 
-def start(order: JobOrder, *, plan: int, inputs: int | None, first: Callable[[], None]) -> Running:
-    """Start it; ``first`` is called in the child before anything else.
+def start(
+    order: JobOrder, *, plan: int, inputs: int | None, first: Callable[[], None], memory_is_held: bool
+) -> Running:
+    """Start it; ``first`` is called in the child before anything else. For ``memory_is_held`` see confined.command.
 
     Raises StorageError and ConflictError naming why it could not be started, and OSError.
     """
@@ -36,7 +36,7 @@ def start(order: JobOrder, *, plan: int, inputs: int | None, first: Callable[[],
 
     def prepare() -> None:
         # The plan dies with its keeper. One that ended before this line is noticed by the line after it.
-        kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != keeper:
             os._exit(1)
         _prefer_for_oom()
@@ -53,7 +53,7 @@ def start(order: JobOrder, *, plan: int, inputs: int | None, first: Callable[[],
             5: theirs.add(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if inputs is None else _own(inputs)),
             6: pipes[2][1],
         }
-        pid = command(order, order.level, given).start(first=prepare)
+        pid = command(order, order.level, given, memory_is_held=memory_is_held).start(first=prepare)
         ours.keep()
     return Running(pid=pid, streams=Streams(stdout=pipes[0][0], stderr=pipes[1][0], channel=pipes[2][0]))
 

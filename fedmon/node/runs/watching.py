@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from pathlib import Path
 
 from fedmon.common.errors import FedmonError, NotFoundError
 from fedmon.node.measuring import Measuring
+from fedmon.node.runs.order import TMP
 
 logger = logging.getLogger(__name__)
 
-_Task = tuple[str, int | None, str]
+_Task = tuple[str, int | None, str, str]
 
 
 class Watching:
@@ -25,11 +27,12 @@ class Watching:
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def begin(self, job_id: str, pid: int, name: str) -> None:
-        """Watch a process and what descends from it as the stream of this job."""
+    def begin(self, job_id: str, pid: int, name: str, folder: Path) -> None:
+        """Watch a process and what descends from it, or left it, as the stream of the job of a folder."""
         if not self._measuring.enabled:
             return
-        self._queue.put((job_id, pid, name))
+        # Not the job's id, which jobs of other nodes on this machine have, too. In a pid namespace nothing gets away.
+        self._queue.put((job_id, pid, name, f"TMPDIR={folder / TMP}"))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="fedmon-runs-watching")
             self._thread.start()
@@ -37,7 +40,7 @@ class Watching:
     def end(self, job_id: str) -> None:
         """Let go of a job that is over."""
         if self._thread is not None:
-            self._queue.put((job_id, None, ""))
+            self._queue.put((job_id, None, "", ""))
 
     def stop(self, timeout_s: float) -> None:
         """End the thread."""
@@ -47,12 +50,12 @@ class Watching:
 
     def _run(self) -> None:
         while (task := self._queue.get()) is not None:
-            job_id, pid, name = task
+            job_id, pid, name, marker = task
             try:
                 if pid is None:
                     self._measuring.jobs.remove(job_id)
                 else:
-                    self._measuring.jobs.add(job_id, pids=[pid], name=name[:200])
+                    self._measuring.jobs.add(job_id, pids=[pid], name=name[:200], marker=marker)
             except NotFoundError:
                 continue  # it has ended already
             except FedmonError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import textwrap
 import threading
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 from fedmon.common.clock import Deadline
 from fedmon.common.wire.runs import Level
-from fedmon.node.collectors.job.family import Relative, marked
+from fedmon.node.collectors.job.family import Relative, relative
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.launching import Launcher
 from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits
@@ -115,4 +116,9 @@ def plan_of(body: str) -> bytes:
 
 def left_of(job_id: str) -> list[Relative]:
     """Return every process of this machine that was started for a job and lives."""
-    return [each for each in marked(f"FEDMON_JOB_ID={job_id}".encode()) if not each.is_zombie]
+    mark, found = f"FEDMON_JOB_ID={job_id}".encode(), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(relative(int(folder.name)))
+    return [each for each in found if each is not None and not each.is_zombie]

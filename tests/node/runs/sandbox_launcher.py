@@ -35,7 +35,10 @@ def main() -> None:
             os.lseek(question, 0, os.SEEK_SET)
             began = time.perf_counter()
             prepared = confined.command(
-                order, order.level, {0: null, 1: 1, 2: 2, 3: question, 4: null, 5: null, 6: null}
+                order,
+                order.level,
+                {0: null, 1: 1, 2: 2, 3: question, 4: null, 5: null, 6: null},
+                memory_is_held=group.holds_memory and not asked.get("bare"),
             )
             if asked.get("bare"):
                 group.remove()  # nobody could afterwards when this process is killed

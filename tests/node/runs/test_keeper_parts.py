@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from fedmon.common.wire.runs import JobState
-from fedmon.node.collectors.job.family import descendants, marked, relative
+from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.journal import BURST, MAX_EVENTS, Journal
 from fedmon.node.runs.killing import end_all
+from fedmon.node.runs.mark import LIMIT, RLIMIT_LOCKS, mark_of
 from fedmon.node.runs.metering import size_of
 from fedmon.node.runs.order import ENDING, EVENTS, Limits, Logged, Reported
 from fedmon.node.runs.removing import remove_tree
@@ -132,18 +133,21 @@ def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path)
 
 
 def test_all_that_descend_from_a_process_are_found_and_ended() -> None:
-    marker = f"FEDMON_TEST_FAMILY={os.getpid()}"
-    name, _, value = marker.partition("=")
-    with subprocess.Popen([sys.executable, "-S", "-c", FORKS], stdout=subprocess.PIPE, env={name: value}) as program:
-        assert program.stdout is not None
-        wait_until(lambda: len(descendants(program.pid)) == 6, what="a family of seven")
-        family = {each.pid for each in descendants(program.pid)}
+    def family_members() -> list[Relative]:
+        return with_limit(LIMIT, mark)
 
-        assert {each.pid for each in marked(marker.encode())} == family | {program.pid}
-        left = end_all(lambda: [each for each in marked(marker.encode()) if not each.is_zombie], timeout_s=10)
+    mark = mark_of(f"family of {os.getpid()}")
+    program = f"import resource; resource.setrlimit({RLIMIT_LOCKS}, ({mark}, {mark}))\n{FORKS}"
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        wait_until(lambda: len(descendants(first.pid)) == 6, what="a family of seven")
+        family = {each.pid for each in descendants(first.pid)}
+
+        assert {each.pid for each in family_members()} == family | {first.pid}
+        left = end_all(family_members, timeout_s=10)
 
         assert left == []
-        assert program.wait(10) == -signal.SIGKILL
+        assert first.wait(10) == -signal.SIGKILL
     assert all((now := relative(pid)) is None or now.is_zombie for pid in family)
 
 

@@ -17,11 +17,24 @@ from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.collectors.job.family import relative
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.killing import Known, send
-from fedmon.node.runs.order import PROCESSES, Logged, Reported, Started
+from fedmon.node.runs.order import EVENTS, PROCESSES, TMP, Logged, Reported, Started
+from fedmon.node.runs.sandbox.cgroup import left_folders
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import wait_until
 
 FOREVER = "while True: signal.pause()"
+HIDES = """
+context.report(ready=1)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        hidden = "import os, signal; os.write(1, str(os.getpid()).encode()); signal.pause()"
+        os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", hidden], {})
+    os._exit(0)
+while True:
+    signal.pause()
+"""
+REPORTS = f"\ncontext.report(ready=1)\n{FOREVER}"
 DAEMON = """
 import sys, threading
 from pathlib import Path
@@ -161,6 +174,51 @@ def test_a_plan_ends_with_a_keeper_that_is_killed(jobs: KeptJobs, level: Level) 
     folder.kill_leftovers()
     assert left_of(f"job-7-{level}") == []
     assert folder.ending() is None
+
+
+@pytest.mark.parametrize("level", ["landlock", "bubblewrap"])
+def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
+    jobs: KeptJobs, level: Level, tmp_path: Path
+) -> None:
+    # given two nodes that run the same job, as in a federation on one machine
+    with KeptJobs(tmp_path) as others:
+        lost, other = (each.launch(REPORTS, each.order(f"same-{level}", level=level)) for each in (jobs, others))
+        first = [started(each) for each in (lost, other)]
+        for each in (lost, other):
+            wait_reported(each)
+
+        # when one of them loses its keeper
+        os.kill(keeper_of(lost).pid, signal.SIGKILL)
+        wait_until(lambda: not lost.is_alive())
+        lost.kill_leftovers()
+
+        # then the other goes on, in a cgroup of its own
+        assert (other.is_alive(), other.ending(), relative(first[1].pid) is not None) == (True, None, True)
+        assert first[0].cgroup is None or first[0].cgroup != first[1].cgroup
+        assert left_folders(first[0].cgroup or "") == []
+        stop(others, other)
+
+
+def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> None:
+    # given a process that left its family and its environment, and of which nobody could write down the number
+    folder = jobs.launch(HIDES, jobs.order("hidden"))
+    text = wait_until(lambda: folder.stdout(0, 100).text, what="the hidden process")
+    hidden = relative(int(text))
+    assert hidden is not None
+    os.kill(keeper_of(folder).pid, signal.SIGKILL)
+    wait_until(lambda: not folder.is_alive())
+    for name in (PROCESSES, EVENTS):
+        (folder.path / name).unlink()
+    assert relative(hidden.pid) is not None
+
+    # when what is left is looked for
+    killed = folder.kill_leftovers()
+
+    # then it is known by its mark
+    assert hidden.pid in killed
+    now = relative(hidden.pid)
+    assert now is None or now.is_zombie or now.start != hidden.start
+    assert not (folder.path / TMP).exists()
 
 
 def test_a_process_that_got_the_number_of_a_leftover_is_left_alone(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.order import GivenDataset
 from fedmon.node.runs.sandbox import bubblewrap, confined, landlock
-from tests.node.runs.sandboxes import LAUNCHER, LIMITS, Machine, launcher_environment, machine, python_for
+from tests.node.runs.sandboxes import LAUNCHER, LIMITS, PROBES, Machine, launcher_environment, machine, python_for
 from tests.support.requirements import require
 
 PROGRAM = Path(__file__).with_name("programs") / "telling.py"
@@ -96,6 +96,10 @@ def test_data_on_a_file_system_that_knows_no_other_owner_is_still_given(target: 
     assert told["read"] == ["Linux\n"]
     assert told["ids"][:2] == [65534, 65534]
     assert told["uid_map"][1] == "0"
+    target.lay(PROBES)
+    tried = ["kernel_settings", "modes_of_a_device", "modes_of_standard_input", "weaker_randomness"]
+    done = json.loads(target.run(target.order("bubblewrap", dataset=given), {"probes": tried, "facts": {}}).stdout)
+    assert done == dict.fromkeys(tried, "")
 
 
 def test_without_a_dataset_there_is_no_data(target: Machine) -> None:

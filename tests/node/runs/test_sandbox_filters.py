@@ -110,8 +110,25 @@ def test_without_namespaces_a_process_reaches_only_itself(is_scoped: bool) -> No
         ("fcntl", (3, 8), errno.EPERM),
         ("fcntl", (3, 1030), ALLOWED),
         ("truncate", (0, 0), signalled),
+        ("ioctl", (3, 0x8901), errno.EPERM),  # FIOSETOWN
+        ("ioctl", (3, 0x4008_6602), errno.EPERM),  # FS_IOC_SETFLAGS
+        ("ioctl", (3, 0x5421), ALLOWED),  # FIONBIO
+        ("setrlimit", (10, 0), errno.EPERM),  # RLIMIT_LOCKS, the mark of the job
+        ("prlimit64", (0, 10), errno.EPERM),
+        ("setrlimit", (4, 0), ALLOWED),
     ):
         assert expected == _ask(program, here, name, *arguments), (name, arguments)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_memory_that_counts_in_no_process_is_had_where_a_cgroup_holds_it(is_held: bool) -> None:
+    here = syscalls.machine()
+    for program in (
+        filters.for_namespaces(memory_is_held=is_held),
+        filters.without_namespaces(77, signals_are_scoped=True, truncation_is_covered=True, memory_is_held=is_held),
+    ):
+        assert _ask(program, here, "memfd_create") == (ALLOWED if is_held else errno.ENOSYS)
+        assert [_ask(program, here, name) for name in ("shmget", "msgget", "memfd_secret")] == [errno.EPERM] * 3
 
 
 def test_numbers_are_those_of_this_machines_headers() -> None:
@@ -132,7 +149,7 @@ def test_numbers_are_those_of_this_machines_headers() -> None:
 
 def test_every_call_that_a_filter_names_is_known_and_every_known_one_is_named() -> None:
     weakest = filters.rules_without_namespaces(1, signals_are_scoped=False, truncation_is_covered=False)
-    named = {rule.name for rule in (*weakest, *filters.rules_for_namespaces())}
+    named = {rule.name for rule in (*weakest, *filters.rules_for_namespaces(is_owner=True))}
     assert set(syscalls._NUMBERS) == named
 
 

@@ -72,15 +72,16 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
     return list(found.values())
 
 
-def marked(marker: bytes, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
-    """Return the processes of this machine that were started with a variable, such as ``b"A=1"``, as far as we see."""
+def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
+    """Return the processes of this machine that have a limit, such as ``b"Max file locks"``, of exactly a value."""
     found = []
     for pid in _all_pids(proc):
         try:
-            is_marked = marker in read_whole(b"%s/%d/environ" % (os.fsencode(proc), pid)).split(b"\0")
+            limits = read_whole(b"%s/%d/limits" % (os.fsencode(proc), pid))
         except OSError:
             continue
-        each = relative(pid, proc=proc) if is_marked else None
+        words = next((line[len(name) :].split() for line in limits.splitlines() if line.startswith(name)), [])
+        each = relative(pid, proc=proc) if words[:1] == [b"%d" % value] else None
         if each is not None:
             found.append(each)
     return found

@@ -61,7 +61,8 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
         words += ["--ro-bind", renamed(at, os.path.realpath(order.dataset.path)), inside]
     words += ["--proc", "/proc", *_devices(order.devices)]
     words += ["--symlink", TMP, "/dev/shm"]  # noqa: S108
-    return [*words, "--remount-ro", "/", "--chdir", TMP]
+    # Settings of the machine lie below /proc, and whoever is root outside may write them without any capability.
+    return [*words, "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", TMP]
 
 
 def _devices(given: Iterable[str]) -> list[str]:

@@ -8,10 +8,31 @@ import signal
 from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
+from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, members_of, paths_of
 from fedmon.node.job.own_cgroup import OwnCgroup
+from fedmon.node.runs.mark import mark_of
+from fedmon.node.runs.order import JobOrder
 
 _CONTROLLERS = "+memory +pids"
+_PREFIX = "fedmon-job-"
+
+
+def name_of(order: JobOrder) -> str:
+    """Return what the cgroup of a job is called; the same job may run on other nodes of this machine."""
+    return f"{_PREFIX}{order.job_id}-{mark_of(order.folder):016x}"
+
+
+def left_folders(path: str, *, root: Path = THIS_MACHINE.cgroup, proc: Path = THIS_MACHINE.proc) -> list[Path]:
+    """Return the folders of a job's cgroup, whose path a keeper told that is no more: there, or beside our own."""
+    inside = Path(path.strip("/"))
+    if ".." in inside.parts or not inside.name.startswith(_PREFIX):
+        return []
+    mine = paths_of(proc, "self")
+    bases = Cgroups.found(root).hierarchies.items()
+    # Below each hierarchy of version 1 the keeper may have been elsewhere, and told of one place.
+    there = {base / inside for _, base in bases}
+    beside = {base / mine.get(name, "").strip("/") / inside.name for name, base in bases}
+    return [each for each in sorted(there | beside) if each.is_dir()]
 
 
 class JobGroup:

@@ -15,14 +15,13 @@ import msgspec
 
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
-from fedmon.node.runs.order import JobOrder
+from fedmon.node.runs.mark import bear, mark_of
+from fedmon.node.runs.order import TMP, JobOrder
 from fedmon.node.runs.sandbox import bubblewrap, filters, kernel, landlock, seccomp, staging
 from fedmon.node.runs.sandbox.given import no_way_out
 from fedmon.node.runs.sandbox.user_namespace import own_namespace, spare_user
 
 MAIN = "fedmon/plan/main.py"
-_TMP = "tmp"
-_PR_SET_PDEATHSIG = 1
 _FIRST_FREE = 64
 _OPEN_FILES = 4096
 
@@ -77,7 +76,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
                 os.dup2(given, number, inheritable=True)
             self.before_exec()
             # Only now: a change of user clears it.
-            kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == keeper:
                 os.execve(self.argv[0], self.argv, self.env)  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - a child must never go on as a second keeper
@@ -86,10 +85,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             os._exit(127)
 
 
-def command(order: JobOrder, level: Level, descriptors: Mapping[int, int]) -> Prepared:
+def command(order: JobOrder, level: Level, descriptors: Mapping[int, int], *, memory_is_held: bool = False) -> Prepared:
     """Prepare the interpreter on a job's plan; ``descriptors`` gives 0 to 6 by those of this process.
 
-    Has to be called in the process that starts it, and the descriptors kept open until then.
+    ``memory_is_held`` tells that the cgroup it will be in bounds its memory; else ways to have memory that counts in no
+    process are denied. Has to be called in the process that starts it, and the descriptors kept open until then.
     Raises ConflictError where what the interpreter needs would show the node's own files, or where the dataset has a
     way out in it, and StorageError for a dataset that is not there.
     """
@@ -102,8 +102,8 @@ def command(order: JobOrder, level: Level, descriptors: Mapping[int, int]) -> Pr
     if level == "bubblewrap":
         if order.dataset is not None:
             no_way_out(order.dataset.path)
-        return _in_bubblewrap(order, dict(descriptors))
-    return _without_namespaces(order, level, dict(descriptors))
+        return _in_bubblewrap(order, dict(descriptors), memory_is_held=memory_is_held)
+    return _without_namespaces(order, level, dict(descriptors), memory_is_held=memory_is_held)
 
 
 def data_path(order: JobOrder, level: Level) -> str | None:
@@ -118,10 +118,10 @@ def own_folder(order: JobOrder, level: Level) -> str | None:
 
     Null where the sandbox itself holds it to the limit.
     """
-    return None if level == "bubblewrap" else str(Path(order.folder, _TMP))
+    return None if level == "bubblewrap" else str(Path(order.folder, TMP))
 
 
-def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int]) -> Prepared:
+def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int], *, memory_is_held: bool) -> Prepared:
     program = bubblewrap.program()
     if program is None:
         raise StorageError("bubblewrap is not installed any more")
@@ -133,12 +133,17 @@ def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int]) -> Prepared:
     namespace_at, filter_at, words_at = 7, 8, 9
     words = bubblewrap.options(order, lies_at, namespace=namespace_at, seccomp=filter_at)
     # Read from a file: the words of a command line are there for the plan to read, with the places of the data.
-    given = {filter_at: filters.as_file(filters.for_namespaces()), words_at: _file_of(words)}
+    given = {
+        filter_at: filters.as_file(filters.for_namespaces(memory_is_held=memory_is_held)),
+        words_at: _file_of(words),
+    }
 
     def before_exec() -> None:
         nonlocal user, group
         if is_root and not staging.stage(sources, user=user, group=group):
             user, group = 0, 0
+            stricter = filters.as_file(filters.for_namespaces(is_owner=True, memory_is_held=memory_is_held))
+            os.dup2(stricter, filter_at, inheritable=True)
         os.dup2(_out_of_the_way(own_namespace(user, group)), namespace_at, inheritable=True)
         if is_root:
             os.setgroups([])
@@ -158,8 +163,10 @@ def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int]) -> Prepared:
     )
 
 
-def _without_namespaces(order: JobOrder, level: Level, descriptors: dict[int, int]) -> Prepared:
-    tmp = str(Path(order.folder, _TMP))
+def _without_namespaces(
+    order: JobOrder, level: Level, descriptors: dict[int, int], *, memory_is_held: bool
+) -> Prepared:
+    tmp = str(Path(order.folder, TMP))
     Path(tmp).mkdir(mode=0o700, exist_ok=True)
     version = landlock.abi() if level == "landlock" else 0
     readable = [*order.interpreter.needs, order.runtime]
@@ -174,7 +181,10 @@ def _without_namespaces(order: JobOrder, level: Level, descriptors: dict[int, in
         if level == "landlock":
             landlock.restrict(readable=readable, writable=[tmp], devices=[*bubblewrap.DEVICES, *order.devices])
         program = filters.without_namespaces(
-            os.getpid(), signals_are_scoped=version >= 6, truncation_is_covered=version >= 3
+            os.getpid(),
+            signals_are_scoped=version >= 6,
+            truncation_is_covered=version >= 3,
+            memory_is_held=memory_is_held,
         )
         seccomp.install(program)
 
@@ -203,6 +213,7 @@ def _environment(order: JobOrder, home: str) -> dict[str, str]:
 
 def _limit(order: JobOrder, *, processes: int) -> None:
     """Set the limits of each process; those of the whole job are kept by its cgroup and its keeper."""
+    bear(mark_of(order.folder))
     limits = order.limits
     cpu_s = int(limits.cpu_s) + 1
     for what, value in (

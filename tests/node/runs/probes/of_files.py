@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
+import stat
 import sys
 from pathlib import Path
 
@@ -130,6 +132,25 @@ def times_of_the_dataset(facts: Facts) -> object:
 def attributes_of_the_dataset(facts: Facts) -> object:
     os.setxattr(_path(facts, "data"), "user.mark", b"x")
     return "changed"
+
+
+def flags_of_the_dataset(facts: Facts) -> object:
+    with _path(facts, "data").open("rb") as file:
+        flags = fcntl.ioctl(file, 0x8008_6601, bytes(8))  # FS_IOC_GETFLAGS
+        fcntl.ioctl(file, 0x4008_6602, flags)  # FS_IOC_SETFLAGS
+    return "changed"
+
+
+def modes_of_a_device(facts: Facts) -> object:
+    Path("/dev/null").chmod(0o666)
+    return "changed"
+
+
+def modes_of_standard_input(facts: Facts) -> object:
+    if stat.S_ISCHR(os.fstat(0).st_mode):
+        os.fchmod(0, 0o666)
+        return "changed"
+    return None
 
 
 def remove_from_the_dataset(facts: Facts) -> object:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
 from pathlib import Path
+
+from tests.node.runs.probes.calls import call, libc
 
 Facts = dict[str, object]
 
@@ -38,6 +41,34 @@ def shared_memory(facts: Facts) -> object:
         for place in range(0, size, mmap.PAGESIZE):
             area[place] = 1
     return size
+
+
+def memory_in_files_without_names(facts: Facts) -> object:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    most, piece = int(str(facts["memory_bytes"])) * 5 // 4, bytes(2**20)
+    ballast = bytearray(2**26)  # whoever has most is ended by a cgroup, and should not be who tells of the probes
+    size = len(ballast) - 2**26
+    while size < most:
+        file = os.memfd_create("memory")
+        for _ in range(int(str(facts["tmp_bytes"])) // len(piece)):
+            size += os.write(file, piece)
+    return size
+
+
+def memory_in_segments(facts: Facts) -> object:
+    most, piece = int(str(facts["memory_bytes"])) * 5 // 4, 2**24
+    libc.shmat.restype = ctypes.c_void_p
+    segments: list[int] = []
+    try:
+        while len(segments) * piece < most:
+            segments.append(call("shmget", 0, piece, 0o1600))
+            area = libc.shmat(segments[-1], None, 0)
+            ctypes.memset(area, 1, piece)
+            libc.shmdt(ctypes.c_void_p(area))
+        return len(segments) * piece
+    finally:
+        for each in segments:
+            libc.shmctl(each, 0, None)
 
 
 def one_large_file(facts: Facts) -> object:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import stat
+import struct
 from pathlib import Path
 
 from tests.node.runs.probes.calls import call
@@ -67,6 +68,20 @@ def signal_by_ownership(facts: Facts) -> object:
     reading, _ = os.pipe()
     fcntl.fcntl(reading, fcntl.F_SETOWN, _victim(facts))
     return fcntl.fcntl(reading, fcntl.F_GETOWN) == _victim(facts)
+
+
+def signal_by_ownership_of_a_socket(facts: Facts) -> object:
+    import fcntl
+    import socket
+
+    own, _ = socket.socketpair()
+    for request, asking in ((0x8901, 0x8903), (0x8902, 0x8904)):  # FIOSETOWN, FIOGETOWN; SIOCSPGRP, SIOCGPGRP
+        try:
+            fcntl.ioctl(own, request, struct.pack("i", _victim(facts)))
+            return struct.unpack("i", fcntl.ioctl(own, asking, bytes(4)))[0] == _victim(facts)
+        except PermissionError:
+            continue
+    return None
 
 
 def attach_as_a_debugger(facts: Facts) -> object:
