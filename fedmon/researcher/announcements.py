@@ -18,8 +18,9 @@ A = TypeVar("A", bound=Result)
 class Announcements(Generic[A]):
     """Takes decisions, or job outcomes, from the inbox and tells them to callbacks. Safe from any thread.
 
-    Only the instance that keeps replies on disk acknowledges: until then the node sends the announcement again. One
-    counts as taken when a callback returned; what nobody took is told to the first who listens, also after a restart.
+    What is kept on disk is acknowledged, and what a handle of this process has taken: until then the node sends it
+    again. One counts as taken when a callback returned; what nobody took is told to the first who listens, also after a
+    restart.
     """
 
     def __init__(self, kind: type[A], asker: Asker, replies: Replies, dispatcher: Dispatcher) -> None:
@@ -58,7 +59,9 @@ class Announcements(Generic[A]):
         return subscription
 
     def _is_safe(self, announcement: A, key: int, *, first: bool, taken: bool) -> None:
-        if self._replies.durable:
+        # An instance without a disk may not acknowledge for the others, but what it was waiting for it has: otherwise
+        # the outcomes of everything that is run from a shell would be sent at each of its commands, for a month.
+        if self._replies.durable or taken:
             ack = self._asker.dialect.encode(self._asker.request(Ack, ids=[announcement.id]))
             self._asker.send(ack, [NodeId(announcement.node_id)])
         if not first:

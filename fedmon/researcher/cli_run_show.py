@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedmon.common.log import escape_control
 from fedmon.researcher.cli_run_values import shown
 from fedmon.researcher.runs.states import NodeRun, RunStates
+from fedmon.researcher.runs.wording import by_reason
 
 if TYPE_CHECKING:
     from fedmon.researcher.runs.handle import RunHandle
@@ -63,18 +65,29 @@ def run_document(handle: RunHandle, results: dict[str, dict[str, Any]], failed: 
 
 
 class _Lines:
-    """A line for each change of a state."""
+    """The job, then a line for each change of a state; nodes that change alike share it."""
 
     def __init__(self) -> None:
         self._before: dict[str, str] = {}
 
     def __call__(self, states: RunStates) -> None:
-        for node_id, part in states.items():
-            said = part.sentence()
-            if self._before.get(node_id) != said:
-                self._before[node_id] = said
-                sys.stderr.write(f"{node_id}: {escape_control(said)}\n")
+        if not self._before:
+            sys.stderr.write(f"job {states.job_id}\n")
+        said = {str(node_id): _line(part, states.latest(node_id)) for node_id, part in states.items()}
+        changed = {str(node_id): part.sentence() for node_id, part in states.items()}
+        new = {node_id: said[node_id] for node_id in changed if self._before.get(node_id) != changed[node_id]}
+        for line in by_reason(new):
+            sys.stderr.write(f"{escape_control(line)}\n")
+        self._before = changed
         sys.stderr.flush()
+
+
+def _line(part: NodeRun, latest: str) -> str:
+    """Return how a part stands; of one that succeeded, what it took and the last that it reported."""
+    usage = part.job.usage if part.job is not None else None
+    if not part.succeeded or usage is None or usage.wall_s is None:
+        return part.sentence()
+    return f"{part.sentence()} after {usage.wall_s:.2f} s" + (f", {latest}" if latest else "")
 
 
 @contextmanager
@@ -83,8 +96,27 @@ def _on_terminal() -> Iterator[Show]:
     from rich.live import Live
 
     console = Console(stderr=True, highlight=False)
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda states: live.update(_table(states), refresh=True)
+    began = time.monotonic()
+    shown: list[RunStates] = []
+
+    def screen() -> Any:
+        return _screen(shown[-1], time.monotonic() - began) if shown else ""
+
+    def show(states: RunStates) -> None:
+        shown[:] = [states]
+        live.refresh()
+
+    # Refreshed by itself, too: a run that reports nothing shows by its seconds that it is waited for.
+    with Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live:
+        yield show
+
+
+def _screen(states: RunStates, waited_s: float) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    summary = states.summary() if states.is_over else f"{states.summary()}, {waited_s:.0f} s"
+    return Group(_table(states), *(Text(escape_control(line)) for line in states.notes()), Text(summary))
 
 
 def _table(states: RunStates) -> Any:
@@ -92,11 +124,9 @@ def _table(states: RunStates) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    rows = states.rows()
+    rows = states.text_rows()
     columns = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)] if rows else []
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=states.summary(), caption_justify="left"
-    )
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:

@@ -24,6 +24,7 @@ from fedmon.researcher.cli_run_show import progress, run_document
 from fedmon.researcher.cli_run_values import arguments, read_inputs, save, sketched
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
+from fedmon.researcher.runs.wording import by_reason, named, why_not
 
 INTERRUPTED = 130
 FOLLOW_EVERY_S = 1.0
@@ -32,13 +33,17 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id of a run, as `fedmon run` and `jobs` show it.")]
 NodesOption = Annotated[
-    list[str] | None, typer.Option("--node", "--nodes", "-n", help="Only this node; may be given several times.")
+    list[str] | None,
+    typer.Option("--node", "--nodes", "-n", help="Only this node; may be given several times, or as a,b,c."),
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
 ]
 WaitOption = Annotated[
     float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end; without it until it is over.")
+]
+LookOption = Annotated[
+    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end; without it: show it as it is.")
 ]
 
 
@@ -48,7 +53,7 @@ def run(
     *,
     tags: Annotated[
         list[str] | None,
-        typer.Option("--tags", "--tag", help="On a dataset with this tag; may be given several times, all must fit."),
+        typer.Option("--tags", "--tag", help="On a dataset with this tag; of several, also as a,b, all must fit."),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="On the dataset with this id.")] = None,
     node: NodesOption = None,
@@ -83,8 +88,8 @@ def run(
     with opened(broker, settings, researcher, timeout) as federation:
         handle = federation.run(
             plan,
-            nodes=node or None,
-            tags=[part for tag in tags or () for part in tag.split(",") if part] or None,
+            nodes=_each(node),
+            tags=_each(tags),
             dataset=dataset,
             args=words,
             inputs=given,
@@ -103,7 +108,7 @@ def jobs(
     ] = None,
     node: NodesOption = None,
     output: OutputOption = None,
-    wait: WaitOption = None,
+    wait: LookOption = None,
     broker: BrokerOption = None,
     settings: SettingsOption = None,
     researcher: IdOption = None,
@@ -113,17 +118,21 @@ def jobs(
     """List your runs of plans that nodes know, or show one with its results; --wait waits for its end."""
     with opened(broker, settings, researcher, timeout) as federation:
         if job is None:
-            outcomes = federation.jobs(nodes=node or None)
+            outcomes = federation.jobs(nodes=_each(node))
             emit(outcomes_document(federation, outcomes), text=str(outcomes), as_json=json)
             raise typer.Exit(exit_code(outcomes, named=bool(node)))
-        handle = federation.job(job, nodes=node or None)
-        going = any(not part.is_over for part in handle.states().values())
-        if going and wait is None:
-            results = handle.results(partial=True)
-            text = f"{handle}\n{_results_text(results, save(results, output) if output else ())}".rstrip()
-            emit(run_document(handle, results, {}), text=text, as_json=json)
-            return
-        _finish(handle, wait=wait, output=output, as_json=json)
+        handle = federation.job(job, nodes=_each(node))
+        if wait is not None:
+            _finish(handle, wait=wait, output=output, as_json=json)
+        # What is over is complete after a question or two more: its result, and what was reported.
+        if handle.states().is_over:
+            handle.wait(timeout)
+        results, failed = handle.results(), handle.failures()
+        written = save(results, output) if output else []
+        text = f"{handle}\n{_results_text(results, written)}".rstrip()
+        emit(run_document(handle, results, failed), text=text, as_json=json)
+        if failed and handle.is_over:
+            raise typer.Exit(1)
 
 
 @app.command("job-logs", epilog=EPILOG)
@@ -140,8 +149,8 @@ def job_logs(
 ) -> None:
     """Show what a plan printed in a run, as far as the owners let it leave."""
     with opened(broker, settings, researcher, timeout) as federation:
-        handle = federation.job(job, nodes=node or None)
-        offsets = dict.fromkeys(node or handle.nodes, 0)
+        handle = federation.job(job, nodes=_each(node))
+        offsets = dict.fromkeys(_each(node) or handle.nodes, 0)
         withheld: dict[str, str] = {}
         try:
             while offsets:
@@ -150,7 +159,7 @@ def job_logs(
                     log = handle.logs(node_id, "stderr" if stderr else "stdout", offset=offsets[node_id])
                     if log.withheld:
                         withheld[node_id] = log.withheld
-                        emit_line(log, text=f"{node_id}: {escape_control(str(log))}", as_json=json)
+                        emit_line(log, text=escape_control(str(log)), as_json=json)
                         del offsets[node_id]
                         continue
                     offsets[node_id] = log.next_offset
@@ -178,11 +187,14 @@ def stop(
 ) -> None:
     """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
     with opened(broker, settings, researcher, timeout) as federation:
-        handle = federation.job(job, nodes=node or None)
+        handle = federation.job(job, nodes=_each(node))
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]
-        outcomes = handle.stop(nodes=node or going)
-        text = str(outcomes) if outcomes else f"job {job} is over on every node\n{handle}"
-        emit(outcomes_document(federation, outcomes), text=text, as_json=json)
+        asked = _each(node) or going
+        outcomes = handle.stop(nodes=asked)
+        done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
+        first = "it was over already" if not outcomes else "asked to end; not over yet" if not done else "ended"
+        refused = "".join(f"\n{escape_control(line)}" for line in why_not(outcomes))
+        emit(outcomes_document(federation, outcomes), text=f"job {job}: {first}{refused}\n{handle}", as_json=json)
         raise typer.Exit(exit_code(outcomes, named=True) if outcomes else 0)
 
 
@@ -196,23 +208,41 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
         with progress(silent=as_json) as show:
             for states in handle.changes(wait):
                 show(states)
-        results = handle.result(timeout_s=0.001 if wait is not None else None)
+        if wait is not None and not handle.is_over:
+            raise handle.not_over(waited_s=wait)
+        results = handle.result()
     except RunFailedError as error:
         results, failed, code = error.results, error.failed, error.exit_code
-        complaint = str(error)
+        complaint = str(error) if as_json else _short(handle, error)
     except RunNotOverError as error:
         results, failed, code = error.results, error.unfinished, NO_ANSWER
-        complaint = f"{error}\n{_how_to_go_on(handle)}"
+        complaint = str(error) if as_json else f"not over within {error.waited_s:g} s; {_how_to_go_on(handle)}"
     except KeyboardInterrupt:
         sys.stderr.write(f"fedmon: stopped waiting; {_how_to_go_on(handle)}\n")
         if as_json:
             emit(run_document(handle, {}, {}), text="", as_json=True)
         raise typer.Exit(INTERRUPTED) from None
     written = save(results, output) if output is not None else []
-    emit(run_document(handle, results, failed), text=_results_text(results, written), as_json=as_json)
+    text = _results_text(results, written)
+    if text or as_json:
+        emit(run_document(handle, results, failed), text=text, as_json=as_json)
     if complaint:
         sys.stderr.write(f"fedmon: {_printable(complaint)}\n")
     raise typer.Exit(code)
+
+
+def _short(handle: RunHandle, error: RunFailedError) -> str:
+    """Return the complaint without the reasons that the states, which are on the screen, have told already."""
+    states = handle.states()
+    told = {node_id: reason for node_id, reason in error.failed.items() if states[node_id].sentence() == reason}
+    untold = by_reason({node_id: reason for node_id, reason in error.failed.items() if node_id not in told})
+    said = [*([named(list(told))] if told else []), *untold]
+    return f"{len(error.failed)} of {len(states)} nodes did not succeed: {'; '.join(said)}"
+
+
+def _each(words: list[str] | None) -> list[str] | None:
+    """Return the words that were given one by one or with commas between them."""
+    return [part for word in words or () for part in word.split(",") if part] or None
 
 
 def _how_to_go_on(handle: RunHandle) -> str:

@@ -30,7 +30,8 @@ def npz_parcel(content: bytes, **changes: Any) -> Message:
 class RunningNode(EchoNode):
     """Accepts every run, and goes on with it when the test says so.
 
-    ``jobs`` are what it says of each, ``reports`` the scalars that it keeps, ``results`` what they returned.
+    ``jobs`` are what it says of each, ``reports`` the scalars that it keeps, ``results`` what they returned,
+    ``began`` the state of one that begins.
     """
 
     def __init__(self, port: int, node_id: str, **options: Any) -> None:
@@ -41,6 +42,7 @@ class RunningNode(EchoNode):
         self.refusal: Message | None = None
         self.printed: str | None = None
         self.page = 500
+        self.began = "running"
         self._outcomes = 0
 
     def honest(self, request: Message) -> Message | None:
@@ -67,7 +69,7 @@ class RunningNode(EchoNode):
         self.reports.setdefault(request["job_id"], [])
         return {
             "job_id": request["job_id"],
-            "state": "running",
+            "state": self.began,
             "sha256": request["sha256"],
             "name": "plan",
             "dataset_id": request.get("dataset_id"),

@@ -5,24 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedmon.common.errors import FedmonError, NoAnswerError, SettingsError
+from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError, SettingsError
 from fedmon.common.log import escape_control
+from fedmon.researcher.runs.wording import by_reason
 
-MAX_NODES_NAMED = 20
+MAX_REASONS = 20
+
+
+class NobodyToRunError(NoAnswerError):
+    """There is no node to ask; the exit code says whether none offers it (3), all refuse (4), or none was heard (6)."""
+
+    def __init__(self, reason: str, *, exit_code: int = 6) -> None:
+        super().__init__(f"nobody to run it: {reason}")
+        self.exit_code = exit_code
+
+
+class RunNotKnownError(NotFoundError):
+    """No node knows the job; the exit code says whether they said so (3), all refuse (4), or none answered (6)."""
+
+    def __init__(self, reason: str, *, exit_code: int = 3) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
 
 
 class RunFailedError(FedmonError):
     """Nodes did not succeed: ``failed`` says of each why, ``results`` holds what the others returned.
 
-    ``refused`` tells whether not one node ran it at all.
+    ``exit_code`` is 4 where not one node ran it, as those that were asked refused, and 6 where none could be asked.
     """
 
     def __init__(
-        self, job_id: str, *, failed: Mapping[str, str], results: dict[str, dict[str, Any]], refused: bool
+        self, job_id: str, *, failed: Mapping[str, str], results: dict[str, dict[str, Any]], exit_code: int = 1
     ) -> None:
         super().__init__(f"{len(failed)} of {len(failed) + len(results)} nodes did not succeed: {_named(failed)}")
         self.job_id, self.failed, self.results = job_id, dict(failed), results
-        self.exit_code = 4 if refused else 1
+        self.exit_code = exit_code
 
 
 class RunNotOverError(NoAnswerError):
@@ -43,6 +60,6 @@ class MissingNumpyError(SettingsError):
 
 
 def _named(reasons: Mapping[str, str]) -> str:
-    named = "; ".join(f"{node_id}: {escape_control(reasons[node_id])}" for node_id in list(reasons)[:MAX_NODES_NAMED])
-    more = len(reasons) - MAX_NODES_NAMED
-    return f"{named}; and {more} more" if more > 0 else named
+    said = by_reason({node_id: escape_control(reason) for node_id, reason in reasons.items()})
+    more = len(said) - MAX_REASONS
+    return "; ".join(said[:MAX_REASONS]) + (f"; and {more} more reasons" if more > 0 else "")

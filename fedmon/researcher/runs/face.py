@@ -12,10 +12,10 @@ from fedmon.researcher.nodelist import Nodelist, node_ids
 if TYPE_CHECKING:
     from fedmon.common.training_plan import TrainingPlan
     from fedmon.common.wire.messages import ApprovalReply
-    from fedmon.common.wire.runs import JobsReply, RunLimits
-    from fedmon.researcher.outcomes import Outcomes
+    from fedmon.common.wire.runs import RunLimits
     from fedmon.researcher.parts import Parts
     from fedmon.researcher.runs.handle import RunHandle
+    from fedmon.researcher.runs.run_list import RunList
 
     Runnable = str | Path | type[TrainingPlan] | TrainingPlan | ApprovalReply
 
@@ -49,7 +49,7 @@ class Runs:
         plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
         nodes lower them to their own. Raises InvalidInputError, naming the value, before anything is sent, and
-        NoAnswerError when there is no node to ask.
+        NobodyToRunError, a NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of
         from fedmon.researcher.runs.starting import start_run
@@ -70,7 +70,7 @@ class Runs:
     def job(self, job_id: str, *, nodes: Nodelist = None, timeout_s: float | None = None) -> RunHandle:
         """Return a run by its id, also one that another process of this researcher started; waits for nobody to end.
 
-        Raises NotFoundError when no node knows it, and nothing of it is kept here.
+        Raises RunNotKnownError, a NotFoundError, when no node knows it, and nothing of it is kept here.
         """
         from fedmon.researcher.runs.finding import find_run
 
@@ -78,8 +78,8 @@ class Runs:
             self.parts, job_id, nodes=node_ids(nodes), repository=self.settings.repository, timeout_s=timeout_s
         )
 
-    def jobs(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[JobsReply]:
-        """Ask nodes for all jobs of this researcher that they know, newest first."""
+    def jobs(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> RunList:
+        """Ask nodes for all jobs of this researcher that they know; shows the runs, newest first."""
         from fedmon.researcher.runs.finding import all_jobs
 
         return all_jobs(self.parts, nodes=node_ids(nodes), timeout_s=timeout_s)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import ID_PATTERN, NodeId
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus
 from fedmon.researcher.calls import ask, ask_pages
-from fedmon.researcher.outcomes import Outcomes
+from fedmon.researcher.outcomes import Outcomes, OutcomeStatus
 from fedmon.researcher.parts import Parts
 from fedmon.researcher.runs import tables
+from fedmon.researcher.runs.errors import RunNotKnownError
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.ledger import Ledger
+from fedmon.researcher.runs.run_list import RunList
+from fedmon.researcher.runs.wording import named, reasons
 
 
 def find_run(
@@ -26,12 +29,12 @@ def find_run(
 ) -> RunHandle:
     """Return a run of this researcher by its id: of the nodes that know it, and those whose outcome is kept here.
 
-    Raises NotFoundError when there are none, saying which nodes did not answer.
+    Raises RunNotKnownError when there are none, saying which nodes did not answer.
     """
     if not ID_PATTERN.fullmatch(job_id):
         raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon jobs` lists those that nodes know")
     kept = parts.job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
-    request = parts.asker.request(JobStatus, job_id=job_id)
+    request = parts.asker.request(JobStatus, job_id=job_id, scalars_from=0)
     outcomes = ask(parts, request, JobsReply, tables.jobs, nodes=nodes, timeout_s=timeout_s)
     knowing = {
         NodeId(node_id): job for node_id, reply in outcomes.ok.items() for job in reply.jobs[:1] if job.job_id == job_id
@@ -40,17 +43,29 @@ def find_run(
     followed = parts.runs.open(ledger)
     if followed is ledger and not knowing and not kept:
         parts.runs.forget(ledger)
-        raise NotFoundError(f"no node that answered knows job {job_id}. {outcomes.explanation()}")
+        raise _nobody_knows(job_id, outcomes)
     followed.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept)})
     for outcome in kept:
         followed.outcome(outcome)
-    for node_id, job in knowing.items():
-        followed.job_said(node_id, job)
+    for node_id in knowing:
+        followed.answered(outcomes.ok[node_id], {"scalars_from": 0})
     followed.is_complete = True
     parts.machinery.runs_changed()
     return RunHandle(followed, parts, repository=repository)
 
 
-def all_jobs(parts: Parts, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> Outcomes[JobsReply]:
+def _nobody_knows(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
+    """Return the error that says who knows no such job, and who did not say."""
+    unknowing = [node_id for node_id, one in outcomes.items() if one.ok or one.status is OutcomeStatus.FAILED]
+    silent = {node_id: one for node_id, one in outcomes.items() if node_id not in unknowing}
+    said = [f"no node knows a job {job_id} of {outcomes.circumstances.researcher_id}"]
+    said += [f"asked: {named(unknowing)}"] if unknowing else []
+    said += reasons(silent)
+    refused = bool(silent) and all(one.status is OutcomeStatus.REFUSED for one in silent.values())
+    exit_code = 3 if unknowing or not silent else 4 if refused else 6
+    return RunNotKnownError(f"{'; '.join(said)}. `fedmon jobs` lists those that nodes know", exit_code=exit_code)
+
+
+def all_jobs(parts: Parts, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:
     """Return the jobs of this researcher that each node knows, newest first."""
-    return ask_pages(parts, JobStatus, JobsReply, nodes=nodes, timeout_s=timeout_s)
+    return RunList(ask_pages(parts, JobStatus, JobsReply, nodes=nodes, timeout_s=timeout_s))

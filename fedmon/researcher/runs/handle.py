@@ -19,7 +19,7 @@ from fedmon.researcher.roster import Instant, NodeState
 from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.results import Results
-from fedmon.researcher.runs.states import NodeRun, RunStates
+from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates
 from fedmon.researcher.runs.traces import JobLog, read_log
 
 if TYPE_CHECKING:
@@ -115,6 +115,21 @@ class RunHandle:
             self._ledger.wait(lambda: self.is_over, _step_s(deadline))
         return True
 
+    def wait_for_end(self, *, nodes: Sequence[str], timeout_s: float) -> bool:
+        """Wait until it is over on these nodes, whatever of it is still to come; return whether it is."""
+        wanted = [NodeId(node) for node in nodes]
+        deadline = Deadline(checked_timeout(timeout_s))
+        while not self._ended(wanted):
+            self._check()
+            if deadline.passed():
+                return False
+            self._ledger.wait(lambda: self._ended(wanted), _step_s(deadline))
+        return True
+
+    def _ended(self, nodes: Sequence[NodeId]) -> bool:
+        views = self._ledger.views()
+        return all(views[node].is_over for node in nodes if node in views)
+
     def changes(self, timeout_s: float | None = None, *, every_s: float = 0.25) -> Iterator[RunStates]:
         """Yield the states now, after each change (at most each ``every_s``), and when it is over, until then."""
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
@@ -136,23 +151,21 @@ class RunHandle:
         """
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         if not self.wait(timeout_s):
-            states = self.states()
-            unfinished = {str(node_id): part.sentence() for node_id, part in states.items() if not part.is_over}
-            unfinished = unfinished or {
-                str(node_id): f"{states[node_id].state}, but not all of it is here yet"
-                for node_id in self._ledger.unsettled
-            }
-            raise RunNotOverError(
-                self.job_id,
-                waited_s=timeout_s or 0.0,
-                unfinished=unfinished,
-                results=self._opened(None if deadline is None else 1.0)[0],
-            )
+            raise self.not_over(waited_s=timeout_s or 0.0)
         results, failed = self._opened(None if deadline is None else max(1.0, deadline.left_s()))
         if failed:
-            refused = not any(part.job is not None for part in self.states().values())
-            raise RunFailedError(self.job_id, failed=failed, results=results, refused=refused)
+            raise RunFailedError(self.job_id, failed=failed, results=results, exit_code=self._exit_code())
         return results
+
+    def not_over(self, *, waited_s: float) -> RunNotOverError:
+        """Return the error that says where it goes on, with what is there of the other nodes."""
+        states = self.states()
+        unfinished = {str(node_id): part.sentence() for node_id, part in states.items() if not part.is_over}
+        unfinished = unfinished or {
+            str(node_id): f"{states[node_id].state}, but not all of it is here yet"
+            for node_id in self._ledger.unsettled
+        }
+        return RunNotOverError(self.job_id, waited_s=waited_s, unfinished=unfinished, results=self._opened(1.0)[0])
 
     def results(self, *, partial: bool = True) -> Values:
         """Return what is there now of the nodes that succeeded, without waiting.
@@ -164,6 +177,13 @@ class RunHandle:
     def failures(self) -> dict[str, str]:
         """Return why each node that is over did not succeed, or why its result cannot be used."""
         return self._opened(None)[1]
+
+    def _exit_code(self) -> int:
+        """Return 1 where it ran anywhere, 4 where it was refused, and 6 where nobody could be asked."""
+        states = self.states().values()
+        if any(part.job is not None for part in states):
+            return 1
+        return 4 if any(part.state == REFUSED for part in states) else 6
 
     def _opened(self, timeout_s: float | None) -> tuple[Values, dict[str, str]]:
         results, dropped = self._results.open(self._ledger.results(), timeout_s=timeout_s)

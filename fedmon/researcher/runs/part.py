@@ -95,6 +95,8 @@ class Part:
             self._unnumbered = True
             return None
         self._expected = max(self._expected, min(scalar.number + 1, MAX_SCALARS_KEPT))
+        if self.job is not None and self.job.state is JobState.STARTING:
+            self.job = msgspec.structs.replace(self.job, state=JobState.RUNNING)  # only what runs reports
         return self._kept(scalar)
 
     def page_said(self, scalars: Sequence[Scalar], now: float) -> list[Scalar]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import InvalidInputError, InvalidMessageError, NoAnswerError
+from fedmon.common.errors import InvalidInputError, InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
@@ -19,9 +19,11 @@ from fedmon.researcher.outcomes import Outcomes, OutcomeStatus
 from fedmon.researcher.parts import Parts
 from fedmon.researcher.roster import Instant, NodeState
 from fedmon.researcher.runs import tables
+from fedmon.researcher.runs.errors import NobodyToRunError
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.ledger import Ledger
+from fedmon.researcher.runs.wording import named, why_not
 from fedmon.researcher.submitting import ENVELOPE_BYTES
 
 MAX_TAGS = 64
@@ -42,7 +44,7 @@ def start_run(
 ) -> RunHandle:
     """Ask nodes to run a plan; return once each accepted or refused, or the time is over.
 
-    Raises InvalidInputError for what cannot be sent, and NoAnswerError when there is nobody to ask.
+    Raises InvalidInputError for what cannot be sent, and NobodyToRunError when there is nobody to ask.
     """
     if not parts.dialect.announced:
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
@@ -51,7 +53,7 @@ def start_run(
     named = nodes is not None
     asked = list(nodes) if nodes is not None else _everybody(parts, wanted_tags, dataset_id, deadline)
     if not asked:
-        raise NoAnswerError(f"nobody to run it: no node was named. {parts.circumstances().sentence()}")
+        raise NobodyToRunError("no node was named")
     parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
     job_id = new_id()
     request = parts.asker.request(
@@ -99,25 +101,41 @@ def _everybody(parts: Parts, tags: Sequence[str], dataset_id: str | None, deadli
     """Return the nodes that are there, of those the ones that have the dataset where one is wanted."""
     parts.wait_settled()
     left_s = max(0.5, deadline.left_s())
+    outcomes: Outcomes[Any] | None = None
     if dataset_id is not None:
-        listed = ask_pages(parts, ListDatasets, ListReply, nodes=None, timeout_s=left_s)
+        outcomes = listed = ask_pages(parts, ListDatasets, ListReply, nodes=None, timeout_s=left_s)
         found = [
             NodeId(node_id)
             for node_id, reply in listed.ok.items()
             if any(dataset.dataset_id == dataset_id for dataset in reply.datasets)
         ]
-        what, outcomes = f"dataset {dataset_id!r}", listed.explanation()
+        what = f"dataset {dataset_id!r} is offered to you"
     elif tags:
-        searched = ask_pages(parts, SearchDatasets, SearchReply, nodes=None, timeout_s=left_s, tags=list(tags))
+        outcomes = searched = ask_pages(
+            parts, SearchDatasets, SearchReply, nodes=None, timeout_s=left_s, tags=list(tags)
+        )
         found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
-        what, outcomes = f"dataset with the tags {', '.join(tags)}", searched.explanation()
+        what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
     else:
         there = parts.roster.nodes(Instant.now())
         found = [node_id for node_id, node in there.items() if node.state is not NodeState.OFFLINE]
-        what, outcomes = "node", parts.circumstances().sentence()
+        what = "node is there"
     if not found:
-        raise NoAnswerError(f"nobody to run it: no {what} is offered to you. {outcomes}")
+        raise _nobody(what, outcomes, parts)
     return found
+
+
+def _nobody(what: str, outcomes: Outcomes[Any] | None, parts: Parts) -> NobodyToRunError:
+    """Return the error that says what there is not, who was asked for it, and who did not say."""
+    if not outcomes:
+        return NobodyToRunError(f"no {what}. {parts.circumstances().sentence()}")
+    said = [f"no {what}"]
+    if outcomes.ok:
+        return NobodyToRunError(
+            "; ".join([f"{said[0]} by {named(list(outcomes.ok))}", *why_not(outcomes)]), exit_code=3
+        )
+    refused = all(outcome.status is OutcomeStatus.REFUSED for outcome in outcomes.values())
+    return NobodyToRunError("; ".join([*said, *why_not(outcomes)]), exit_code=4 if refused else 6)
 
 
 def _checked_tags(tags: Sequence[str] | None) -> list[str]:

@@ -8,11 +8,17 @@ from datetime import datetime
 import msgspec
 
 from fedmon.common.ids import NodeId
+from fedmon.common.log import escape_control
 from fedmon.common.wire.runs import Job, JobState, Usage
 from fedmon.researcher.outcomes import OutcomeStatus
+from fedmon.researcher.runs.wording import by_reason
 from fedmon.researcher.tables import Row, html_table, local_time, text_table
 
 REFUSED, UNANSWERED = "refused", "unanswered"
+_NOT_REACHED = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TOO_OLD, OutcomeStatus.ID_IN_USE)
+_MIB = 2**20
+_WHOLE = 1e12
+"""Whole numbers up to here are shown with all of their digits: they count something."""
 
 
 class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,9 +41,15 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str:
-        """``refused``, ``unanswered``, or the state of the job there, such as ``running`` or ``memory-limit``."""
+        """The state of the job there, such as ``running`` or ``memory-limit``, or why there is none.
+
+        That is ``refused``, ``unanswered``, or for what was not even asked ``offline``, ``stale``, ``too-old`` or
+        ``id-in-use``.
+        """
         if self.job is not None:
             return self.job.state.value
+        if self.asked in _NOT_REACHED:
+            return self.asked.value
         return UNANSWERED if self.asked is OutcomeStatus.TIMED_OUT else REFUSED
 
     @property
@@ -56,10 +68,10 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentence(self) -> str:
         """Say how it stands, and why."""
-        words = self.state
-        if reason := self.explanation():
-            words += f" ({reason})"
-        return words
+        reason = self.explanation()
+        # A node that was not reached says by which state, and its reason begins with the same word.
+        reason = reason.removeprefix(f"{self.state}: ")
+        return f"{self.state} ({reason})" if reason else self.state
 
     def explanation(self) -> str:
         """Say why it stands as it does; empty where there is nothing to say."""
@@ -68,13 +80,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
             since = f" since {local_time(self.unheard_since)}" if self.unheard_since else ""
             said.append(f"the node is unheard{since}")
         if self.job is not None:
-            problem = self.job.problem
-            if problem is not None:
-                said.append(f"{problem.type}: {problem.message}" if problem.message else problem.type)
-            if self.job.reason and self.job.reason not in said:
-                said.append(self.job.reason)
-            if self.job.exit_code:
-                said.append(f"exit code {self.job.exit_code}")
+            said += _why(self.job)
         if self.reason and self.reason not in said:
             said.append(self.reason)
         return "; ".join(said)
@@ -88,10 +94,10 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
             "sandbox": self.job.sandbox if self.job is not None else None,
             "s": _rounded(usage.wall_s),
             "CPU s": _rounded(usage.cpu_s),
-            "peak MB": None if usage.peak_memory_bytes is None else round(usage.peak_memory_bytes / 1e6, 1),
+            "peak MiB": None if usage.peak_memory_bytes is None else round(usage.peak_memory_bytes / _MIB, 1),
             "J": _rounded(usage.energy_j),
             "scalars": self.scalars or None,
-            "latest": ", ".join(f"{name}={_shown(value)}" for name, value in latest.items()),
+            "latest": shown_scalars(latest),
             "reason": self.explanation(),
         }
 
@@ -120,9 +126,29 @@ class RunStates(Mapping[NodeId, NodeRun]):
         """Whether it goes on nowhere."""
         return all(part.is_over for part in self.values())
 
+    def latest(self, node_id: str) -> str:
+        """Return the last that the plan reported on a node, as text."""
+        return shown_scalars(self._latest.get(NodeId(node_id), {}))
+
     def rows(self) -> list[Row]:
         """Return a flat row for each node."""
         return [part.row(latest=self._latest.get(node_id, {})) for node_id, part in self.items()]
+
+    def text_rows(self) -> list[Row]:
+        """Return the rows for a terminal: what is the same on all nodes, or as long as a sentence, stands below."""
+        rows = self.rows()
+        left_out = {"reason", "scalars", *(["sandbox"] if self._level else [])}
+        return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+
+    def notes(self) -> list[str]:
+        """Return why nodes stand as they do, a line for each reason; those that have the same share it."""
+        return by_reason({str(node_id): part.sentence() for node_id, part in self.items() if part.explanation()})
+
+    @property
+    def _level(self) -> str | None:
+        """The level of confinement, where it is the same wherever it runs or ran."""
+        levels = {part.job.sandbox for part in self.values() if part.job is not None}
+        return levels.pop() if len(levels) == 1 else None
 
     def summary(self) -> str:
         """Say in a line how it stands as a whole."""
@@ -131,10 +157,13 @@ class RunStates(Mapping[NodeId, NodeRun]):
             counts[part.state] = counts.get(part.state, 0) + 1
         said = ", ".join(f"{number} {state}" for state, number in sorted(counts.items())) or "no node"
         unheard = sum(part.unheard for part in self.values())
-        return f"job {self.job_id}: {said}" + (f"; {unheard} of them unheard" if unheard else "")
+        confined = f", in sandbox {self._level}" if self._level else ""
+        return f"job {self.job_id}: {said}{confined}" + (f"; {unheard} of them unheard" if unheard else "")
 
     def __str__(self) -> str:
-        return f"{text_table(self.rows())}\n{self.summary()}" if self else self.summary()
+        if not self:
+            return self.summary()
+        return "\n".join([text_table(self.text_rows()), *map(escape_control, self.notes()), self.summary()])
 
     def __repr__(self) -> str:
         return f"<{self.summary()}>"
@@ -147,5 +176,27 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
+def shown_scalars(values: Mapping[str, float | None]) -> str:
+    """Return what was reported, as text."""
+    return ", ".join(f"{name}={_shown(value)}" for name, value in values.items())
+
+
 def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
+    if value is None:
+        return "none"
+    return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
+
+
+def _why(job: Job) -> list[str]:
+    """Return why a job ended as it did; nothing is said twice."""
+    problem, said = job.problem, []
+    if problem is not None and problem.message:
+        said.append(f"{problem.type}: {problem.message}")
+    elif problem is not None and problem.type not in job.reason:
+        said.append(problem.type)
+    if job.reason and job.reason not in said:
+        said.append(job.reason)
+    # What ended it from outside is in the reason; the code is news only where the plan itself ended the process.
+    if job.state is JobState.FAILED and job.exit_code and problem is None and "exit code" not in job.reason:
+        said.append(f"exit code {job.exit_code}")
+    return said

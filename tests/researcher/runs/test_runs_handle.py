@@ -107,7 +107,7 @@ def test_an_end_that_is_no_success_is_told_with_its_reason(
             handle.result(timeout_s=5)
 
 
-def test_a_node_that_is_offline_is_refused_when_it_was_named_and_no_part_otherwise(
+def test_a_node_that_is_offline_is_told_when_it_was_named_and_no_part_otherwise(
     mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open
 ) -> None:
     with RunningNode(mosquitto.port, "gone"):
@@ -117,15 +117,18 @@ def test_a_node_that_is_offline_is_refused_when_it_was_named_and_no_part_otherwi
     named = started(federation, nodes=["a", "gone"])
     everybody = started(federation)
 
-    assert named.states()["gone"].state == "refused"
-    assert "offline" in named.states()["gone"].reason
+    assert named.states()["gone"].state == "offline"
+    assert named.states()["gone"].sentence().startswith("offline (offline since ")
+    with pytest.raises(RunFailedError, match="gone: offline") as caught:
+        started(federation, nodes=["gone"]).result(timeout_s=5)
+    assert caught.value.exit_code == 6
     assert everybody.nodes == ["a", "b"]
 
 
 def test_nobody_to_ask_is_said_at_once(federate: Open) -> None:
     federation = federate()
 
-    with pytest.raises(NoAnswerError, match="nobody to run it: no node is offered"):
+    with pytest.raises(NoAnswerError, match="nobody to run it: no node is there"):
         started(federation)
     with pytest.raises(NoAnswerError, match="no node was named"):
         federation.run(DIGEST, nodes=[])
@@ -140,8 +143,9 @@ def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(
     assert started(federation, dataset="dataset-0").nodes == ["a", "b"]
     assert [one["tags"] for one in two[0].sent("run")] == [["part-1"], []]
     assert two[0].sent("run")[1]["dataset_id"] == "dataset-0"
-    with pytest.raises(NoAnswerError, match="no dataset with the tags elsewhere"):
+    with pytest.raises(NoAnswerError, match="no dataset with the tag 'elsewhere' is offered to you by a, b") as caught:
         federation.run(DIGEST, tags=["elsewhere"])
+    assert caught.value.exit_code == 3
 
 
 def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(
@@ -323,8 +327,53 @@ def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_ma
 
     again = federate()
     assert again.job(handle.job_id, timeout_s=0.5).result(timeout_s=5) == {"a": {"n": 1}}
-    with pytest.raises(NotFoundError, match="no node that answered knows job"):
+    with pytest.raises(NotFoundError, match=r"no node knows a job never-heard-of of alice; a: offline") as caught:
         again.job("never-heard-of", timeout_s=0.5)
+    assert caught.value.exit_code == 6
+
+
+def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(mosquitto: Broker, federate: Open) -> None:
+    with RunningNode(mosquitto.port, "a") as node:
+        other, shell = federate(instance="other"), federate(instance="shell")
+        left, handle = started(other), started(shell)
+        other.close()
+
+        node.end(left.job_id, result=json_parcel({"n": 2}))
+        node.end(handle.job_id, result=json_parcel({"n": 1}))
+        assert handle.result(timeout_s=5) == {"a": {"n": 1}}
+        # What came first would have been acknowledged first.
+        node.wait(lambda: node.sent("ack"))
+
+        assert [one["ids"] for one in node.sent("ack")] == [["a-outcome-2"]]
+
+
+def test_what_reports_runs(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, _ = two
+    a.began = "starting"
+    handle = started(federate(), nodes=["a"])
+    assert handle.states()["a"].state == "starting"
+
+    a.report(handle.job_id, loss=0.5)
+
+    wait_until(lambda: handle.states()["a"].state == "running", what="the state of what reports")
+
+
+def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, b = two
+    federation = federate()
+    first, second = started(federation), started(federation, nodes=["a"])
+    b.end(first.job_id, "failed", reason="no column radius")
+    a.end(first.job_id)
+
+    runs = federation.jobs()
+
+    assert {row["job"]: row["nodes"] for row in runs.rows()} == {
+        first.job_id: "1 failed (b), 1 succeeded",
+        second.job_id: "1 running",
+    }
+    assert list(runs.runs()[first.job_id]) == ["a", "b"]
+    assert str(runs).endswith("2 runs of alice are known to 2 nodes")
+    assert first.job_id in runs._repr_html_()
 
 
 def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, RunningNode], federate: Open) -> None:

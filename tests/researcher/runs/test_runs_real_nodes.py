@@ -100,7 +100,7 @@ def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, 
     assert (refused.returncode, wrong.returncode, unknown.returncode) == (4, 2, 3)
     assert "approval" in json.loads(refused.stdout)["failed"]["a"]
     assert "--arg 'rounds' is not of the form name=value" in wrong.stderr
-    assert "no node that answered knows job" in unknown.stderr
+    assert "no node knows a job no-such-job of alice; asked: a, b. `fedmon jobs` lists" in unknown.stderr
 
 
 def _hear_ctrl_c() -> None:
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     stopped = fedmon("stop", job_id, "--json", environ=real.environ())
     ended = fedmon("jobs", job_id, "--wait", "20", environ=real.environ())
 
-    assert first.startswith("b: ")
+    assert first.startswith("job ")
     assert waiting.returncode == 130
     assert "stopped waiting; job" in said
     assert logs.stdout == "hello from b\n\n"

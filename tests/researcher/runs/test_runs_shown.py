@@ -9,14 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.runs import Job, JobState
+from fedmon.common.wire.runs import Job, JobState, Problem, Usage
 from fedmon.researcher.cli_run_show import progress
 from fedmon.researcher.outcomes import OutcomeStatus
-from fedmon.researcher.runs.states import NodeRun, RunStates
+from fedmon.researcher.runs.states import NodeRun, RunStates, shown_scalars
 
 JOB = Job(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
 
@@ -37,6 +38,7 @@ def test_without_a_terminal_each_change_is_a_line(capsys: pytest.CaptureFixture[
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
+        "job j",
         "a: running",
         "b: refused (not\\x1b[2J approved)",
         "a: running (the node is unheard)",
@@ -101,3 +103,63 @@ def test_a_notebook_shows_a_table_that_changes_in_place() -> None:
     assert [output["output_type"] for output in outputs] == ["display_data", "execute_result"]
     assert "&lt;b&gt;no" in outputs[0]["data"]["text/html"]
     assert outputs[1]["data"]["text/plain"] == "True"
+
+
+def test_nodes_with_one_reason_share_a_line_and_nothing_is_said_twice() -> None:
+    withheld = "the plan failed (ValueError); its owner lets no text leave"
+    problem = Problem(type="ValueError")
+    failed = msgspec.structs.replace(JOB, state=JobState.FAILED, reason=withheld, problem=problem, exit_code=1)
+    run = states(*(NodeRun(node_id=NodeId(node), job=failed) for node in "ab"), NodeRun(node_id=NodeId("c"), job=JOB))
+
+    assert run.notes() == [f"a, b: failed ({withheld})"]
+    assert str(run).count("ValueError") == 1
+    assert "reason" not in str(run).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "reason", "said"),
+    [
+        (JobState.STOPPED, -15, "stopped by researcher alice", "stopped (stopped by researcher alice)"),
+        (JobState.FAILED, 3, "", "failed (exit code 3)"),
+        (JobState.FAILED, 3, "it ended with exit code 3", "failed (it ended with exit code 3)"),
+    ],
+)
+def test_an_exit_code_is_told_where_it_is_news(state: JobState, exit_code: int, reason: str, said: str) -> None:
+    job = msgspec.structs.replace(JOB, state=state, exit_code=exit_code, reason=reason)
+
+    assert NodeRun(node_id=NodeId("a"), job=job).sentence() == said
+
+
+def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    usage = Usage(wall_s=1234.567, cpu_s=1230.123, peak_memory_bytes=4 * 2**30, energy_j=12345.678)
+    ended = msgspec.structs.replace(JOB, state=JobState.SUCCEEDED, usage=usage, sandbox="bubblewrap")
+    run = RunStates("j", {NodeId("a"): NodeRun(node_id=NodeId("a"), job=ended)}, {NodeId("a"): {"loss": 1 / 3}})
+
+    lines = str(run).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert lines[2].split() == ["a", "succeeded", "1234.567", "1230.123", "4096.0", "12345.678", "loss=0.3333"]
+    assert lines[-1] == "job j: 1 succeeded, in sandbox bubblewrap"
+
+
+def test_levels_that_differ_stand_beside_their_nodes() -> None:
+    jobs = [msgspec.structs.replace(JOB, sandbox=level) for level in ("bubblewrap", "landlock")]
+    run = states(*(NodeRun(node_id=NodeId(node), job=job) for node, job in zip("ab", jobs, strict=True)))
+
+    assert [row["sandbox"] for row in run.text_rows()] == ["bubblewrap", "landlock"]
+    assert "in sandbox" not in run.summary()
+
+
+@pytest.mark.parametrize("asked", [OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.ID_IN_USE])
+def test_a_node_that_was_not_reached_did_not_refuse(asked: OutcomeStatus) -> None:
+    part = NodeRun(node_id=NodeId("a"), asked=asked, reason=f"{asked.value}: never heard of")
+
+    assert part.is_over
+    assert part.sentence() == f"{asked.value} (never heard of)"
+
+
+def test_counts_keep_all_of_their_digits() -> None:
+    assert shown_scalars({"rows": 123_456_789.0, "loss": 0.0123456, "gone": None}) == (
+        "rows=123456789, loss=0.01235, gone=none"
+    )
