@@ -101,6 +101,7 @@ def _kept(
                 stderr=TraceWriter(folder / STDERR, size_bytes=order.trace_bytes),
                 poke=_poker(pokes, order.job_id),
                 remember=_rememberer(folder),
+                is_findable=lambda: os.fstat(lock).st_nlink > 0,
             )
             own = own_folder(order, level)
             files = Path(own) if own else None

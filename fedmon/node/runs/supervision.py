@@ -60,6 +60,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """Tells the daemon; false when it cannot be told now."""
     remember: Callable[[list[Known]], None]
     """Writes down who is to be killed if the keeper is not there to do it."""
+    is_findable: Callable[[], bool]
+    """Tells whether the job's folder is still there; without it nobody can find the job, or stop it."""
 
 
 class Supervision:
@@ -223,6 +225,8 @@ class Supervision:
                 )
 
     def _look(self) -> None:
+        if not self._kept.is_findable():
+            self.end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
         excess = self._meter.read()
         self._remember(self._meter.relatives)
         if excess is not None:

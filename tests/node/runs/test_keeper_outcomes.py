@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.sandbox import bubblewrap
 from tests.node.runs.kept_jobs import MIB, KeptJobs, left_of
 from tests.support.requirements import require
@@ -154,6 +155,16 @@ def test_a_plan_that_misbehaves_has_a_named_ending_and_leaves_nothing(jobs: Kept
 def test_bubblewrap_changes_nothing_about_how_it_is_called(jobs: KeptJobs, name: str) -> None:
     require(bubblewrap.program(), "bubblewrap is not installed")
     check(jobs, name, "bubblewrap")
+
+
+def test_a_job_whose_folder_was_removed_is_ended_for_nobody_could_stop_it(jobs: KeptJobs) -> None:
+    order = jobs.order("removed", wall_s=600.0)
+    folder = jobs.launch("time.sleep(600)", order)
+    wait_until(lambda: left_of("removed"), what="the plan")
+
+    remove_tree(folder.path)
+
+    wait_until(lambda: not left_of("removed"), what="its end")
 
 
 @pytest.mark.soak
