@@ -8,11 +8,14 @@ import select
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from fedmon.node.job.channel import Channel
+
+if TYPE_CHECKING:
+    from fedmon.node.job.commands import Stop
 
 LOOK_S = 1.0
 GRACE_S = 5.0
@@ -40,6 +43,21 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 def margin_s(time_limit_s: float) -> float:
     """Return how long before the scheduler's limit a run ends by itself, so that everything can be written."""
     return min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, _MARGIN_RATIO * time_limit_s))
+
+
+class AlsoWhen:
+    """A Stop that is set when another one is, or when ``check`` returns why to end."""
+
+    def __init__(self, stop: Stop, check: Callable[[], str | None]) -> None:
+        self._stop, self._check = stop, check
+
+    def is_set(self) -> bool:
+        """Tell whether one of the two says so."""
+        return self._stop.is_set() or self._check() is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the other one, at most so many seconds; what is checked is asked afterwards."""
+        return self._stop.wait(timeout) or self._check() is not None
 
 
 class Endings:

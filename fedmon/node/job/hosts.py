@@ -119,6 +119,19 @@ class Membership:
         # Who found us merging left without merging: its end is there to be seen now.
         return self._decide(threading.Event())
 
+    def others(self) -> list[tuple[Registration, float]]:
+        """Return what the other hosts said when they began, and when by the file server's clock, in Unix seconds.
+
+        Those that began before an earlier run of this host was over are not among them. Raises StorageError.
+        """
+        since = self._roll.last_sign(self._entry._replace(generation=self._entry.generation - 1))
+        found = []
+        for entry in self._roll.see().newest.values():
+            registration, began = self._roll.registration(entry), self._roll.began(entry)
+            if entry != self._entry and registration is not None and began > since:
+                found.append((registration, began))
+        return found
+
     def close(self) -> None:
         """Stop beating and let the name go; safe to call twice."""
         self._ended.set()

@@ -1,4 +1,4 @@
-"""When this process began, and when the scheduler will end the job, so that its recording is whole before."""
+"""When the scheduler will end the job, so that its recording is whole before."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedmon.node.collectors.job.files import read_file
-from fedmon.node.collectors.job.process import birth_of
 from fedmon.node.job.ending import margin_s
 from fedmon.node.job.identity import JobIdentity
 
@@ -43,7 +41,7 @@ class TimeLimit:
         else:
             self._ends_at = self._told()
         if self._ends_at is None and self._length_s is not None and first_start is not None:
-            self._ends_at = _at(first_start) + self._length_s
+            self._ends_at = at_boot_ticks(first_start) + self._length_s
         if self._ends_at is None:
             return
         left_s = self._ends_at - time.time()
@@ -64,28 +62,24 @@ class TimeLimit:
         return False
 
     def _told(self) -> float | None:
-        """Ask SLURM for its present word. Source: squeue(1), %e."""
-        if self._identity.scheduler != "slurm" or self._identity.raw_id is None:
-            return None
-        from fedmon.node.job.commands import CommandError
-
-        argv = ["squeue", "--noheader", f"--jobs={self._identity.raw_id}", "--format=%e"]
-        try:
-            said = self._run(argv, _ASK_WITHIN_S).checked()
-            return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
-        except (CommandError, ValueError) as error:
-            logger.info("when the job ends at the latest is not told: %s", error)
-            return None
+        return told_by_slurm(self._identity, self._run, "%e")
 
 
-def began() -> float:
-    """Return when this process was forked, in Unix seconds: before Python had read its modules, which can take long."""
+def told_by_slurm(identity: JobIdentity, run: Runner, field: str) -> float | None:
+    """Ask SLURM when a job began (``%S``) or ends at the latest (``%e``), in Unix seconds. Source: squeue(1)."""
+    if identity.scheduler != "slurm" or identity.raw_id is None:
+        return None
+    from fedmon.node.job.commands import CommandError
+
+    argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", f"--format={field}"]
     try:
-        birth = birth_of(os.getpid(), read_file(b"/proc/self/stat", 1024))
-    except (OSError, ValueError, IndexError):
-        return time.time()
-    return _at(birth.start + 1)  # the kernel counts whole ticks that were over
+        said = run(argv, _ASK_WITHIN_S).checked()
+        return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
+    except (CommandError, ValueError) as error:
+        logger.info("when the job %s is not told: %s", "began" if field == "%S" else "ends at the latest", error)
+        return None
 
 
-def _at(ticks: int) -> float:
+def at_boot_ticks(ticks: int) -> float:
+    """Return the Unix time, in seconds, of a number of clock ticks after the boot."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / _TICKS

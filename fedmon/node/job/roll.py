@@ -153,6 +153,14 @@ class Roll:
         except OSError:
             return b""
 
+    def began(self, entry: Entry) -> float:
+        """Return when a run began by the file server's clock, in Unix seconds; 0 where that is not known."""
+        return self._changed(f"{entry}.begin")
+
+    def last_sign(self, entry: Entry) -> float:
+        """Return when a run last moved by the file server's clock, in Unix seconds; 0 where there was none."""
+        return max(self._changed(f"{entry}.{kind}") for kind in ("begin", "beat", "end"))
+
     def lock_file(self, node_id: str) -> Path:
         """Return the file whose lock a host holds for as long as it lives."""
         return self.folder / f"{node_id}.lock"
@@ -163,6 +171,12 @@ class Roll:
         with contextlib.suppress(OSError):
             os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
             probe.unlink()
+
+    def _changed(self, name: str) -> float:
+        try:
+            return (self.folder / name).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _read(self, name: str, kind: type[T]) -> T | None:
         try:

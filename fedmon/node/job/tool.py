@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.node.job.channel import Channel
-from fedmon.node.job.ending import Endings
+from fedmon.node.job.ending import AlsoWhen, Endings
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.ipc import StopFile
 from fedmon.node.job.layout import JobFolder
-from fedmon.node.job.limit import began
 from fedmon.node.job.log_file import LogFile
 from fedmon.node.job.options import JobOptions
 
@@ -43,17 +42,17 @@ class JobRun:
         channel: Channel | None = None,
     ) -> None:
         self._options, self._identity, self._environ, self._channel = options, identity, environ, channel
-        self._began = began()
         self._folder = JobFolder(options.save_dir, options.prefix, identity.key, job_id=identity.job_id)
         nodes = identity.step_nodes or identity.nodes
-        self._members = Membership(self._folder, host=identity.host, expected=len(nodes) if nodes else None)
+        self._expected = len(nodes) if nodes else None
+        self._members = Membership(self._folder, host=identity.host, expected=self._expected)
         self._stop_file = StopFile(self._folder.ipc)
         self._log: LogFile | None = None
         self._stderr = -1
 
     def begin(self) -> None:
         """Take part under a name of its own, and log from now on. Raises StorageError and InvalidInputError."""
-        self._members.begin({"pid": os.getpid(), "command": self._options.told_command})
+        self._members.begin({"pid": os.getpid(), "command": self._options.told_command, "step": self._identity.step})
         try:
             self._log = LogFile(self._folder.log(self._members.host), verbose=self._options.verbose)
         except StorageError:
@@ -62,11 +61,7 @@ class JobRun:
         # What a library prints must not come between the lines of the job.
         self._stderr = os.dup(2)
         self._log.take_output()
-        offset_s = self._members.clock_offset_s or 0.0
-        others = [each for each in _recordings(self._folder) if each != self._members.recording]
-        self._stop_file.begin(
-            began=self._began - offset_s, is_late=bool(others) and not self._members.recording.exists()
-        )
+        self._stop_file.begin(self._is_meant)
         logger.info(
             "job %s is measured on host %s as process %d", self._identity.job_id, self._members.host, os.getpid()
         )
@@ -81,7 +76,7 @@ class JobRun:
         with Endings(channel=self._channel) as endings:
             measured = MeasuredJob(
                 self._options, self._identity, members=self._members, environ=self._environ, channel=self._channel,
-                stop=endings,
+                stop=AlsoWhen(endings, self._stopped),
             )  # fmt: skip
             measured.start()
             self._configure(measured)
@@ -120,6 +115,17 @@ class JobRun:
             os.write(self._stderr if self._stderr >= 0 else 2, f"fedmon: {escape_control(text)}\n".encode())
         except OSError:
             logger.debug("nobody reads the standard error any more")
+
+    def _is_meant(self, changed: float) -> bool:
+        """Tell whether a stop that lies there is for this run."""
+        from fedmon.node.job.meant import asked_at, is_of_this_run
+
+        # Who started the command meant this run with whatever was written since; this process was forked later.
+        asked = asked_at(os.getpid() if self._channel is None else os.getppid())
+        return changed >= asked - (self._members.clock_offset_s or 0.0) or is_of_this_run(
+            changed, self._folder, self._identity, self._members.others(),
+            expected=self._expected, environ=self._environ,
+        )  # fmt: skip
 
     def _stopped(self) -> str | None:
         why = self._stop_file.says_stop()
@@ -195,7 +201,3 @@ def _merged(folder: JobFolder, exports: Sequence[str], *, report: bool, json: bo
 
         postprocess(folder, exports=exports, report=report, log=logger)
     return merged
-
-
-def _recordings(folder: JobFolder) -> list[Path]:
-    return [*folder.recordings.glob("*.fmr")]

@@ -285,7 +285,7 @@ def test_weakness_16_a_name_that_begins_another_changes_nothing_and_nothing_is_e
 def test_weakness_34_the_stop_file_may_go_or_hold_anything_and_no_descriptor_stays_open(tmp_path: Path) -> None:
     path = tmp_path / ".ipc-4711"
     stop = StopFile(path)
-    stop.begin(began=time.time(), is_late=False)
+    stop.begin()
     opened = len(list(Path("/proc/self/fd").iterdir()))
 
     answers = []

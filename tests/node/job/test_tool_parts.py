@@ -19,7 +19,7 @@ HERE = Path("/tmp")
 
 def running(path: Path) -> StopFile:
     file = StopFile(path)
-    file.begin(began=0.0, is_late=False)
+    file.begin()
     return file
 
 
@@ -72,13 +72,31 @@ def test_finished_of_an_earlier_run_is_replaced_and_that_of_this_run_is_obeyed(t
     path.write_text("FINISHED")
     changed = path.stat().st_mtime
 
-    obeyed, late, anew = StopFile(path), StopFile(path), StopFile(path)
-    obeyed.begin(began=changed - 1, is_late=False)
-    late.begin(began=changed + 1, is_late=True)
-    assert obeyed.says_stop()
-    assert late.says_stop()
-    anew.begin(began=changed + 1, is_late=False)
+    meant, anew = StopFile(path), StopFile(path)
+    meant.begin(lambda when: when == changed)
+    assert meant.says_stop()
+    anew.begin(lambda when: when != changed)
     assert anew.says_stop() is None
+
+
+def test_finished_that_is_written_while_an_older_one_is_replaced_is_heard(tmp_path: Path) -> None:
+    path = tmp_path / "ipc"
+    path.write_text("FINISHED")
+    os.utime(path, (1.0, 1.0))
+    file = StopFile(path)
+
+    # A script had opened the file, and writes when it was found to be old.
+    with path.open("r+") as script:
+
+        def is_meant(_changed: float) -> bool:
+            script.write("FINISHED\n")
+            script.flush()
+            return False
+
+        file.begin(is_meant)
+
+    assert file.says_stop() == "it says FINISHED"
+    assert [each.name for each in tmp_path.iterdir()] == ["ipc"]
 
 
 @pytest.mark.parametrize(
