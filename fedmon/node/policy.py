@@ -93,6 +93,11 @@ class Policy:
         lines.append(
             "logs that leave: none" if self._lowest is None else f"logs that leave: {settings.log_level} and above"
         )
+        lines.append(
+            "what jobs print, log and fail with leaves"
+            if settings.job_output
+            else "what jobs print, log and fail with stays here; results and scalars of approved plans leave"
+        )
         return tuple(lines)
 
 

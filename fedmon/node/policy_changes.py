@@ -21,6 +21,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     datasets: Sequence[str] = ()
     metrics: Sequence[str] = ()
     log_level: str | None = None
+    job_output: bool = False
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +54,9 @@ def allow(policy: PolicySettings, wish: Wish) -> Change:
             for dataset, allowed in sorted(datasets.items())
             if researcher not in allowed and EVERYBODY not in allowed
         ]
+    if wish.job_output and policy.log_level != "DEBUG":
+        lowest = "no record leaves" if policy.log_level == NO_LOGS else f"records below {policy.log_level} stay here"
+        notes.append(f"of what plans log, {lowest}: policy allow --log-level INFO lets more leave")
     if wish.metrics and "*" in policy.metrics:
         notes.append("every metric leaves already; to let only some leave, first: policy deny --metric '*'")
     changed = msgspec.structs.replace(
@@ -61,6 +65,7 @@ def allow(policy: PolicySettings, wish: Wish) -> Change:
         datasets=datasets,
         metrics=_with(policy.metrics, wish.metrics),
         log_level=wish.log_level or policy.log_level,
+        job_output=policy.job_output or wish.job_output,
     )
     return Change(policy=changed, notes=tuple(notes))
 
@@ -104,6 +109,7 @@ def deny(policy: PolicySettings, wish: Wish) -> Change:
         datasets=datasets,
         metrics=_without(policy.metrics, wish.metrics),
         log_level=_above(policy.log_level, wish.log_level),
+        job_output=policy.job_output and not wish.job_output,
     )
     return Change(policy=changed, notes=tuple(notes))
 

@@ -152,6 +152,7 @@ def job_logs(
         handle = federation.job(job, nodes=_each(node))
         offsets = dict.fromkeys(_each(node) or handle.nodes, 0)
         withheld: dict[str, str] = {}
+        shown = ""
         try:
             while offsets:
                 over = handle.is_over or not follow
@@ -164,8 +165,11 @@ def job_logs(
                         continue
                     offsets[node_id] = log.next_offset
                     if log.text:
-                        head = f"== {node_id} ==\n" if len(handle.nodes) > 1 else ""
-                        emit_line(log, text=f"{head}{_printable(log.text)}", as_json=json)
+                        head = f"== {node_id} ==\n" if len(handle.nodes) > 1 and node_id != shown else ""
+                        shown = node_id
+                        # The line that is printed ends with a newline of its own.
+                        text = _printable(log.text.removesuffix("\n"))
+                        emit_line(log, text=head + text, as_json=json)
                 if over:
                     break
                 handle.wait(FOLLOW_EVERY_S)

@@ -37,6 +37,19 @@ def test_metrics_and_logs_leave_as_the_owner_says(folder: Path) -> None:
     assert (policy.metrics, policy.log_level) == (("host_cpu_*", "host_load*"), "ERROR")
 
 
+def test_what_jobs_print_leaves_once_allowed_and_stays_once_denied(folder: Path) -> None:
+    before = node(folder, "policy", "show").stdout
+    allowed = told(folder, "policy", "allow", "--job-output")
+    denied = told(folder, "policy", "deny", "--job-output")
+
+    assert "what jobs print, log and fail with stays here" in before
+    assert (allowed["policy"]["job_output"], denied["policy"]["job_output"]) == (True, False)
+    assert "what jobs print, log and fail with leaves" in allowed["rules"]
+    assert allowed["notes"] == [
+        "of what plans log, records below WARNING stay here: policy allow --log-level INFO lets more leave"
+    ]
+
+
 def test_comments_of_the_owner_and_the_mode_of_the_file_survive(folder: Path) -> None:
     file = folder / "node.toml"
     file.write_text("# hospital A\n[node]\nid = 'a' # our name\n[policy]\nresearchers = ['x'] # the first\n")

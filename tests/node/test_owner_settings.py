@@ -33,6 +33,8 @@ RULES = PolicySettings
         ),
         (RULES(metrics=()), Wish(metrics=["host_cpu_*"]), RULES(metrics=("host_cpu_*",))),
         (RULES(), Wish(log_level="NONE"), RULES(log_level="NONE")),
+        (RULES(), Wish(job_output=True), RULES(job_output=True)),
+        (RULES(job_output=True), Wish(researchers=["a"]), RULES(researchers=("a",), job_output=True)),
     ],
 )
 def test_allowing_adds_to_the_rules(before: PolicySettings, wish: Wish, after: PolicySettings) -> None:
@@ -61,6 +63,8 @@ def test_allowing_adds_to_the_rules(before: PolicySettings, wish: Wish, after: P
         ),
         (RULES(), Wish(metrics=["*"]), RULES(metrics=())),
         (RULES(log_level="DEBUG"), Wish(log_level="INFO"), RULES(log_level="WARNING")),
+        (RULES(job_output=True), Wish(job_output=True), RULES()),
+        (RULES(job_output=True), Wish(log_level="DEBUG"), RULES(job_output=True)),
         (RULES(log_level="ERROR"), Wish(log_level="INFO"), RULES(log_level="ERROR")),
         (RULES(), Wish(log_level="CRITICAL"), RULES(log_level="NONE")),
     ],

@@ -33,6 +33,7 @@ Datasets = Annotated[
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", help="Metrics by name or glob, such as 'host_cpu_*'; repeatable.")
 ]
+JobOutput = Annotated[bool, typer.Option("--job-output", help="What jobs print and log, and the text of their errors.")]
 _ATTEMPTS = 5
 
 
@@ -74,15 +75,16 @@ def allow_(
             help="Log records of this level and above leave: DEBUG, INFO, WARNING, ERROR, CRITICAL; NONE: none leaves."
         ),
     ] = None,
+    job_output: JobOutput = False,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
     """Obey researchers, or let more leave the node.
 
-    With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric and
-    --log-level let metrics and log records leave. Takes effect at once, also in a running node.
+    With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric, --log-level
+    and --job-output let metrics, log records and the words of jobs leave. Takes effect at once, also in a running node.
     """
-    wish = _wish(researchers, datasets, metrics, log_level, as_json=as_json)
+    wish = _wish(researchers, datasets, metrics, log_level, job_output=job_output, as_json=as_json)
     _change(opened(directory), "allow", wish, as_json=as_json)
 
 
@@ -95,6 +97,7 @@ def deny_(
         str | None,
         typer.Option(help="Log records of this level and below stay here: DEBUG, INFO, WARNING, ERROR or CRITICAL."),
     ] = None,
+    job_output: JobOutput = False,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
@@ -103,7 +106,7 @@ def deny_(
     With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
     effect at once, also in a running node.
     """
-    wish = _wish(researchers, datasets, metrics, log_level, as_json=as_json)
+    wish = _wish(researchers, datasets, metrics, log_level, job_output=job_output, as_json=as_json)
     _change(opened(directory), "deny", wish, as_json=as_json)
 
 
@@ -113,6 +116,7 @@ def _wish(
     metrics: list[str] | None,
     log_level: str | None,
     *,
+    job_output: bool,
     as_json: bool,
 ) -> Wish:
     from fedmon.node.policy_changes import LEVELS, Wish
@@ -120,9 +124,15 @@ def _wish(
     level = None if log_level is None else log_level.upper()
     if level is not None and level not in LEVELS:
         raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
-    if not researchers and (datasets or not (metrics or level)):
+    if not researchers and (datasets or not (metrics or level or job_output)):
         researchers = ask("RESEARCHER", "Id of the researcher", as_json=as_json).split()
-    return Wish(researchers=researchers or (), datasets=datasets or (), metrics=metrics or (), log_level=level)
+    return Wish(
+        researchers=researchers or (),
+        datasets=datasets or (),
+        metrics=metrics or (),
+        log_level=level,
+        job_output=job_output,
+    )
 
 
 def _change(folder: NodeFolder, verb: str, wish: Wish, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.node.cli.reach import Dir, Json, call, login, opened
-from fedmon.node.cli.screen import EXIT_CODES, fields, one_line, print_json, seconds, table
+from fedmon.node.cli.screen import EXIT_CODES, fields, minutes, one_line, print_json, seconds, shorten, table, width
 
 app = typer.Typer(
     name="runs",
@@ -24,7 +24,9 @@ JobId = Annotated[
 Limit = Annotated[int, typer.Option(help="How many to list, newest first.", min=1, max=1000)]
 
 
-_SHOWN = 12
+_SHOWN = 13
+"""Of an id: so many letters tell jobs apart that began in different milliseconds."""
+_MIB = 2**20
 
 
 @app.callback()
@@ -48,6 +50,8 @@ def show(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
         print_json(document)
         return
     print(fields([*_lines(document["run"]), ("files", document["folder"] or "removed, or never made")]))
+    if document["logged"]:
+        print("\n".join(["\nlogged, the last of it:", *map(one_line, document["logged"])]))
     for name, text in document["output"].items():
         if text:
             print(f"\n{name}:\n{text}")
@@ -79,18 +83,26 @@ def _list(limit: int, directory: Any, *, as_json: bool) -> None:
             run["researcher_id"],
             one_line(run["name"]),
             _number(run["usage"]["wall_s"], "{:.2f}"),
-            seconds(run["created"]),
-            one_line(run["reason"]),
+            minutes(run["created"]),
         ]
         for run in document["runs"]
     ]
-    heads = ["job", "state", "researcher", "plan", "wall s", "since", "reason"]
-    print(table(heads, rows) if rows else "No plan has run here yet.")
+    heads = ["job", "state", "researcher", "plan", "wall s", "since"]
+    if not rows:
+        print("No plan has run here yet.")
+        return
+    # A reason is a sentence: in a column of its own it would take the room of everything else.
+    head, rule, *lines = table(heads, rows).splitlines()
+    print(f"{head}\n{rule}")
+    for line, run in zip(lines, document["runs"], strict=True):
+        print(line)
+        if run["reason"]:
+            print(f"  {shorten(one_line(run['reason']), width() - 2)}")
 
 
 def _lines(run: Mapping[str, Any]) -> list[tuple[str, object]]:
-    limits = ", ".join(f"{name} {value:g}" for name, value in run["limits"].items() if value is not None)
-    usage = ", ".join(f"{name} {value:g}" for name, value in run["usage"].items() if value is not None)
+    limits = ", ".join(_quantity(name, value) for name, value in run["limits"].items() if value is not None)
+    usage = ", ".join(_quantity(name, value) for name, value in run["usage"].items() if value is not None)
     problem = run["problem"] or {}
     result = run["result"]
     return [
@@ -101,7 +113,7 @@ def _lines(run: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("dataset", run["dataset_id"] or "none"),
         ("sandbox", run["sandbox"] or "not known"),
         ("limits", limits),
-        ("took", usage or "not known"),
+        ("took", usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows what it uses")),
         ("created", seconds(run["created"])),
         ("started", seconds(run["started"])),
         ("ended", seconds(run["ended"])),
@@ -109,6 +121,14 @@ def _lines(run: Mapping[str, Any]) -> list[tuple[str, object]]:
         *([("error", f"{one_line(problem['type'])}: {one_line(problem.get('message') or '')}")] if problem else []),
         *([("result", f"{result['bytes']} bytes, SHA-256 {result['sha256']}")] if result else []),
     ]
+
+
+def _quantity(name: str, value: float) -> str:
+    """Return a quantity with its unit, of which its name ends with."""
+    for ending, unit, size in (("_bytes", "MiB", _MIB), ("_s", "s", 1), ("_j", "J", 1)):
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending).replace('_', ' ')} {value / size:.6g} {unit}"
+    return f"{name} {value:g}"
 
 
 def _number(value: float | None, form: str) -> str:

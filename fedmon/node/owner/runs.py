@@ -13,10 +13,12 @@ from fedmon.common.errors import ConflictError, FedmonError, NotFoundError
 from fedmon.node.owner.desk import Desk
 from fedmon.node.plan_view import visible_text
 from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.order import Logged
 from fedmon.node.runs.register import JobRecord, JobRegister
 
 MAX_LISTED = 1000
 _SHOWN_BYTES = 16_384
+_SHOWN_LINES = 20
 _LEAST_LETTERS = 6
 
 
@@ -42,10 +44,15 @@ def list_runs(desk: Desk, args: ListRuns) -> dict[str, Any]:
 
 
 def show_run(desk: Desk, args: OneRun) -> dict[str, Any]:
-    """Show everything of a job, with the beginning of what it printed and where the rest lies."""
+    """Show everything of a job: with the beginning of what it printed, the end of what it logged, and where it lies."""
     record = _record(desk, args.job_id)
     path = desk.folder.runs_dir / record.job.job_id
-    return {"run": shown(record), "folder": str(path) if path.is_dir() else None, "output": _output(path)}
+    return {
+        "run": shown(record),
+        "folder": str(path) if path.is_dir() else None,
+        "output": _output(path),
+        "logged": _logged(path),
+    }
 
 
 def stop_run(desk: Desk, args: OneRun) -> dict[str, Any]:
@@ -102,6 +109,16 @@ def _output(path: Path) -> dict[str, str | None]:
         except FedmonError:
             output[name] = None
     return output
+
+
+def _logged(path: Path) -> list[str]:
+    """Return the last lines that the plan logged."""
+    try:
+        events = JobFolder(path).last_events(_SHOWN_BYTES)
+    except FedmonError:
+        return []
+    logged = [event for event in events if isinstance(event, Logged)]
+    return [visible_text(f"{event.level} {event.message}") for event in logged[-_SHOWN_LINES:]]
 
 
 RUN_COMMANDS: Mapping[str, tuple[type[Any], Any]] = {

@@ -35,7 +35,7 @@ from fedmon.node.runs.order import (
     StopAsked,
 )
 from fedmon.node.runs.removing import remove_tree
-from fedmon.node.runs.sandbox.cgroup import left_folders
+from fedmon.node.runs.sandbox.cgroup import left_folders, name_of
 from fedmon.node.runs.trace import read_trace
 
 FOLDER_MODE = 0o700
@@ -70,7 +70,7 @@ class JobFolder:
         """Make the folder with its order, and return the descriptor of its held lock, for whoever keeps the job.
 
         The room for the ending is taken now, so that a full disk cannot keep it from being written later. Raises
-        ConflictError when the job is kept already or is over, and StorageError.
+        ConflictError when the job is kept already, was, or is over, and StorageError.
         """
         try:
             self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -81,6 +81,8 @@ class JobFolder:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self.ending() is not None:
                 raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
+            if (self.path / PROCESSES).exists():
+                raise ConflictError(f"job {order.job_id} was begun before, and lost what watched over it")
             os.ftruncate(lock, 0)
             room = os.open(self.path / ENDING_ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             with contextlib.closing(os.fdopen(room, "rb+", buffering=0)):
@@ -158,6 +160,15 @@ class JobFolder:
                 found.append(_EVENT.decode(line))
         return Events(events=found, next_offset=from_offset + end)
 
+    def last_events(self, max_bytes: int) -> list[Event]:
+        """Return what happened last, as much as the last bytes of the file hold. Raises StorageError."""
+        try:
+            size = (self.path / EVENTS).stat().st_size
+        except OSError:
+            return []
+        # The first line may be the end of one, and is no event then.
+        return self.events(max(0, size - max_bytes)).events
+
     def stdout(self, offset: int, max_bytes: int) -> Trace:
         """Return what is kept of its standard output; see read_trace."""
         return read_trace(self.path / STDOUT, offset, max_bytes)
@@ -205,6 +216,7 @@ class JobFolder:
         if self.is_alive():
             raise ConflictError(f"the job of {self.path} goes on: stop it first")
         try:
+            remove_cgroup(self._cgroup_folders())  # a keeper that was killed at its very end left one
             remove_tree(self.path)
         except OSError as error:
             raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
@@ -228,8 +240,12 @@ class JobFolder:
         return list(found.values())
 
     def _cgroup_folders(self) -> list[Path]:
+        try:
+            name = name_of(self.order())
+        except StorageError:
+            return []
         started = next((each for each in self.events().events if isinstance(each, Started)), None)
-        return [] if started is None or not started.cgroup else left_folders(started.cgroup)
+        return left_folders(name, "" if started is None else started.cgroup or "")
 
     def _read(self, name: str) -> bytes:
         path = self.path / name

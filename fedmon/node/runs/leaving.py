@@ -9,7 +9,8 @@ import msgspec
 from fedmon.common.wire.runs import Job, JobState, Problem
 
 WITHHELD = (
-    "the owner of this node lets nothing leave of what jobs print, log or fail with (job_output in [policy] is false)"
+    "the owner of this node lets nothing leave of what jobs print, log or fail with "
+    "(job_output in [policy] is false; the owner would allow it with: fedmon node policy allow --job-output)"
 )
 JOB_BYTES = 40_000
 """What a job may take in a message; a control character takes six bytes there."""

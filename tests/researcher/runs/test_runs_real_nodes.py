@@ -130,7 +130,7 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     assert first.startswith("job ")
     assert waiting.returncode == 130
     assert "stopped waiting; job" in said
-    assert logs.stdout == "hello from b\n\n"
+    assert logs.stdout == "hello from b\n"
     assert json.loads(going.stdout)["nodes"][0]["state"] == "running"
     assert stopped.returncode == 0
     assert ended.returncode == 1

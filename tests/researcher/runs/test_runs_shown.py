@@ -108,7 +108,9 @@ def test_a_notebook_shows_a_table_that_changes_in_place() -> None:
 def test_nodes_with_one_reason_share_a_line_and_nothing_is_said_twice() -> None:
     withheld = "the plan failed (ValueError); its owner lets no text leave"
     problem = Problem(type="ValueError")
-    failed = msgspec.structs.replace(JOB, state=JobState.FAILED, reason=withheld, problem=problem, exit_code=1)
+    failed = msgspec.structs.replace(
+        JOB, state=JobState.FAILED, reason=withheld, problem=problem, exit_code=1, dataset_id="d"
+    )
     run = states(*(NodeRun(node_id=NodeId(node), job=failed) for node in "ab"), NodeRun(node_id=NodeId("c"), job=JOB))
 
     assert run.notes() == [f"a, b: failed ({withheld})"]
@@ -128,6 +130,12 @@ def test_an_exit_code_is_told_where_it_is_news(state: JobState, exit_code: int, 
     job = msgspec.structs.replace(JOB, state=state, exit_code=exit_code, reason=reason)
 
     assert NodeRun(node_id=NodeId("a"), job=job).sentence() == said
+
+
+def test_a_plan_that_failed_without_data_is_told_so_where_its_own_words_stay_away() -> None:
+    failed = msgspec.structs.replace(JOB, state=JobState.FAILED, reason="no", problem=Problem(type="AttributeError"))
+
+    assert "it ran without a dataset" in NodeRun(node_id=NodeId("a"), job=failed).sentence()
 
 
 def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

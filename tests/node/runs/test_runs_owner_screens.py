@@ -1,0 +1,73 @@
+"""What owners see of runs fits into 80 columns, with units, and with the ids and words whole that they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.clock import utc_now
+from fedmon.common.ids import new_id
+from fedmon.common.wire.runs import Job, JobState, RunLimits, Usage
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.register import JobRecord, JobRegister
+from tests.node.owner_desks import desk_of, made_folder
+from tests.node.owner_shell import node
+
+REASON = "it was not done after 2 s, its limit: ask for more in limits, or have the owner raise [runs] max_wall_s"
+
+
+@pytest.fixture(scope="module")
+def jobs() -> list[Job]:
+    ended = Job(
+        job_id=new_id(),
+        state=JobState.WALL_LIMIT,
+        reason=REASON,
+        sha256="a" * 64,
+        name="logistic_regression_plan",
+        limits=RunLimits(cpu_s=60, memory_bytes=4 * 2**30),
+        usage=Usage(wall_s=1234.5, cpu_s=0.25, peak_memory_bytes=3 * 2**19),
+        created=utc_now(),
+        ended=utc_now(),
+    )
+    going = Job(job_id=new_id(), state=JobState.RUNNING, sha256="b" * 64, name="mean", created=utc_now())
+    return [ended, going]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[Job]) -> Path:
+    made = made_folder(tmp_path_factory.mktemp("owner") / "n")
+    with desk_of(made) as desk, desk.database.transaction():
+        for job in jobs:
+            JobRegister(desk.database).add(JobRecord(researcher_id="researcher-7b379313", content="c", job=job))
+    return made
+
+
+def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, jobs: list[Job]) -> None:
+    lines = node(folder, "runs").stdout.splitlines()
+
+    assert max(map(len, lines)) <= 80
+    ended = next(number for number, line in enumerate(lines) if "wall-limit" in line)
+    assert lines[ended].split()[:2] == [jobs[0].job_id[:13], "wall-limit"]
+    assert "researcher-" in lines[ended]
+    assert lines[ended + 1].startswith("  it was not done after 2 s, its limit: ")
+    assert f"state       wall-limit: {REASON[:30]}" in node(folder, "runs", "show", jobs[0].job_id[:13]).stdout
+
+
+def test_a_job_is_shown_with_units(folder: Path, jobs: list[Job]) -> None:
+    ended = node(folder, "runs", "show", jobs[0].job_id).stdout
+    going = node(folder, "runs", "show", jobs[1].job_id).stdout
+
+    assert "limits      cpu 60 s, memory 4096 MiB\n" in ended
+    assert "took        wall 1234.5 s, cpu 0.25 s, peak memory 1.5 MiB\n" in ended
+    assert "took        not over yet: " in going
+
+
+def test_the_last_events_of_a_job_begin_at_a_whole_line(tmp_path: Path) -> None:
+    lines = [f'{{"event":"log","t":1.0,"level":"INFO","message":"line {number}"}}\n' for number in range(100)]
+    (tmp_path / "events.jsonl").write_text("".join(lines))
+
+    found = JobFolder(tmp_path).last_events(3 * len(lines[99]) + 5)
+
+    assert [getattr(event, "message", None) for event in found] == ["line 97", "line 98", "line 99"]
+    assert JobFolder(tmp_path / "none").last_events(100) == []
