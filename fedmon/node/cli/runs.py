@@ -25,7 +25,7 @@ Limit = Annotated[int, typer.Option(help="How many to list, newest first.", min=
 
 
 _SHOWN = 13
-"""Of an id: so many letters tell jobs apart that began in different milliseconds."""
+"""Of an id: so many letters tell jobs apart that began in different milliseconds; more are shown where it takes more."""
 _MIB = 2**20
 
 
@@ -76,9 +76,11 @@ def _list(limit: int, directory: Any, *, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
+    ids = [run["job_id"] for run in document["runs"]]
+    enough = next(size for size in range(_SHOWN, 65) if len({job_id[:size] for job_id in ids}) == len(ids))
     rows = [
         [
-            run["job_id"][:_SHOWN],
+            run["job_id"][:enough],
             run["state"],
             run["researcher_id"],
             one_line(run["name"]),

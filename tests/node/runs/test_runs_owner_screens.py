@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.ids import new_id
 from fedmon.common.wire.runs import Job, JobState, RunLimits, Usage
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.register import JobRecord, JobRegister
@@ -20,7 +19,7 @@ REASON = "it was not done after 2 s, its limit: ask for more in limits, or have 
 @pytest.fixture(scope="module")
 def jobs() -> list[Job]:
     ended = Job(
-        job_id=new_id(),
+        job_id="01a1ff05-5e06-75f4-b08b-988633d0d299",  # in the same millisecond as the other
         state=JobState.WALL_LIMIT,
         reason=REASON,
         sha256="a" * 64,
@@ -30,7 +29,13 @@ def jobs() -> list[Job]:
         created=utc_now(),
         ended=utc_now(),
     )
-    going = Job(job_id=new_id(), state=JobState.RUNNING, sha256="b" * 64, name="mean", created=utc_now())
+    going = Job(
+        job_id="01a1ff05-5e06-766d-b634-aa6c697a5a2b",
+        state=JobState.RUNNING,
+        sha256="b" * 64,
+        name="mean",
+        created=utc_now(),
+    )
     return [ended, going]
 
 
@@ -48,10 +53,11 @@ def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, 
 
     assert max(map(len, lines)) <= 80
     ended = next(number for number, line in enumerate(lines) if "wall-limit" in line)
-    assert lines[ended].split()[:2] == [jobs[0].job_id[:13], "wall-limit"]
+    job_id, state, _ = lines[ended].split(maxsplit=2)
+    assert (jobs[0].job_id.startswith(job_id), state) == (True, "wall-limit")
     assert "researcher-" in lines[ended]
     assert lines[ended + 1].startswith("  it was not done after 2 s, its limit: ")
-    assert f"state       wall-limit: {REASON[:30]}" in node(folder, "runs", "show", jobs[0].job_id[:13]).stdout
+    assert f"state       wall-limit: {REASON[:30]}" in node(folder, "runs", "show", job_id).stdout
 
 
 def test_a_job_is_shown_with_units(folder: Path, jobs: list[Job]) -> None:
