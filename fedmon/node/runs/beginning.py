@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,11 @@ _ENVELOPE = frozenset({"researcher_id", "instance", "id", "session", "sequence",
 
 
 class Beginning:
-    """Begins jobs; belongs to the node's worker. ``settings`` are those in force."""
+    """Begins jobs; belongs to the node's worker. ``settings`` are those in force.
+
+    ``admit_again(request)`` asks the owner's rules once more, for a job whose inputs took their time. It raises
+    RunRefusedError.
+    """
 
     def __init__(
         self,
@@ -39,8 +44,9 @@ class Beginning:
         launcher: Launcher,
         transfers: Transfers,
         conclusion: Conclusion,
+        admit_again: Callable[[Run], admission.Admitted],
     ) -> None:
-        self.settings = settings
+        self.settings, self._admit_again = settings, admit_again
         self._confinement, self._launcher = confinement, launcher
         self._transfers, self._conclusion = transfers, conclusion
 
@@ -75,6 +81,14 @@ class Beginning:
         elif going.phase is not Phase.INPUTS:
             closed(fetched)  # it was stopped meanwhile
         else:
+            try:
+                again = self._admit_again(request)
+            except RunRefusedError as refusal:
+                closed(fetched)
+                self._not_started(going, refusal)
+                return
+            limits = again.limits if going.admitted is None else going.admitted.limits  # those that it was told
+            going.admitted = msgspec.structs.replace(again, limits=limits)
             self._launch(going, request, fetched)
 
     def _launch(self, going: Going, request: Run, inputs: int | None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedmon.common.errors import ConflictError, FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
+from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, Stop
 from fedmon.node.measuring import USER_STREAM, Measuring
 from fedmon.node.runs import admission
@@ -19,6 +20,7 @@ from fedmon.node.runs.folder import FOLDER_MODE, JobFolder
 from fedmon.node.runs.following import Following
 from fedmon.node.runs.going import Going, Phase
 from fedmon.node.runs.launching import Launcher
+from fedmon.node.runs.refusal import RunRefusedError
 from fedmon.node.runs.register import JobRecord, JobRegister
 from fedmon.node.runs.status import Status
 from fedmon.node.runs.telling import Telling
@@ -73,6 +75,7 @@ class Runs:
             launcher=self.launcher,
             transfers=self._transfers,
             conclusion=self._conclusion,
+            admit_again=self._admitted_again,
         )
         self._following = Following(self._conclusion, telling, self._watching, energy_j=measuring.job_energy)
         self._status = Status(services, self.register, self.folder, self._going)
@@ -97,15 +100,7 @@ class Runs:
             if (known.researcher_id, known.content) != (request.researcher_id, content):
                 raise ConflictError(f"job id {request.job_id} stands for another job on this node: make a new one")
             return self._status.leaving(known)
-        admitted = admission.admit(
-            request,
-            settings=self._settings,
-            policy=self._services.policy,
-            plans=self._services.plans,
-            datasets=self._services.datasets,
-            node_folder=self._node_folder,
-            running=self.running,
-        )
+        admitted = self._admitted(request, running=self.running)
         _, level, _ = self.confinement.ground()
         record = JobRecord(researcher_id=request.researcher_id, content=content, job=taken_in(request, admitted, level))
         self.register.add(record)
@@ -217,6 +212,24 @@ class Runs:
         return [self._going[each.job.job_id].record if each.job.job_id in self._going else each for each in found]
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _admitted(self, request: Run, *, running: int) -> admission.Admitted:
+        return admission.admit(
+            request,
+            settings=self._settings,
+            policy=self._services.policy,
+            plans=self._services.plans,
+            datasets=self._services.datasets,
+            node_folder=self._node_folder,
+            running=running,
+        )
+
+    def _admitted_again(self, request: Run) -> admission.Admitted:
+        """Ask again for a job that is counted already, and whose request the router let pass a while ago."""
+        refusal = self._services.policy.refusal(request.researcher_id)
+        if refusal is not None:
+            raise RunRefusedError(ErrorCode.REFUSED, refusal)
+        return self._admitted(request, running=0)
 
     def _begin(self, request: Run, record: JobRecord, admitted: admission.Admitted) -> None:
         going = Going(record, JobFolder(self.folder / request.job_id), phase=Phase.INPUTS, admitted=admitted)

@@ -12,7 +12,9 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel
+from fedmon.node.policy import Policy
 from fedmon.node.runs import transfers
+from fedmon.node.runs.register import JobRecord
 from tests.node.runs.run_desks import Bench, bench, digest, envelope, run
 from tests.support.historic_repository import HistoricRepository
 from tests.support.waiting import wait_until
@@ -90,6 +92,12 @@ def over(node: Bench, job_id: str) -> dict[str, Any]:
         return [each for each in node.outcomes() if each["job"]["job_id"] == job_id]
 
     return wait_until(found, 30.0, what=f"the end of job {job_id}")[0]
+
+
+def concluded(node: Bench, job_id: str) -> JobRecord | None:
+    node.work()
+    record = node.runs.record(job_id)
+    return record if record is not None and record.job.state.is_over else None
 
 
 def test_large_inputs_and_results_go_through_the_repository(node: Bench, repository: HistoricRepository) -> None:
@@ -198,3 +206,33 @@ def test_a_result_just_over_the_message_does_not_go_inside(node: Bench, reposito
         assert outcome["job"]["state"] == "succeeded"
 
     assert sent == {1: True, 60: False}
+
+
+def test_rules_that_change_while_inputs_come_hold_for_the_job_that_waits(
+    node: Bench, repository: HistoricRepository
+) -> None:
+    # given two jobs whose inputs are on their way
+    sha256, dataset_id = node.approve(ECHO), node.offer("taken-back")
+    services, policy = node.parts.services, node.parts.services.policy
+    jobs = [new_id(), new_id()]
+    for job_id in jobs:
+        url = repository.put(f"inputs-{job_id}", CONTENT)
+        node.ask(run(sha256, job_id=job_id, inputs=inputs(url), dataset_id=dataset_id))
+
+    # when the owner takes the dataset away, and then obeys nobody any more, before they are here
+    services.datasets.remove(dataset_id)
+    first = over(node, jobs[0])
+    assert first["job"]["state"] == "not-started"
+    assert "offers you no dataset" in first["job"]["reason"]
+    going = new_id()
+    node.ask(run(sha256, job_id=going, inputs=inputs(repository.put("inputs-again", CONTENT))))
+    services.policy = Policy(msgspec.structs.replace(policy.settings, researchers=()), node_id=policy.node_id)
+    try:
+        record = wait_until(lambda: concluded(node, going), what="the end of the job")
+    finally:
+        services.policy = policy
+
+    # then none of them starts
+    assert record is not None
+    assert (record.job.state.value, "does not obey" in record.job.reason) == ("not-started", True)
+    assert not (node.path / "runs" / going / "order.json").exists()
