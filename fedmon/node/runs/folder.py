@@ -81,9 +81,8 @@ class JobFolder:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self.ending() is not None:
                 raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
-            if (self.path / PROCESSES).exists():
+            if self.had_keeper():
                 raise ConflictError(f"job {order.job_id} was begun before, and lost what watched over it")
-            os.ftruncate(lock, 0)
             room = os.open(self.path / ENDING_ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             with contextlib.closing(os.fdopen(room, "rb+", buffering=0)):
                 os.posix_fallocate(room, 0, ENDING_BYTES)
@@ -131,6 +130,10 @@ class JobFolder:
     def keeper(self) -> Known | None:
         """Return the process that keeps the job, once it has told who it is."""
         return next(iter(_known_in(self._read(LOCK))), None) if self.is_alive() else None
+
+    def had_keeper(self) -> bool:
+        """Tell whether a keeper has ever told who it is: before that it starts nothing."""
+        return bool(self._read(LOCK))
 
     def ending(self) -> Ending | None:
         """Return how the job ended; None as long as it goes on, and for a file that a power cut left damaged."""

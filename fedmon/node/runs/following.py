@@ -11,7 +11,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.wire.runs import JobState
 from fedmon.node.runs.conclusion import Conclusion
 from fedmon.node.runs.going import Going, Phase, over
-from fedmon.node.runs.order import ORDER, PROCESSES, Event, Logged, Reported, Started
+from fedmon.node.runs.order import ORDER, Event, Logged, Reported, Started
 from fedmon.node.runs.telling import Telling
 from fedmon.node.runs.watching import Watching
 
@@ -104,7 +104,7 @@ class Following:
         if killed:
             logger.warning("job %s was lost, and %d processes of it were killed", job_id, len(killed))
         self._watching.end(job_id)
-        began = going.job.started is not None or (going.folder.path / PROCESSES).exists()
+        began = going.job.started is not None or going.folder.had_keeper()
         was_ordered = (going.folder.path / ORDER).exists()
         state, reason = (JobState.LOST, LOST) if began and was_ordered else (JobState.NOT_STARTED, NOT_STARTED)
         job = msgspec.structs.replace(going.job, state=state, reason=reason, ended=utc_now())

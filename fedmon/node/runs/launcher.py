@@ -36,7 +36,8 @@ def main() -> int:
         signal.signal(number, deed)
     gc.collect()
     gc.freeze()  # what no collection touches stays shared with all keepers
-    commands.send(READY)
+    with contextlib.suppress(ConnectionError):  # the daemon ended meanwhile, which is heard next
+        commands.send(READY, socket.MSG_NOSIGNAL)
     while True:
         try:
             message, descriptors, _, _ = socket.recv_fds(commands, MAX_ORDER_BYTES, _MAX_DESCRIPTORS)

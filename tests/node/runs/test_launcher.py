@@ -18,7 +18,7 @@ from fedmon.node.collectors.job.family import relative
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.killing import Known, send
 from fedmon.node.runs.order import EVENTS, PROCESSES, TMP, Logged, Reported, Started
-from fedmon.node.runs.sandbox.cgroup import left_folders
+from fedmon.node.runs.sandbox.cgroup import left_folders, name_of
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import wait_until
 
@@ -195,7 +195,7 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
         # then the other goes on, in a cgroup of its own
         assert (other.is_alive(), other.ending(), relative(first[1].pid) is not None) == (True, None, True)
         assert first[0].cgroup is None or first[0].cgroup != first[1].cgroup
-        assert left_folders(first[0].cgroup or "") == []
+        assert left_folders(name_of(lost.order())) == []
         stop(others, other)
 
 
@@ -219,6 +219,21 @@ def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> N
     now = relative(hidden.pid)
     assert now is None or now.is_zombie or now.start != hidden.start
     assert not (folder.path / TMP).exists()
+    assert left_folders(name_of(folder.order())) == []
+
+
+def test_a_job_that_lost_its_keeper_is_not_begun_again(jobs: KeptJobs) -> None:
+    order = jobs.order("once")
+    folder = jobs.launch(FOREVER, order)
+    started(folder)
+    os.kill(keeper_of(folder).pid, signal.SIGKILL)
+    wait_until(lambda: not folder.is_alive())
+
+    with pytest.raises(ConflictError, match="begun before"):
+        jobs.launch(FOREVER, order)
+
+    folder.kill_leftovers()
+    assert left_of("once") == []
 
 
 def test_a_process_that_got_the_number_of_a_leftover_is_left_alone(tmp_path: Path) -> None:

@@ -22,17 +22,18 @@ def name_of(order: JobOrder) -> str:
     return f"{_PREFIX}{order.job_id}-{mark_of(order.folder):016x}"
 
 
-def left_folders(path: str, *, root: Path = THIS_MACHINE.cgroup, proc: Path = THIS_MACHINE.proc) -> list[Path]:
-    """Return the folders of a job's cgroup, whose path a keeper told that is no more: there, or beside our own."""
-    inside = Path(path.strip("/"))
-    if ".." in inside.parts or not inside.name.startswith(_PREFIX):
-        return []
+def left_folders(
+    name: str, told: str = "", *, root: Path = THIS_MACHINE.cgroup, proc: Path = THIS_MACHINE.proc
+) -> list[Path]:
+    """Return the folders of the cgroup of a job without keeper: below ours, or where the keeper told that it is."""
     mine = paths_of(proc, "self")
-    bases = Cgroups.found(root).hierarchies.items()
-    # Below each hierarchy of version 1 the keeper may have been elsewhere, and told of one place.
-    there = {base / inside for _, base in bases}
-    beside = {base / mine.get(name, "").strip("/") / inside.name for name, base in bases}
-    return [each for each in sorted(there | beside) if each.is_dir()]
+    above = Path(told.strip("/")).parent
+    found = set()
+    for hierarchy, base in Cgroups.found(root).hierarchies.items():
+        for each in (Path(mine.get(hierarchy, "").strip("/")), above):
+            if ".." not in each.parts and (base / each / name).is_dir():
+                found.add(base / each / name)
+    return sorted(found)
 
 
 class JobGroup:
