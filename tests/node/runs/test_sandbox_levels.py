@@ -84,6 +84,19 @@ def test_what_is_no_python_is_refused_by_name(tmp_path: Path, text: str | None) 
         look_at(python)
 
 
+def test_a_python_that_everybody_could_replace_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    python = folder / "python"
+    python.symlink_to(sys.executable)
+    assert look_at(python).version
+    folder.chmod(0o777)
+    with pytest.raises(InvalidInputError, match=rf"{folder}, .*chmod o-w"):
+        look_at(python)
+    folder.chmod(0o1777)
+    assert look_at(python).version
+
+
 def test_a_cgroup_counts_and_bounds_what_is_started_in_it() -> None:
     group = JobGroup(f"fedmon-test-{os.getpid()}", memory_bytes=64 * 2**20, processes=4)
     try:

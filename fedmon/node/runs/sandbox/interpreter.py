@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import struct
 import subprocess
 import sys
@@ -42,9 +43,12 @@ def look_at(python: Path | None) -> Interpreter:
 
     Of its search path only the standard library and the folders of installed packages count: what a ``.pth`` file
     adds may be anything, such as the folder in which fedmon is developed.
-    Raises InvalidInputError when it is no Python that runs here.
+    Raises InvalidInputError when it is no Python that runs here, or one that everybody on this machine could replace:
+    it is asked, and its modules compiled, outside of any sandbox.
     """
     program = str(Path(python or sys.executable).absolute())
+    if python is not None:  # our own runs already, whoever may change it
+        _refuse_open_to_all([program])
     try:
         done = subprocess.run(
             [program, "-I", "-c", _QUESTION],
@@ -60,6 +64,8 @@ def look_at(python: Path | None) -> Interpreter:
     executable = str(told["executable"])
     roots = [os.path.realpath(each) for each in (*told["library"], *told["packages"])]
     path = [each for each in told["path"] if Path(each).exists() and _is_below(os.path.realpath(each), roots)]
+    if python is not None:
+        _refuse_open_to_all([executable, *path])
     left_out = sorted({each for each in told["path"] if Path(each).exists()} - set(path))
     if left_out:
         logger.info("plans do not get what is in %s: neither library nor packages of %s", left_out, executable)
@@ -69,6 +75,21 @@ def look_at(python: Path | None) -> Interpreter:
         path=path,
         version=str(told["version"]),
     )
+
+
+def _refuse_open_to_all(paths: Iterable[str]) -> None:
+    for path in paths:
+        for each in {place for step in (path, os.path.realpath(path)) for place in (Path(step), *Path(step).parents)}:
+            try:
+                mode = each.stat().st_mode
+            except OSError:
+                continue
+            # In a sticky folder everybody may make files, and nobody replace those of others; stat(2).
+            if mode & stat.S_IWOTH and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+                raise InvalidInputError(
+                    f"every user of this machine may change {each}, and so the Python that plans run on: take that "
+                    "right away (chmod o-w), or name another in [runs] python"
+                )
 
 
 def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes: Iterable[str]) -> list[str]:

@@ -50,7 +50,7 @@ LEVELS: dict[Level, About] = {
             "The dataset and the interpreter's own files, read-only by mount, and nothing else of the file system.",
             "A file system in memory for what it writes, with a size; it is gone with the job.",
             (
-                "Where the node runs as root, an outside user who owns nothing; for data that he cannot read, and whose "
+                "Where the node runs as root, an outside user who owns nothing; for data that he cannot read and whose "
                 "file system shows no other owner, it is root without any right of root."
             ),
             "All of its processes end when its keeper ends.",
