@@ -9,7 +9,9 @@ from fedmon.demo.regression import Cost, Round
 
 def round_columns(nodes: Sequence[str]) -> list[str]:
     """Return the heads of the table."""
-    return ["round", "accuracy", "loss", "took", *nodes]
+    # On 80 columns there is no room for what all names begin with.
+    alike = len({node.rpartition("-")[0] for node in nodes}) == 1
+    return ["round", "accuracy", "loss", "took", *(node.rpartition("-")[2] if alike else node for node in nodes)]
 
 
 def round_row(one: Round, nodes: Sequence[str]) -> list[str]:
@@ -26,7 +28,10 @@ def explanation(one: Round) -> str:
         confined = f"confined at level {next(iter(levels.values()))}"
     else:
         confined = "confined at level " + ", ".join(f"{level} at {node}" for node, level in levels.items())
-    return f"at each hospital: seconds, bytes of the model there, bytes back, {energy}; {confined}"
+    sent = {cost.bytes_sent for cost in one.nodes.values()} | {cost.bytes_received for cost in one.nodes.values()}
+    each = next(iter(one.nodes.values()))
+    ways = f" ({each.bytes_sent} of the model there, {each.bytes_received} back)" if len(sent) <= 2 else ""
+    return f"at each hospital: seconds, bytes{ways}, {energy}; {confined}"
 
 
 def _cost(cost: Cost | None) -> str:
@@ -34,4 +39,4 @@ def _cost(cost: Cost | None) -> str:
         return "-"
     seconds = "-" if cost.seconds is None else f"{cost.seconds:.2f} s"
     joules = "" if cost.joules is None else f" {cost.joules:.2f} J"
-    return f"{seconds} {cost.bytes_sent}+{cost.bytes_received} B{joules}"
+    return f"{seconds} {cost.bytes_sent + cost.bytes_received} B{joules}"

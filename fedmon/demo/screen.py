@@ -53,7 +53,9 @@ class RichScreen:
 
     def note(self, text: str) -> None:
         """Say one thing."""
-        self._console.print(f"    {text}", markup=False, soft_wrap=True)
+        from rich.padding import Padding
+
+        self._console.print(Padding(_plain(text), (0, 0, 0, 4)))
 
     def command(self, line: str) -> None:
         """Show a command that somebody typed."""
@@ -157,7 +159,15 @@ def _rich_table(columns: Row, rows: Sequence[Row], title: str | None = None) -> 
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", show_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+        title=title,
+        title_justify="left",
+        show_edge=False,
+    )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right" if _numeric(rows, index) else "left")
     for row in rows:

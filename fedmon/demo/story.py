@@ -141,13 +141,13 @@ class Story:
 
     def _decide(self, node_id: str, sha256: str) -> None:
         """Let an owner look, then decide: two processes of the owner's command line."""
-        self._screen.command(f"fedmon node plan show {sha256[:12]} --dir {node_id}")
+        self._screen.command(f"fedmon node plan show {sha256[:8]} --dir {node_id}")
         shown = self._hospitals.owner(node_id, "plan", "show", sha256)
         if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
         note = "sums only"
         verb, words = "approve", ("--note", note)
-        self._screen.command(f"fedmon node plan {verb} {sha256[:12]} --note '{note}' --dir {node_id}")
+        self._screen.command(f"fedmon node plan {verb} {sha256[:8]} --note '{note}' --dir {node_id}")
         self._hospitals.owner(node_id, "plan", verb, sha256, *words)
 
     def _watch(self) -> None:

@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import psutil
 import pytest
 
+from fedmon.demo.regression import Cost, Round
+from fedmon.demo.rounds_table import explanation, round_columns, round_row
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.waiting import wait_until
 
@@ -114,3 +117,20 @@ def _alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_the_table_of_rounds_has_room_on_80_columns() -> None:
+    nodes = ["hospital-north", "hospital-east", "hospital-south"]
+    cost = Cost(seconds=0.58, bytes_sent=1590, bytes_received=2143, joules=None, sandbox="bubblewrap")
+    one = Round(number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(nodes, cost))
+
+    heads, row = round_columns(nodes), round_row(one, nodes)
+
+    assert heads == ["round", "accuracy", "loss", "took", "north", "east", "south"]
+    assert row == ["10", "97.9%", "0.0795", "1.20 s", *["0.58 s 3733 B"] * 3]
+    assert sum(max(len(head), len(cell)) + 2 for head, cell in zip(heads, row, strict=True)) <= 80 - 4 + 2
+    assert explanation(one) == (
+        "at each hospital: seconds, bytes (1590 of the model there, 2143 back), no energy is measured here; "
+        "confined at level bubblewrap"
+    )
+    assert round_row(msgspec.structs.replace(one, nodes={}), nodes)[4:] == ["-", "-", "-"]

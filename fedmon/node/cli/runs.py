@@ -25,7 +25,7 @@ Limit = Annotated[int, typer.Option(help="How many to list, newest first.", min=
 
 
 _SHOWN = 13
-"""Of an id: so many letters tell jobs apart that began in different milliseconds; more are shown where it takes more."""
+"""Of an id: so many letters tell jobs of different milliseconds apart; more are shown where it takes more."""
 _MIB = 2**20
 
 
@@ -80,7 +80,6 @@ def _list(limit: int, directory: Any, *, as_json: bool) -> None:
     enough = next(size for size in range(_SHOWN, 65) if len({job_id[:size] for job_id in ids}) == len(ids))
     rows = [
         [
-            run["job_id"][:enough],
             run["state"],
             run["researcher_id"],
             one_line(run["name"]),
@@ -89,15 +88,15 @@ def _list(limit: int, directory: Any, *, as_json: bool) -> None:
         ]
         for run in document["runs"]
     ]
-    heads = ["job", "state", "researcher", "plan", "wall s", "since"]
+    heads = ["state", "researcher", "plan", "wall s", "since"]
     if not rows:
         print("No plan has run here yet.")
         return
-    # A reason is a sentence: in a column of its own it would take the room of everything else.
-    head, rule, *lines = table(heads, rows).splitlines()
-    print(f"{head}\n{rule}")
+    # An id that is cut finds nothing, and a reason, which is a sentence, would take the room of everything else.
+    head, rule, *lines = table(heads, rows, columns=width() - enough - 2).splitlines()
+    print(f"{'job':<{enough}}  {head}\n{'-' * enough}  {rule}")
     for line, run in zip(lines, document["runs"], strict=True):
-        print(line)
+        print(f"{run['job_id']:<{enough}.{enough}}  {line}")
         if run["reason"]:
             print(f"  {shorten(one_line(run['reason']), width() - 2)}")
 
