@@ -72,6 +72,7 @@ class Channel:
 
     def send_result(self, packed: Packed) -> None:
         """Send the result, and nothing after it. Raises ChannelClosedError."""
+        head = frames.header(frames.RESULTS[packed.format], packed.size_bytes)
         with self._lock:
             if self._has_ended:
                 return
@@ -79,7 +80,7 @@ class Channel:
             self._write_later()
             self._has_ended = True
             self._sending.add(_thread.get_ident())  # whatever a signal handler has to say now comes too late
-            self._write(frames.header(frames.RESULTS[packed.format], packed.size_bytes))
+            self._write(head)
             packed.write(self)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:

@@ -27,6 +27,11 @@ class OutputTooLargeError(InvalidInputError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """The interpreter is there, and nothing of the plan ran before this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Scalars:
     """The plan called ``context.report``."""
 
@@ -62,7 +67,7 @@ class Failure:
     traceback: str | None
 
 
-Frame = Scalars | LogLine | Piece | Failure
+Frame = Begun | Scalars | LogLine | Piece | Failure
 
 
 class FrameReader:
@@ -146,13 +151,18 @@ class FrameReader:
         self.result_format, self.result_bytes, self._left = parcel_format, length, length
 
 
+def _begun(_fields: dict[str, Any]) -> Begun:
+    return Begun()
+
+
 def _scalars(fields: dict[str, Any]) -> Scalars:
     values, step = fields.get("values"), fields.get("step")
     if not isinstance(values, dict) or len(values) > frames.MAX_VALUES:
         raise BadFrameError(f"a report is no object of at most {frames.MAX_VALUES} names")
     for name, value in values.items():
         if not frames.is_scalar_name(name):
-            raise BadFrameError(f"a report has the name {name[:80]!r}, which is none")
+            # The plan chose it, and its words may have to stay on the node: see leaving.py.
+            raise BadFrameError("a report has a name that is none")
         if value is not None and not _is_number(value):
             raise BadFrameError(f"a report has no number as {name}")
     if step is not None and (type(step) is not int or abs(step) > frames.MAX_STEP):
@@ -185,6 +195,7 @@ def _failure(fields: dict[str, Any]) -> Failure:
 
 
 _READERS: dict[bytes, Callable[[dict[str, Any]], Frame]] = {
+    frames.BEGUN: _begun,
     frames.SCALARS: _scalars,
     frames.LOG: _log,
     frames.FAILURE: _failure,
@@ -194,7 +205,8 @@ _READERS: dict[bytes, Callable[[dict[str, Any]], Frame]] = {
 def _fields(payload: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(payload.decode(), parse_constant=_refuse)
-        json.dumps(fields, ensure_ascii=False).encode()  # half a surrogate pair could not be sent on
+        if b"\\u" in payload:
+            json.dumps(fields, ensure_ascii=False).encode()  # half a surrogate pair could not be sent on
     except (ValueError, RecursionError) as error:
         raise BadFrameError(f"the plan sent a frame that is no JSON: {str(error)[:200]}") from None
     if not isinstance(fields, dict):

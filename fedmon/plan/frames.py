@@ -2,12 +2,14 @@
 
 A frame is one byte of kind, eight bytes of length, big-endian, and that many bytes of payload. The payload of a scalar,
 a log line and a failure is a JSON object; that of a result is a parcel (see parcels.py), and its kind is the parcel's
-format. A job sends any number of scalars and log lines, and last either one result or one failure. `frame_reader`
-reads them and trusts nothing.
+format. A job first says that it begins, before anything of the plan runs; then it sends any number of scalars and log
+lines, and last either one result or one failure. `frame_reader` reads them and trusts nothing.
 """
 
 from __future__ import annotations
 
+BEGUN = b"B"
+"""``{}``: the sandbox and the interpreter work, and whatever goes wrong from here on is the plan's."""
 SCALARS = b"S"
 """``{"values": {name: number or null}, "step": integer or null, "t": Unix seconds}``"""
 LOG = b"L"

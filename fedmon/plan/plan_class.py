@@ -33,8 +33,11 @@ class _Source:
 
 
 def compiled(source: bytes, filename: str) -> CodeType:
-    """Return the code of a source. Raises SyntaxError, ValueError, MemoryError or RecursionError for what is none."""
-    return compile(source, filename, "exec", dont_inherit=True)
+    """Return the code of a source. Raises SyntaxError, ValueError, MemoryError or RecursionError for what is none.
+
+    It is UTF-8, whatever encoding a comment in it declares: in another one, what the owner read as a comment could run.
+    """
+    return compile(source.decode("utf-8-sig"), filename, "exec", dont_inherit=True)
 
 
 def execute(code: CodeType, source: bytes, filename: str) -> dict[str, Any]:

@@ -62,8 +62,9 @@ def raised(error: BaseException, reason: str, *, source: bytes, filename: str, e
 def type_name(error: BaseException) -> str:
     """Return the name of an error's class, with its module when it is neither Python's, the plan's nor ours."""
     kind = type(error)
-    is_near = kind.__module__ in ("builtins", MODULE) or str(kind.__module__).startswith("fedmon.")
-    name = kind.__qualname__ if is_near else f"{kind.__module__}.{kind.__qualname__}"
+    module = str(getattr(kind, "__module__", MODULE))
+    is_near = module in ("builtins", MODULE) or module.startswith("fedmon.")
+    name = kind.__qualname__ if is_near else f"{module}.{kind.__qualname__}"
     return shortened(ascii(name)[1:-1], frames.MAX_TYPE_CHARACTERS)
 
 

@@ -13,7 +13,7 @@ from fedmon.plan.context import Context
 from fedmon.plan.dataset import Dataset
 from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack
 from fedmon.plan.plan_class import NoPlanError, compiled, execute, find
-from fedmon.plan.problem import Problem, complain, raised, refused, type_name
+from fedmon.plan.problem import Problem, complain, raised, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,18 +31,33 @@ def main(runtime: str) -> NoReturn:
     code = 1
     try:
         try:
+            channel.send(frames.BEGUN, {})
             channel.send_result(_result(runtime, channel))
             code = 0
         except Problem as problem:
             complain(problem.fields["traceback"] or problem.fields["reason"])
             code = problem.exit_code
             channel.send(frames.FAILURE, problem.fields)
+    except ChannelClosedError as error:
+        code = 1
+        complain(str(error))
     except BaseException as error:  # noqa: BLE001 - there is nobody above to tell it to
         code = 1
-        complain(str(error) if isinstance(error, ChannelClosedError) else f"{type_name(error)}: {error}")
+        _tell_at_last(channel, error)
     finally:
         _flush()
         posix._exit(code)  # noqa: SLF001 - this is its public name
+
+
+def _tell_at_last(channel: Channel, error: BaseException) -> None:
+    """Say that something failed that never should: a plan can break what runs it, as both are one process."""
+    kind = type(error).__name__
+    reason = f"the plan ended in a way that could not be looked into ({kind})"
+    complain(reason)
+    try:
+        channel.send(frames.FAILURE, refused(reason, kind=kind).fields)
+    except BaseException:  # noqa: BLE001 - its exit code says that it failed, and its stderr why
+        return
 
 
 def _result(runtime: str, channel: Channel) -> Packed:
@@ -85,12 +100,11 @@ class _Run:
         defined = self._call(
             lambda: execute(code, self._source, self._filename), "the plan raised {what} as it was loaded{where}"
         )
-        try:
-            kind = find(defined)
-        except NoPlanError as error:
-            raise refused(str(error), kind="NoPlanError") from None
+        kind = self._found(defined)
         made = f"{_literal(kind.__name__)}() raised {{what}}{{where}}: a plan is made without arguments"
         plan = self._call(kind, made)
+        if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {what}{where}"):
+            raise refused(f"the plan's class {kind.__name__} has no method run(self, context)", kind="NoPlanError")
         result = self._call(lambda: plan.run(context), "the plan raised {what}{where}")
         return self._pack(result, output_bytes)
 
@@ -98,10 +112,20 @@ class _Run:
         try:
             return compiled(self._source, self._filename)
         except SyntaxError as error:
-            reason = f"the plan is no Python: {error.msg} (line {error.lineno})"
-            raise self._raised(error, _literal(reason)) from None
+            line = f" (line {error.lineno})" if error.lineno else ""
+            raise self._raised(error, _literal(f"the plan is no Python: {error.msg}{line}")) from None
+        except UnicodeDecodeError as error:
+            raise self._raised(error, f"the plan is no Python: it is not UTF-8 (byte {error.start})") from None
         except (ValueError, MemoryError, RecursionError) as error:
             raise self._raised(error, "the plan is no Python: {what}") from None
+
+    def _found(self, defined: dict[str, Any]) -> Any:
+        try:
+            return find(defined)
+        except NoPlanError as error:
+            raise refused(str(error), kind="NoPlanError") from None
+        except BaseException as error:  # noqa: BLE001 - a metaclass of the plan's own may raise anything
+            raise self._raised(error, "looking for the plan's class raised {what}{where}") from None
 
     def _call(self, step: Callable[[], Any], reason: str) -> Any:
         """Do one step of the plan's own code, which may raise anything at all."""

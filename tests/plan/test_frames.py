@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from fedmon.plan import frames
 from fedmon.plan.channel import Channel
 from fedmon.plan.context import Context
-from fedmon.plan.frame_reader import BadFrameError, Failure, FrameReader, LogLine, OutputTooLargeError, Piece, Scalars
+from fedmon.plan.frame_reader import (
+    BadFrameError,
+    Begun,
+    Failure,
+    FrameReader,
+    LogLine,
+    OutputTooLargeError,
+    Piece,
+    Scalars,
+)
 from fedmon.plan.json_text import flat_object
 from fedmon.plan.parcels import pack
 
@@ -25,7 +34,8 @@ def frame(kind: bytes, fields: Any) -> bytes:
 
 
 SAID = (
-    frame(b"S", {"values": {"loss": 0.5, "n": None}, "step": 3, "t": 1.5})
+    frame(b"B", {})
+    + frame(b"S", {"values": {"loss": 0.5, "n": None}, "step": 3, "t": 1.5})
     + frame(b"L", {"level": "INFO", "message": "hällo", "t": 2})
     + frame(b"j", b'{"a":1}')
 )
@@ -46,6 +56,7 @@ def test_frames_come_out_whole_however_they_are_cut(size: int) -> None:
     reader.close()
 
     assert found == [
+        Begun(),
         Scalars(values={"loss": 0.5, "n": None}, step=3, t=1.5),
         LogLine(level="INFO", message="hällo", t=2.0),
     ]
@@ -84,6 +95,15 @@ BAD = {
 def test_what_is_no_frame_is_refused(what: str) -> None:
     with pytest.raises(BadFrameError):
         list(FrameReader(output_bytes=100).feed(BAD[what]))
+
+
+def test_a_refusal_has_none_of_the_plans_words() -> None:
+    named = frame(b"S", {"values": {"Jane, 41": 1}, "step": None, "t": 1})
+
+    with pytest.raises(BadFrameError) as refused:
+        list(FrameReader(output_bytes=100).feed(named))
+
+    assert "Jane" not in str(refused.value)
 
 
 def test_a_result_that_is_announced_too_large_is_refused_before_its_first_byte() -> None:

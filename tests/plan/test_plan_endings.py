@@ -120,6 +120,19 @@ PLANS = {
     ),
     NO_OP.replace("def run(self, context)", "def run(self)"): "the plan raised TypeError",
     NO_OP + "1 / 0\n": "the plan raised ZeroDivisionError as it was loaded (line 5)",
+    NO_OP + "class Meta(type):\n    __mro__ = 5\nclass C(TrainingPlan, metaclass=Meta): pass\n": (
+        "looking for the plan's class raised TypeError"
+    ),
+    NO_OP + "class Lies:\n    __class__ = type\nlies = Lies()\n": "looking for the plan's class raised TypeError",
+    HEAD + "class A(TrainingPlan):\n    run = 5\n": "the plan's class A has no method run(self, context)",
+    NO_OP.replace("def run", "def __new__(cls): return 5\n    def run"): (
+        "the plan's class Plan has no method run(self, context)"
+    ),
+    NO_OP + "# \0\n": "the plan is no Python: source code string cannot contain null bytes",
+    # Read by who approves it as a comment, and run by Python as code if it believed the first line.
+    "# coding: utf-7\n# +AAo-raise ValueError\nx = 1\n": (
+        "the plan has no class that derives from fedmon.TrainingPlan; it has no class of its own"
+    ),
     "x = (\n": "the plan is no Python: '(' was never closed (line 1)",
     "x = " + "(" * 500 + ")" * 500 + "\n": "the plan is no Python: too many nested parentheses (line 1)",
 }
@@ -128,6 +141,23 @@ PLANS = {
 @pytest.mark.parametrize("source", PLANS)
 def test_what_is_no_plan_is_told_by_what_it_is(source: str) -> None:
     assert run_source(source).said == ("failed", PLANS[source])
+
+
+def test_a_mark_at_the_beginning_changes_nothing() -> None:
+    assert run_source("\ufeff" + NO_OP).values() == {}
+
+
+def test_an_error_of_a_class_without_a_module_has_its_name() -> None:
+    ran = run_body("raise type('Bare', (Exception,), {'__module__': property()})('x')")
+
+    assert ran.ending.problem is not None
+    assert ran.ending.problem.type.endswith("Bare")
+
+
+def test_a_plan_that_breaks_what_runs_it_is_told_to_have_failed() -> None:
+    ran = run_body("import fedmon.plan.process\nfedmon.plan.process.pack = lambda *args, **more: 5\nreturn {}")
+
+    assert ran.said == ("failed", "the plan ended in a way that could not be looked into (AttributeError)")
 
 
 def test_a_class_that_another_of_the_file_derives_from_and_a_second_name_do_not_count() -> None:

@@ -153,7 +153,8 @@ def _watched(
             memory_kills=group.ended_for_memory(),
             refused_forks=group.refused_processes(),
             cpu_s=cpu_s,
-            setup=_setup_failure(JobFolder(folder), order.level, seen),
+            has_begun=seen.has_begun,
+            setup="" if seen.has_begun else _complaint(JobFolder(folder)),
         )
     )
     has_result = verdict.state is JobState.SUCCEEDED
@@ -237,12 +238,10 @@ def _rememberer(folder: Path) -> Callable[[list[Known]], None]:
     return remember
 
 
-def _setup_failure(folder: JobFolder, level: Level, seen: Supervision) -> str:
-    """Return what bubblewrap complained about before it could start the plan."""
-    if level != "bubblewrap" or seen.has_spoken or seen.exit_code != 1:
-        return ""
-    text = folder.stderr(0, _SETUP_BYTES).text
-    return text.splitlines()[0] if text.startswith("bwrap: ") else ""
+def _complaint(folder: JobFolder) -> str:
+    """Return what bubblewrap or the interpreter complained about; nothing of the plan has run, so it is not its."""
+    lines = folder.stderr(0, _SETUP_BYTES).text.split("\n")
+    return lines[0].strip()
 
 
 def _trace(error: BaseException) -> str:

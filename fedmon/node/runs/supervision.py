@@ -24,6 +24,7 @@ from fedmon.node.runs.trace import TraceWriter
 from fedmon.node.runs.verdict import Said, Verdict, exit_code, output_reason, wall_reason
 from fedmon.plan.frame_reader import (
     BadFrameError,
+    Begun,
     Failure,
     Frame,
     FrameReader,
@@ -93,8 +94,8 @@ class Supervision:
         self.exit_code: int | None = None
         self.wall_s = 0.0
         self.broken = ""
-        self.has_spoken = False
-        """Whether anything came through the channel."""
+        self.has_begun = False
+        """Whether the interpreter said so; nothing of the plan ran before."""
         self.left: list[Known] = []
         """Who could not be killed."""
 
@@ -190,7 +191,6 @@ class Supervision:
         return True
 
     def _take_frames(self, chunk: memoryview) -> None:
-        self.has_spoken = True
         if self.broken or (self.cut is not None and self.cut.state is JobState.OUTPUT_LIMIT):
             return
         try:
@@ -209,6 +209,8 @@ class Supervision:
     def _take(self, frame: Frame) -> None:
         now, mono = time.time(), time.monotonic()  # the plan's own clock is the plan's to set
         match frame:
+            case Begun():
+                self.has_begun = True
             case Piece():
                 self._kept.result.write(frame.data)
             case Scalars():

@@ -24,7 +24,16 @@ from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import JobState, Problem, Usage
 from fedmon.node.runs.order import Ending, GivenDataset, Interpreter, Limits, Logged, Reported
 from fedmon.plan import runtime
-from fedmon.plan.frame_reader import BadFrameError, Failure, FrameReader, LogLine, OutputTooLargeError, Piece, Scalars
+from fedmon.plan.frame_reader import (
+    BadFrameError,
+    Failure,
+    Frame,
+    FrameReader,
+    LogLine,
+    OutputTooLargeError,
+    Piece,
+    Scalars,
+)
 
 MAIN = "fedmon/plan/main.py"
 _READ_BYTES = 1 << 20
@@ -143,7 +152,7 @@ class _Gathered:
             self.reason = str(error)
         return not self.reason
 
-    def _take_frame(self, frame: Scalars | LogLine | Piece | Failure) -> None:
+    def _take_frame(self, frame: Frame) -> None:
         match frame:
             case Piece():
                 self.result += frame.data

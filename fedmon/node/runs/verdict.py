@@ -38,8 +38,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that tells how a job ended.
 
-    ``cut`` is why the keeper ended it. ``memory_kills`` and ``refused_forks`` are what the cgroup counted; ``setup``
-    is what the sandbox said when it failed before the plan could.
+    ``cut`` is why the keeper ended it. ``memory_kills`` and ``refused_forks`` are what the cgroup counted. Where
+    ``has_begun`` is False nothing of the plan ran, and ``setup`` is what the sandbox or the interpreter said.
     """
 
     level: Level
@@ -54,6 +54,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     memory_kills: int = 0
     refused_forks: int = 0
     cpu_s: float | None = None
+    has_begun: bool = True
     setup: str = ""
 
 
@@ -70,11 +71,11 @@ def decide(seen: Seen) -> Verdict:
     if seen.cut is not None:
         refused = f"; {seen.refused_forks} times it was refused one more process" if seen.refused_forks else ""
         return Verdict(seen.cut.state, seen.cut.reason + refused)
-    if seen.setup:
-        return Verdict(JobState.NOT_STARTED, f"the sandbox ({seen.level}) could not be set up: {seen.setup}")
     limit = _limit_behind(seen)
+    if not seen.has_begun:
+        return limit or Verdict(JobState.NOT_STARTED, _why_not_begun(seen))
     if seen.said is not None:
-        return limit or Verdict(seen.said.state, seen.said.reason or "the plan failed and did not say why")
+        return limit or _as_said(seen.said, seen.limits)
     if seen.has_result and seen.exit_code == 0 and not seen.broken:
         if seen.unkept:
             return Verdict(JobState.FAILED, f"the result cannot be kept on this node: {seen.unkept}")
@@ -127,11 +128,12 @@ def disk_reason(size_bytes: int | None, limits: Limits) -> str:
     )
 
 
-def output_reason(size_bytes: int, limits: Limits) -> str:
-    """Return the sentence for too large a result."""
+def output_reason(size_bytes: int | None, limits: Limits) -> str:
+    """Return the sentence for too large a result; ``size_bytes`` is null where it was not packed to its end."""
+    more = "more than" if size_bytes is None else f"{size_bytes} bytes, more than"
     return (
-        f"the result has {size_bytes} bytes, more than its limit of {limits.output_bytes} bytes: return less, ask for "
-        "more in limits, or have the owner raise [runs] max_output_bytes"
+        f"the result has {more} its limit of {limits.output_bytes} bytes: return less, ask for more in limits, or have "
+        "the owner raise [runs] max_output_bytes"
     )
 
 
@@ -141,8 +143,8 @@ def _limit_behind(seen: Seen) -> Verdict | None:
     if seen.memory_kills or (said is not None and said.type.endswith("MemoryError")):
         return Verdict(JobState.MEMORY_LIMIT, memory_reason(None, limits))
     if said is None and seen.exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
-        is_spent = seen.cpu_s is not None and seen.cpu_s >= limits.cpu_s * _NEARLY
-        if seen.exit_code == -signal.SIGXCPU or is_spent:
+        is_unknown = seen.cpu_s is None and seen.exit_code == -signal.SIGXCPU
+        if is_unknown or (seen.cpu_s is not None and seen.cpu_s >= limits.cpu_s * _NEARLY):
             return Verdict(JobState.CPU_LIMIT, cpu_reason(seen.cpu_s or limits.cpu_s, limits))
     if seen.refused_forks or (said is not None and _is_refused_fork(said)):
         return Verdict(JobState.PROCESS_LIMIT, processes_reason(None, limits))
@@ -154,6 +156,23 @@ def _limit_behind(seen: Seen) -> Verdict | None:
 def _is_refused_fork(said: Said) -> bool:
     is_fork = said.type == "BlockingIOError" and said.message.startswith("[Errno 11]") and "fork" in said.traceback
     return is_fork or (said.type == "RuntimeError" and "can't start new thread" in said.message)
+
+
+def _as_said(said: Said, limits: Limits) -> Verdict:
+    """Return what the plan said of itself; where its words may leave in any case they are ours and not its own."""
+    if said.state is JobState.OUTPUT_LIMIT:
+        return Verdict(said.state, output_reason(None, limits))
+    return Verdict(said.state, said.reason or "the plan failed and did not say why")
+
+
+def _why_not_begun(seen: Seen) -> str:
+    complaint = f": {seen.setup}" if seen.setup else ""
+    code = seen.exit_code
+    how = "" if code is None else f" by {_signal_name(-code)}" if code < 0 else f" with exit code {code}"
+    return (
+        f"the sandbox ({seen.level}) or its Python ended{how} before the plan could begin; the node's owner finds more "
+        f"with `fedmon node runs show`{complaint}"
+    )
 
 
 def _how(seen: Seen) -> str:

@@ -58,6 +58,7 @@ def said(type_: str = "ValueError", message: str = "", trace: str = "", state: J
         ({"exit_code": -9, "memory_kills": 1}, JobState.MEMORY_LIMIT),
         ({"exit_code": -9, "cpu_s": 10.2}, JobState.CPU_LIMIT),
         ({"exit_code": -24}, JobState.CPU_LIMIT),
+        ({"exit_code": -24, "cpu_s": 0.1}, JobState.FAILED),
         ({"exit_code": -9, "cpu_s": 1.0}, JobState.FAILED),
         ({"exit_code": 1, "said": said("OSError", "[Errno 28] No space left on device")}, JobState.DISK_LIMIT),
         ({"exit_code": 1, "said": said("OSError", "[Errno 5] Input/output error")}, JobState.FAILED),
@@ -66,7 +67,9 @@ def said(type_: str = "ValueError", message: str = "", trace: str = "", state: J
         ({"exit_code": 1, "refused_forks": 3}, JobState.PROCESS_LIMIT),
         ({"exit_code": 0, "has_result": True, "refused_forks": 3, "memory_kills": 1}, JobState.SUCCEEDED),
         ({"cut": Verdict(JobState.STOPPED, "asked"), "exit_code": 0, "has_result": True}, JobState.STOPPED),
-        ({"exit_code": 1, "setup": "bwrap: no"}, JobState.NOT_STARTED),
+        ({"exit_code": 1, "has_begun": False, "setup": "bwrap: no"}, JobState.NOT_STARTED),
+        ({"exit_code": -11, "has_begun": False}, JobState.NOT_STARTED),
+        ({"exit_code": 1, "said": said(state=JobState.OUTPUT_LIMIT)}, JobState.OUTPUT_LIMIT),
     ],
 )
 def test_what_was_seen_has_a_name(seen: dict[str, Any], state: JobState) -> None:
