@@ -50,7 +50,7 @@ class DatasetRegister:
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
         """
         now = utc_now()
-        location = _absolute(path)
+        location = _resolved(path)
         record = checked_record(
             DatasetRecord(
                 dataset_id=f"dataset_{uuid.uuid4()}",
@@ -93,7 +93,7 @@ class DatasetRegister:
         """
         with self._database.transaction():
             old = self.get(name_or_id)
-            location = _absolute(old.path if path is None else path)
+            location = Path(old.path) if path is None else _resolved(path)
             record = checked_record(
                 msgspec.structs.replace(
                     old,
@@ -159,11 +159,12 @@ class DatasetRegister:
                 )
 
 
-def _absolute(path: Path | str) -> Path:
+def _resolved(path: Path | str) -> Path:
+    """Return where a path leads now: a link that is put into it later must not lead a plan elsewhere."""
     try:
-        location = Path(path).expanduser().absolute()
+        location = Path(path).expanduser().resolve()
         str(location).encode()
-    except (RuntimeError, UnicodeEncodeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise InvalidInputError(f"the path {str(path)!r} cannot be used: {error}") from error
     return location
 

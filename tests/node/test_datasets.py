@@ -118,6 +118,23 @@ def test_a_field_that_cannot_be_used_is_named(
     assert register.all() == []
 
 
+def test_a_path_through_a_link_is_kept_as_where_it_led_when_it_was_added(
+    register: DatasetRegister, table: Path, tmp_path: Path
+) -> None:
+    # given a link to a table
+    link = tmp_path / "link.csv"
+    link.symlink_to(table)
+    added = _add(register, link)
+
+    # when the link leads elsewhere, and something else of the dataset is changed
+    link.unlink()
+    link.symlink_to("/etc/passwd")
+    register.edit(added.dataset_id, description="newer")
+
+    # then the dataset is where it was
+    assert register.get(added.dataset_id).path == str(table.resolve())
+
+
 def test_what_is_not_there_or_of_another_kind_is_refused(register: DatasetRegister, table: Path, images: Path) -> None:
     refusals = [
         (table.with_name("nowhere.csv"), "csv", "there is nothing at"),
@@ -127,7 +144,7 @@ def test_what_is_not_there_or_of_another_kind_is_refused(register: DatasetRegist
         (table, "medical-folder", "is not a folder"),
         (images / "a", "medical-folder", "there is no subject's folder"),
         (table.with_name("nowhere"), "custom", "there is nothing at"),
-        (Path("a\0b"), "custom", "there is nothing at"),
+        (Path("a\0b"), "custom", "cannot be used"),
         (Path("~no-such-user/x"), "custom", "cannot be used"),
         (Path("bad\udc80name"), "custom", "cannot be used"),
     ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Collection
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
 from fedmon.node.dataset_records import DatasetRecord
+from fedmon.node.dataset_source import FOLDERS, TABLES
 from fedmon.node.datasets import DatasetRegister
 from fedmon.node.plan_records import PlanRecord
 from fedmon.node.plans import PlanRegister
@@ -135,22 +138,34 @@ def _asked(request: Run) -> str:
 
 
 def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
-    try:
-        path = Path(record.path).resolve(strict=True)
-        is_readable = os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
-    except (OSError, RuntimeError):
-        is_readable = False
-    if not is_readable:
+    path, named = Path(record.path), f"dataset {record.name!r}"
+    mode = None
+    with contextlib.suppress(OSError, RuntimeError):
+        leads_to = path.resolve(strict=True)
+        mode = leads_to.stat().st_mode
+    if mode is None or not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
         raise RunRefusedError(
             ErrorCode.FAILED,
-            f"the files of dataset {record.name!r} are not there any more, or this node cannot read them: "
+            f"the files of {named} are not there any more, or this node cannot read them: "
             "tell its owner, who finds it with 'fedmon node dataset list'",
+        )
+    if leads_to != path:
+        raise RunRefusedError(
+            ErrorCode.FAILED,
+            f"the path of {named} leads through a link now, to another place than where its owner added it: its owner "
+            "has to look, and then to give it anew with 'fedmon node dataset edit --path'",
+        )
+    if not _is_of_its_type(record.data_type, mode):
+        raise RunRefusedError(
+            ErrorCode.FAILED,
+            f"what lies at the path of {named} is no more what a dataset of type {record.data_type!r} is: tell its "
+            "owner, who finds it with 'fedmon node dataset list'",
         )
     if node_folder.is_relative_to(path):
         raise RunRefusedError(
             ErrorCode.FAILED,
-            f"dataset {record.name!r} holds the folder of the node itself, with its keys: its owner has to move one "
-            "of them before a plan may read it",
+            f"{named} holds the folder of the node itself, with its keys: its owner has to move one of them before a "
+            "plan may read it",
         )
     return GivenDataset(
         dataset_id=record.dataset_id,
@@ -161,6 +176,12 @@ def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
         shape=record.shape,
         dtypes=record.dtypes,
     )
+
+
+def _is_of_its_type(data_type: str, mode: int) -> bool:
+    if data_type in TABLES:
+        return stat.S_ISREG(mode)
+    return stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and data_type not in FOLDERS)
 
 
 def _check_arguments(request: Run) -> None:

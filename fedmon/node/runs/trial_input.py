@@ -19,7 +19,7 @@ _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
 def dataset_at(path: Path) -> GivenDataset:
     """Return a table, or any other file or folder, as a plan gets its dataset. Raises InvalidInputError."""
-    place = path.expanduser().absolute()
+    place = path.expanduser().resolve()
     data_type = "csv" if place.suffix.lower() in _TABLE_SUFFIXES and not place.is_dir() else "default"
     measured = measure(place, data_type)
     return GivenDataset(

@@ -182,7 +182,7 @@ def machine(user: int | None = None) -> Iterator[Machine]:
     libc = ctypes.CDLL(None, use_errno=True)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-probes-"))
-        made = Machine(Path(folder), user)
+        made = Machine(Path(folder).resolve(), user)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))

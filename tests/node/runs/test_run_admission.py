@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,52 @@ def test_a_dataset_that_vanished_from_the_disk_is_said_to(node: Bench, plan: str
     reason = refused(node, code="failed", sha256=plan, dataset_id=dataset_id)
 
     assert "are not there any more" in reason
+    assert str(node.path) not in reason
+
+
+def _a_link_to_the_nodes_settings(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent / "node.toml")
+
+
+def _a_folder_that_is_a_link(path: Path) -> None:
+    folder = path.parent
+    folder.rename(f"{folder}-before")
+    folder.symlink_to(f"{folder}-before")
+
+
+def _a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("put", "says"),
+    [
+        (_a_link_to_the_nodes_settings, "leads through a link now"),
+        (_a_folder_that_is_a_link, "leads through a link now"),
+        (_a_pipe, "is no more what a dataset of type 'csv' is"),
+        (_a_folder, "is no more what a dataset of type 'csv' is"),
+    ],
+)
+def test_what_was_put_in_the_place_of_a_dataset_is_given_to_no_plan(
+    node: Bench, plan: str, put: Callable[[Path], None], says: str
+) -> None:
+    name = f"swapped-{new_id()[-6:]}"
+    table = node.path / f"folder-{name}" / "table.csv"
+    table.parent.mkdir()
+    table.write_text("a,b\n1,2\n")
+    node.parts.services.datasets.add(table, name=name, data_type="csv", tags=[name])
+    put(table)
+
+    reason = refused(node, code="failed", sha256=plan, tags=[name])
+
+    assert says in reason
     assert str(node.path) not in reason
 
 

@@ -122,6 +122,16 @@ def test_a_dataset_with_a_way_out_is_not_given(target: Machine, kind: str) -> No
             confined.command(target.order("bubblewrap"), "bubblewrap", {})
 
 
+@pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
+def test_a_dataset_that_became_a_link_after_it_was_looked_at_is_not_given(target: Machine, level: Level) -> None:
+    link = target.folder / "table.csv"
+    link.symlink_to(target.secret)
+    given = GivenDataset(dataset_id="l", name="l", data_type="csv", path=str(link))
+
+    with pytest.raises(ConflictError, match="through a link"):
+        confined.command(target.order(level, dataset=given), level, {})
+
+
 def test_a_dataset_that_vanished_is_named(target: Machine) -> None:
     gone = GivenDataset(dataset_id="g", name="g", data_type="csv", path=str(target.folder / "gone.csv"))
     with pytest.raises(StorageError, match=r"gone\.csv"):

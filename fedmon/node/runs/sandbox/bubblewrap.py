@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ def data_path(order: JobOrder) -> str | None:
     """Return where the dataset lies inside."""
     if order.dataset is None:
         return None
-    return f"{DATA}/{Path(order.dataset.path).resolve().name}"
+    return f"{DATA}/{Path(order.dataset.path).name}"
 
 
 def sources(order: JobOrder) -> list[Source]:
@@ -32,7 +31,7 @@ def sources(order: JobOrder) -> list[Source]:
     needed = [Source(path=each, public=True) for each in order.interpreter.needs if not Path(each).is_symlink()]
     needed.append(Source(path=order.runtime, public=False))
     if order.dataset is not None:
-        needed.append(Source(path=os.path.realpath(order.dataset.path), public=False))
+        needed.append(Source(path=order.dataset.path, public=False))
     return needed
 
 
@@ -58,7 +57,7 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
     words += ["--ro-bind", renamed(at, order.runtime), RUNTIME]
     inside = data_path(order)
     if order.dataset is not None and inside is not None:
-        words += ["--ro-bind", renamed(at, os.path.realpath(order.dataset.path)), inside]
+        words += ["--ro-bind", renamed(at, order.dataset.path), inside]
     words += ["--proc", "/proc", *_devices(order.devices)]
     words += ["--symlink", TMP, "/dev/shm"]  # noqa: S108
     # Settings of the machine lie below /proc, and whoever is root outside may write them without any capability.

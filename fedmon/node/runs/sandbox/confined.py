@@ -18,7 +18,7 @@ from fedmon.common.wire.runs import Level
 from fedmon.node.runs.mark import bear, mark_of
 from fedmon.node.runs.order import TMP, JobOrder
 from fedmon.node.runs.sandbox import bubblewrap, filters, kernel, landlock, seccomp, staging
-from fedmon.node.runs.sandbox.given import no_way_out
+from fedmon.node.runs.sandbox.given import given_as_added, no_way_out
 from fedmon.node.runs.sandbox.user_namespace import own_namespace, spare_user
 
 MAIN = "fedmon/plan/main.py"
@@ -99,6 +99,8 @@ def command(order: JobOrder, level: Level, descriptors: Mapping[int, int], *, me
                 f"the interpreter {order.interpreter.executable} needs {need}, which holds this node's own files: "
                 "name another in [runs] python, or keep the node in another folder"
             )
+    if order.dataset is not None:
+        given_as_added(order.dataset.path)
     if level == "bubblewrap":
         if order.dataset is not None:
             no_way_out(order.dataset.path)
@@ -110,7 +112,7 @@ def data_path(order: JobOrder, level: Level) -> str | None:
     """Return where a plan finds its dataset; null where it got none."""
     if level == "bubblewrap" or order.dataset is None:
         return bubblewrap.data_path(order)
-    return os.path.realpath(order.dataset.path)
+    return order.dataset.path
 
 
 def own_folder(order: JobOrder, level: Level) -> str | None:
@@ -171,7 +173,7 @@ def _without_namespaces(
     version = landlock.abi() if level == "landlock" else 0
     readable = [*order.interpreter.needs, order.runtime]
     if order.dataset is not None:
-        readable.append(os.path.realpath(order.dataset.path))
+        readable.append(order.dataset.path)
 
     def before_exec() -> None:
         os.chdir(tmp)

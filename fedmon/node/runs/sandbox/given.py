@@ -9,6 +9,12 @@ from pathlib import Path
 from fedmon.common.errors import ConflictError, StorageError
 
 
+def given_as_added(dataset: str) -> None:
+    """Raise ConflictError when a path leads through a link: where to is decided by who made that, not by the owner."""
+    if os.path.realpath(dataset) != dataset:
+        raise ConflictError(f"the dataset at {dataset} is reached through a link now: its owner has to add it anew")
+
+
 def no_way_out(dataset: str) -> None:
     """Look through a file or folder for what a process outside may listen at.
 

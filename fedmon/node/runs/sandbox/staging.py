@@ -8,6 +8,7 @@ Source: mount_setattr(2), open_tree(2), move_mount(2).
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ STAGE = "/tmp"  # noqa: S108 - covered by a file system of our own
 """Covered in the mount namespace of the job's first process alone; every machine has it."""
 
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+_AT_SYMLINK_NOFOLLOW = 0x100
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x10_0000
 
 
@@ -49,8 +51,10 @@ def stage(sources: Iterable[Source], *, user: int, group: int) -> bool:
     clones = []
     is_readable = True
     for source in sources:
-        about = Path(source.path).stat()
-        flags = _OPEN_TREE_CLONE | kernel.AT_RECURSIVE | os.O_CLOEXEC
+        about = Path(source.path).lstat()
+        if stat.S_ISLNK(about.st_mode):
+            raise OSError(errno.ELOOP, "it became a link", source.path)
+        flags = _OPEN_TREE_CLONE | kernel.AT_RECURSIVE | _AT_SYMLINK_NOFOLLOW | os.O_CLOEXEC
         tree = kernel.syscall(kernel.OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source.path), flags)
         _protect(tree, None)
         if not _is_open(source, about):
