@@ -54,7 +54,7 @@ def source_problem(source: bytes) -> str | None:
     if len(source) > MAX_PLAN_BYTES:
         return f"it has {len(source)} bytes, more than {MAX_PLAN_BYTES}"
     try:
-        text = source.decode()
+        text = source.decode("utf-8-sig")
         # Another declared encoding would let the bytes that run differ from the text that an owner reads.
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         if encoding not in ("utf-8", "utf-8-sig"):

@@ -13,9 +13,10 @@ import zlib
 from collections.abc import Sequence
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.plan.values import MAX_ARRAYS
 
 ALIGNMENT = 64
-MAX_MEMBERS = 100_000
+MAX_MEMBERS = MAX_ARRAYS + 1
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END64 = struct.Struct("<4sQ2H2L4Q")

@@ -9,8 +9,8 @@ import math
 import re
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.plan.values import MAX_DIMENSIONS
 
-MAX_DIMENSIONS = 32
 MAX_TEXT_ITEM = 1 << 20
 """Characters, or bytes, in one element of an array of texts."""
 ALIGNMENT = 64

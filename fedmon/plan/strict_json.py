@@ -46,9 +46,11 @@ def _refuse_too_many(text: str) -> None:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidValuesError(f"JSON with the key {twice[:80]!r} twice in one object")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidValuesError(f"JSON with the key {name[:80]!r} twice in one object")
+            seen.add(name)
     return members
 
 

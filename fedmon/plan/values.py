@@ -24,6 +24,9 @@ SMALLEST, LARGEST = -(2**63), 2**64 - 1
 MAX_DOCUMENT_BYTES = 16 * 2**20
 MAX_CONTAINERS = 500_000
 """Lists and objects in one document; with its bytes, this bounds the memory that reading it takes."""
+MAX_ARRAYS = 99_999
+"""With their document they are the members that an archive has at most."""
+MAX_DIMENSIONS = 32
 _TRAVEL = "JSON values and numpy arrays travel"
 _PLAIN = {float, int}
 
@@ -122,6 +125,10 @@ class ValuesWriter:
             raise self._wrong("an array of objects (give it a type, such as .astype(float))")
         if kind not in "biufcUS" or (kind == "f" and size > 8) or (kind == "c" and size > 16):
             raise self._wrong(f"an array of type {array.dtype} (truths, numbers of up to 64 bits and texts travel)")
+        if array.ndim > MAX_DIMENSIONS:
+            raise self._wrong(f"an array of {array.ndim} dimensions, more than {MAX_DIMENSIONS}: reshape it")
+        if len(self.arrays) >= MAX_ARRAYS:
+            raise self._wrong(f"more than {MAX_ARRAYS} arrays: put them together, as one array of more dimensions")
         self._count(array.nbytes)
         self.arrays.append(array)
         self.places.append(tuple(self._place))
@@ -211,7 +218,7 @@ def described(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     advice = next((advice for kinds, advice in _ADVICE if isinstance(value, kinds)), None)
-    if advice is None and hasattr(kind, "__array__"):
+    if advice is None and hasattr(kind, "__array__") and kind.__name__ != "ndarray":
         advice = "numpy.asarray(...) of it"
     if advice is not None:
         return f"a value of type {kind.__name__} (send {advice})"

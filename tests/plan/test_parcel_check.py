@@ -51,6 +51,14 @@ def test_what_is_no_strict_json_is_refused(what: str) -> None:
         check("json", JSON_BOMBS[what], MOST)
 
 
+def test_one_name_twice_among_very_many_is_found_at_once() -> None:
+    names = [f'"{number:x}":0' for number in range(1_000_000)]
+    text = "{" + ",".join([*names, names[-1]]) + "}"
+
+    with pytest.raises(InvalidValuesError, match="twice"):
+        check("json", text.encode(), MOST)
+
+
 def test_brackets_in_texts_are_no_containers() -> None:
     check("json", json.dumps({"a": "[" * 600_000 + '\\"{'}).encode(), MOST)
 

@@ -140,6 +140,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "half a pair": ({"t": ["\ud800"]}, "t[0]: a text with half a surrogate pair"),
     "half a pair as key": ({"\udfff": 1}, "half a surrogate pair"),
     "many containers": ({"m": [[]] * 500_001}, "more than 500000"),
+    "many dimensions": ({"w": np.zeros((1,) * 33)}, "w: an array of 33 dimensions, more than 32"),
+    "many arrays": ({"w": [np.zeros(0)] * 100_000}, "w[99999]: more than 99999 arrays"),
     "much JSON": ({"m": "x" * (2**24 + 1)}, "bytes of JSON, more than 16777216: send arrays"),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import msgspec
 
 from fedmon.common.errors import ConflictError, NoAnswerError, NotFoundError
 from fedmon.common.ids import NodeId
+from fedmon.common.log import escape_control
 from fedmon.common.wire.runs import JobsReply, JobStatus, Trace
 from fedmon.researcher.calls import ask
 from fedmon.researcher.outcomes import OutcomeStatus
@@ -36,7 +37,10 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
     is_over: bool = False
 
     def __str__(self) -> str:
-        return f"({self.stream} of {self.node_id} is withheld: {self.withheld})" if self.withheld else self.text
+        """Return it for a terminal, which must not do what a plan printed; `text` has it as it was printed."""
+        if self.withheld:
+            return f"({self.stream} of {self.node_id} is withheld: {escape_control(self.withheld)})"
+        return escape_control(self.text, keep="\n\t")
 
 
 def read_log(parts: Parts, job_id: str, node_id: NodeId, stream: Literal["stdout", "stderr"], *, offset: int) -> JobLog:
