@@ -113,7 +113,7 @@ def test_a_dataset_that_vanished_from_the_disk_is_said_to(node: Bench, plan: str
 
 def _a_link_to_the_nodes_settings(path: Path) -> None:
     path.unlink()
-    path.symlink_to(path.parent / "node.toml")
+    path.symlink_to(path.parent.parent / "node.toml")
 
 
 def _a_folder_that_is_a_link(path: Path) -> None:
