@@ -5,19 +5,33 @@ from __future__ import annotations
 # A plan imports this file before it runs; typing and importlib would cost it more than all else together.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fedmon.common.errors import FedmonError
     from fedmon.common.training_plan import TrainingPlan
     from fedmon.node.reporter import Reporter
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.requests import Requests
+    from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 
-__all__ = ["Federation", "Reporter", "Requests", "TrainingPlan", "__version__"]
+__all__ = [
+    "Federation",
+    "FedmonError",
+    "Reporter",
+    "Requests",
+    "RunFailedError",
+    "RunNotOverError",
+    "TrainingPlan",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Federation": "fedmon.researcher.federation",
+    "FedmonError": "fedmon.common.errors",
     "Reporter": "fedmon.node.reporter",
     "Requests": "fedmon.researcher.requests",
+    "RunFailedError": "fedmon.researcher.runs.errors",
+    "RunNotOverError": "fedmon.researcher.runs.errors",
     "TrainingPlan": "fedmon.common.training_plan",
 }
 

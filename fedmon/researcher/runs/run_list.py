@@ -45,7 +45,7 @@ class RunList(Outcomes[JobsReply]):
         """Say how many runs there are, and who did not tell of his."""
         if not self:
             return super().explanation()
-        known = f"{len(self.runs())} runs of {self.circumstances.researcher_id} are known to {len(self.ok)} nodes"
+        known = f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
         return "; ".join([known, *why_not(self)])
 
     def __str__(self) -> str:

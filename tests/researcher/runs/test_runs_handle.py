@@ -372,7 +372,7 @@ def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], fed
         second.job_id: "1 running",
     }
     assert list(runs.runs()[first.job_id]) == ["a", "b"]
-    assert str(runs).endswith("2 runs of alice are known to 2 nodes")
+    assert str(runs).endswith("runs of alice that 2 nodes know: 2")
     assert first.job_id in runs._repr_html_()
 
 
