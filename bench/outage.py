@@ -25,7 +25,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.monitor import LiveSample
 from fedmon.researcher.record import Record
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 
 DRAIN_BUDGET_S = 60.0
 MOST_NODES, MOST_SECONDS = 200, 3600.0
@@ -87,7 +87,9 @@ def measure(count: int, outage_s: float, rate: float) -> None:
         for node_id in names:
             metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
             stack.enter_context(
-                NodeProcess(write_node_folder(folder / node_id, node_id=node_id, url=broker.url, metrics=metrics))
+                NodeProcess(
+                    write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=NO_RUNS, metrics=metrics)
+                )
             )
         federation = stack.enter_context(Federation(broker.url, researcher_id="bench", folder=folder / "bench"))
         watch = stack.enter_context(federation.monitor(order.take, interval_s=interval_s, ordered=True))

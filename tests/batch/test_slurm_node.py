@@ -12,7 +12,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.monitor import Watch
 from tests.batch.slurm import Slurm
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
 
 def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitto: Broker, tmp_path: Path) -> None:
     # given
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, metrics={"interval_s": 0.5})
+    folder = write_node_folder(
+        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"interval_s": 0.5}
+    )
     job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302\n")
     slurm.wait_running(job)
     with (

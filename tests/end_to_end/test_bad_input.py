@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -39,7 +39,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def node(shared: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("node") / "ward"
-    with NodeProcess(write_node_folder(folder, node_id="ward", url=shared.url)) as running:
+    with NodeProcess(write_node_folder(folder, node_id="ward", url=shared.url, runs=NO_RUNS)) as running:
         yield running
 
 
@@ -122,7 +122,7 @@ def test_a_retained_command_has_no_effect_after_a_reconnect(mosquitto: Broker, t
     with RawResearcher(mosquitto) as raw:
         message = raw.message("approval", name="p", sha256="0" * 64, size_bytes=1, source="x")
         raw.send(message, topic="general/nodes/raw/late", retain=True)
-        with NodeProcess(write_node_folder(tmp_path / "late", node_id="late", url=mosquitto.url)):
+        with NodeProcess(write_node_folder(tmp_path / "late", node_id="late", url=mosquitto.url, runs=NO_RUNS)):
             pong = wait_until(lambda: raw.answered("pong"), what="the node to answer")
 
     assert pong is not None
@@ -180,7 +180,7 @@ def test_an_id_used_again_for_something_else_is_refused(raw: RawResearcher) -> N
 def test_a_researcher_that_nobody_allowed_is_refused_with_what_the_owner_would_type(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folder = write_node_folder(tmp_path / "shy", node_id="shy", url=mosquitto.url, researchers=["alice"])
+    folder = write_node_folder(tmp_path / "shy", node_id="shy", url=mosquitto.url, runs=NO_RUNS, researchers=["alice"])
     with NodeProcess(folder), RawResearcher(mosquitto, "mallory") as raw:
         wait_until(raw.answered, what="an answer")
 

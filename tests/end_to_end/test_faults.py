@@ -23,7 +23,7 @@ from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.ports import free_port
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
@@ -32,7 +32,9 @@ from tests.support.waiting import wait_until
 def test_of_two_nodes_with_one_id_one_ends_with_a_reason_and_the_other_serves(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folders = [write_node_folder(tmp_path / name, node_id="twin", url=mosquitto.url) for name in ("one", "two")]
+    folders = [
+        write_node_folder(tmp_path / name, node_id="twin", url=mosquitto.url, runs=NO_RUNS) for name in ("one", "two")
+    ]
     with NodeProcess(folders[0]) as first, NodeProcess(folders[1]) as second:
         wait_until(lambda: not (first.alive() and second.alive()), 30, what="one of them to end")
         ended, living = (second, first) if first.alive() else (first, second)
@@ -89,7 +91,11 @@ def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
     with proxy(mosquitto.port) as (port, blocked), Federation(settings=settings) as fed:
         url = f"mqtt://127.0.0.1:{port}"
         folder = write_node_folder(
-            tmp_path / "far", node_id="far", url=url, broker={"url": url, "keepalive_s": 5, "connect_timeout_s": 1.0}
+            tmp_path / "far",
+            node_id="far",
+            url=url,
+            runs=NO_RUNS,
+            broker={"url": url, "keepalive_s": 5, "connect_timeout_s": 1.0},
         )
         with NodeProcess(folder):
             wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, what="the node to answer")
@@ -102,7 +108,7 @@ def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
 
 
 def test_a_second_sigterm_ends_a_node_at_once(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         wait_until(raw.answered, what="the node to answer")
         assert mosquitto.pid is not None
@@ -131,7 +137,7 @@ def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosqui
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "from fedmon.node.daemon import main; main(sys.argv[1:])"
     )
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
     assert fedmon("node", "status", "--dir", str(folder), "--json").returncode == 0
     process = subprocess.Popen(
         [sys.executable, "-c", limited, "--dir", str(folder)],
@@ -203,14 +209,14 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
 
 
 def test_a_node_killed_during_approvals_loses_nothing_it_acknowledged(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
 
     killed_during_approvals(mosquitto, folder, kills=8, seed=random.randrange(2**32))
 
 
 @pytest.mark.soak
 def test_a_node_killed_at_200_points_during_approvals_loses_nothing(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
 
     killed_during_approvals(mosquitto, folder, kills=200, seed=random.randrange(2**32))
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import RECORD, Message, Overhearer, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.waiting import stays, wait_until
 
 NODE = "node_of_ours"
@@ -39,6 +39,7 @@ def folder(broker: Broker, repository: HistoricRepository, tmp_path_factory: pyt
         tmp_path_factory.mktemp("node") / "folder",
         node_id=NODE,
         url=broker.url,
+        runs=NO_RUNS,
         node={"wire": "fedbiomed4"},
         policy={"researchers": ["researcher_v4", "another_v4"]},
         repository={"allowed_urls": [repository.url]},

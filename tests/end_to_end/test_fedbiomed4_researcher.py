@@ -23,7 +23,7 @@ from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import Message, V4Node, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.waiting import stays, wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
@@ -355,7 +355,12 @@ def test_the_broker_may_restart(fed: Federation, nodes: dict[str, V4Node], mosqu
 @pytest.fixture
 def our_node(mosquitto: Broker, tmp_path: Path) -> Iterator[NodeProcess]:
     folder = write_node_folder(
-        tmp_path / "node", node_id="ours", url=mosquitto.url, node={"wire": "fedbiomed4"}, metrics={"interval_s": 0.2}
+        tmp_path / "node",
+        node_id="ours",
+        url=mosquitto.url,
+        runs=NO_RUNS,
+        node={"wire": "fedbiomed4"},
+        metrics={"interval_s": 0.2},
     )
     (folder / "table.csv").write_text("radius,diagnosis\n17.99,M\n")
     added = fedmon(
@@ -397,7 +402,12 @@ def test_a_researcher_of_our_own_wire_is_told_and_does_not_wait(
 
 def test_a_refusal_of_our_node_ends_the_wait_with_its_reason(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(
-        tmp_path / "strict", node_id="strict", url=mosquitto.url, researchers=["bob"], node={"wire": "fedbiomed4"}
+        tmp_path / "strict",
+        node_id="strict",
+        url=mosquitto.url,
+        runs=NO_RUNS,
+        researchers=["bob"],
+        node={"wire": "fedbiomed4"},
     )
     with NodeProcess(folder), Federation(settings=settings(mosquitto, tmp_path / "ours")) as fed:
         wait_until(lambda: "strict" in fed.ping(), what="our node")

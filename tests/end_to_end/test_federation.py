@@ -15,7 +15,7 @@ from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder, write_node_with_cells
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder, write_node_with_cells
 from tests.support.waiting import wait_until
 
 PLAN = """
@@ -33,7 +33,7 @@ def nodes(broker: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
     with ExitStack() as stack:
         running = {}
         for node_id in ("north", "south"):
-            folder = write_node_with_cells(tmp_path / node_id, node_id=node_id, url=broker.url)
+            folder = write_node_with_cells(tmp_path / node_id, node_id=node_id, url=broker.url, runs=NO_RUNS)
             running[node_id] = stack.enter_context(NodeProcess(folder))
         yield running
 
@@ -144,7 +144,7 @@ def test_node_and_researcher_work_again_within_five_seconds_of_the_brokers_retur
 
 
 def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "early", node_id="early", url=broker.url)
+    folder = write_node_folder(tmp_path / "early", node_id="early", url=broker.url, runs=NO_RUNS)
     broker.stop()
 
     with NodeProcess(folder):
@@ -157,7 +157,11 @@ def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: B
 
 def test_mqtt_5_works_end_to_end_on_mosquitto(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(
-        tmp_path / "five", node_id="five", url=mosquitto.url, broker={"url": mosquitto.url, "mqtt_version": "5"}
+        tmp_path / "five",
+        node_id="five",
+        url=mosquitto.url,
+        runs=NO_RUNS,
+        broker={"url": mosquitto.url, "mqtt_version": "5"},
     )
     version_5 = msgspec.structs.replace(mosquitto.settings, mqtt_version="5")
     settings = ResearcherSettings(id="bob", broker=version_5, folder=tmp_path / "bob")

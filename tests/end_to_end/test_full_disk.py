@@ -11,7 +11,7 @@ from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.waiting import wait_until
 
 
@@ -39,7 +39,11 @@ def stored(path: Path) -> list[int]:
 
 def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url, metrics={"interval_s": 0.2, "min_interval_s": 0.2}
+        tmp_path / "ward",
+        node_id="ward",
+        url=mosquitto.url,
+        runs=NO_RUNS,
+        metrics={"interval_s": 0.2, "min_interval_s": 0.2},
     )
     store = tmp_path / "store"
     settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna")

@@ -21,7 +21,7 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.fedbiomed4 import Message, V4Node, payload
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_with_cells
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_with_cells
 from tests.support.waiting import wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
@@ -44,7 +44,7 @@ def nodes(mosquitto: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]
         running = {}
         for node_id, researchers in (("north", ["*"]), ("south", ["*"]), ("strict", ["bob"])):
             folder = write_node_with_cells(
-                tmp_path / node_id, node_id=node_id, url=mosquitto.url, researchers=researchers
+                tmp_path / node_id, node_id=node_id, url=mosquitto.url, runs=NO_RUNS, researchers=researchers
             )
             running[node_id] = stack.enter_context(NodeProcess(folder))
         yield running

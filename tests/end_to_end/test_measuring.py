@@ -16,7 +16,7 @@ import tomlkit
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.monitor import LiveSample, Watch
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.waiting import wait_until
 
 ZONE = "class/powercap/intel-rapl:0"
@@ -46,7 +46,7 @@ def sys_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def node(broker: Broker, sys_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = write_node_folder(
-        tmp_path_factory.mktemp("node") / "ward", node_id="ward", url=broker.url,
+        tmp_path_factory.mktemp("node") / "ward", node_id="ward", url=broker.url, runs=NO_RUNS,
         metrics={"interval_s": 0.5, "min_interval_s": 0.2, "sys_root": str(sys_tree)}, energy={"region": "FR"},
     )  # fmt: skip
     with NodeProcess(folder) as node:

@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,11 @@ def test_a_lease_speeds_a_slow_node_up_at_once_and_slows_it_down_when_it_ends(
     mosquitto: Broker, raw: RawResearcher, batches: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url, metrics={"interval_s": SLOW_S, "min_interval_s": 0.2}
+        tmp_path / "ward",
+        node_id="ward",
+        url=mosquitto.url,
+        runs=NO_RUNS,
+        metrics={"interval_s": SLOW_S, "min_interval_s": 0.2},
     )
     with NodeProcess(folder):
         answered(raw)
@@ -86,6 +90,7 @@ def test_what_the_owner_keeps_back_is_neither_sent_nor_told(
         tmp_path / "ward",
         node_id="ward",
         url=mosquitto.url,
+        runs=NO_RUNS,
         metrics={"interval_s": 0.2},
         policy={"metrics": ["host_load*", "host_cpu_seconds_total"]},
     )
@@ -103,7 +108,9 @@ def test_what_the_owner_keeps_back_is_neither_sent_nor_told(
 def test_a_node_tells_what_it_measures_and_measures_what_it_tells(
     mosquitto: Broker, raw: RawResearcher, batches: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, metrics={"interval_s": 0.2})
+    folder = write_node_folder(
+        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"interval_s": 0.2}
+    )
     with NodeProcess(folder):
         answered(raw)
         wait_until(lambda: batches, what="a batch")
@@ -118,7 +125,9 @@ def test_a_node_tells_what_it_measures_and_measures_what_it_tells(
 def test_a_node_whose_owner_switched_metrics_off_says_so(
     mosquitto: Broker, raw: RawResearcher, batches: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, metrics={"enabled": False})
+    folder = write_node_folder(
+        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"enabled": False}
+    )
     with NodeProcess(folder):
         answered(raw)
         refused = raw.ask("monitor", action="start")

@@ -19,7 +19,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.monitor import LiveSample, Watch
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -92,7 +92,7 @@ def researcher(broker: Broker, folder: Path, name: str) -> Federation:
 
 def node_folder(folder: Path, url: str, interval_s: float) -> Path:
     metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
-    return write_node_folder(folder / "ward", node_id="ward", url=url, metrics=metrics)
+    return write_node_folder(folder / "ward", node_id="ward", url=url, runs=NO_RUNS, metrics=metrics)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.broker.production import PASSWORD, Production
 from tests.broker.shell import Foreground, foreground
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.waiting import wait_until
 
 
@@ -50,6 +50,7 @@ def node(production: Production, repository: Foreground, password_file: Path, tm
         researchers=["alice"],
         broker={"username": "north", "password_file": str(password_file), "ca_file": str(production.ca_file)},
         repository={"allowed_urls": [repository.facts["url"]]},
+        runs=NO_RUNS,
     )
     with NodeProcess(folder, environ=plain_environment(SSL_CERT_FILE=str(production.ca_file))) as running:
         yield running

@@ -24,7 +24,7 @@ from fedmon.node.folder import NodeFolder
 from tests.node.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
 from tests.node.owner_shell import node, refused, told
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NO_RUNS, NodeProcess
 from tests.support.waiting import wait_until
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
@@ -93,7 +93,7 @@ def online(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path, mosquitto: Broker) -> Path:
-    return made_folder(tmp_path / "n", url=mosquitto.url)
+    return made_folder(tmp_path / "n", url=mosquitto.url, runs=NO_RUNS)
 
 
 def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker) -> None:
@@ -125,7 +125,7 @@ def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path
 
 
 def test_two_nodes_live_on_one_machine_from_separate_folders(folder: Path, tmp_path: Path, mosquitto: Broker) -> None:
-    other = made_folder(tmp_path / "m", node_id="hospital-b", url=mosquitto.url)
+    other = made_folder(tmp_path / "m", node_id="hospital-b", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder) as one, NodeProcess(other) as two:
         found = [online(folder), online(other)]
         told(folder, "stop")
@@ -137,7 +137,7 @@ def test_two_nodes_live_on_one_machine_from_separate_folders(folder: Path, tmp_p
 
 
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1")
+    folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
     with NodeProcess(folder):
         status = wait_until(
             lambda: (document := told(folder, "status"))["live"] and document["live"]["last_error"] and document
@@ -163,7 +163,7 @@ def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(f
 
 
 def test_a_node_in_a_folder_of_a_long_path_is_reached(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = made_folder(tmp_path.joinpath(*["d" * 50] * 4), url=mosquitto.url)
+    folder = made_folder(tmp_path.joinpath(*["d" * 50] * 4), url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder):
         assert online(folder)["folder"] == str(folder)
         assert told(folder, "policy", "allow", "alice")["policy"]["researchers"] == ["alice"]

@@ -11,7 +11,7 @@ import pytest
 from fedmon.node.boot import read_boot
 from fedmon.node.worker import MAX_MESSAGE_BYTES, BusyError, Worker
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, researchers=["alice"])
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS, researchers=["alice"])
     costly = b'{"a":[' + b",".join([b"[" * 30 + b"]" * 30] * 1_500) + b"]}"
     with NodeProcess(folder), RawResearcher(mosquitto, "alice") as alice, RawResearcher(mosquitto, "mallory") as raw:
         wait_until(alice.answered, what="the node to answer")
@@ -33,7 +33,7 @@ def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
 
 @pytest.mark.parametrize("command", [[], {}, 7, None, True])
 def test_a_command_that_is_no_text_is_answered_as_unknown(command: object, mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         wait_until(raw.answered, what="the node to answer")
         raw.send(raw.message("ping") | {"command": command})
@@ -43,7 +43,7 @@ def test_a_command_that_is_no_text_is_answered_as_unknown(command: object, mosqu
 
 
 def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
     (folder / "control.sock").mkdir()
 
     done = fedmon("node", "start", "--dir", str(folder), timeout_s=20)
@@ -88,7 +88,7 @@ def test_a_job_that_its_caller_gave_up_is_not_done_later() -> None:
 
 
 def test_an_unsent_reply_and_every_sent_one_have_their_line(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder), RawResearcher(mosquitto) as raw:
         wait_until(raw.answered, what="the node to answer")
         pong = raw.ask("ping")

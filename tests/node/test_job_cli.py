@@ -11,7 +11,7 @@ from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program
 from tests.node.owner_desks import events, made_folder
 from tests.node.owner_shell import node, refused, told
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NO_RUNS, NodeProcess
 from tests.support.waiting import wait_until
 
 
@@ -35,7 +35,7 @@ def test_a_batch_job_is_not_looked_for_while_the_node_is_stopped(tmp_path: Path)
 
 
 def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n", metrics={"interval_s": 0.2, "min_interval_s": 0.2})
+    folder = made_folder(tmp_path / "n", runs=NO_RUNS, metrics={"interval_s": 0.2, "min_interval_s": 0.2})
     slurm_id, pbs_id = f"88{os.getpid()}", f"89{os.getpid()}.server"
     with (
         NodeProcess(folder),
@@ -67,7 +67,7 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(tmp_path:
 
 
 def test_a_running_node_watches_a_job_until_it_ends(tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n", metrics={"interval_s": 0.2, "min_interval_s": 0.2})
+    folder = made_folder(tmp_path / "n", runs=NO_RUNS, metrics={"interval_s": 0.2, "min_interval_s": 0.2})
     with NodeProcess(folder) as process, Program() as program:
         wait_until(lambda: is_open(folder), what="the node's door")
         shown = node(folder, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit").stdout

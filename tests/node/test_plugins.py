@@ -21,7 +21,7 @@ from fedmon.node.collectors.base import Collector, CollectorUnavailableError, La
 from fedmon.node.collectors.plugins import GROUP, Context, plugin_collectors
 from fedmon.node.sampler import Sampler
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -295,7 +295,7 @@ def lease(raw: RawResearcher) -> dict[str, Any]:
 
 def test_the_example_once_installed_measures_in_a_real_node(installed: Path, mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url,
+        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS,
         metrics={"interval_s": 0.2, "plugins": ["sockets", "absent"]}, plugins={"sockets": {"protocols": ["UDP"]}},
     )  # fmt: skip
     heard: list[dict[str, Any]] = []
@@ -335,7 +335,7 @@ def test_the_example_once_installed_measures_in_a_real_node(installed: Path, mos
 
 def test_the_owner_sees_in_the_probe_what_a_plug_in_measures(installed: Path, tmp_path: Path) -> None:
     metrics = {"plugins": ["sockets", "absent"]}
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url="mqtt://localhost", metrics=metrics)
+    folder = write_node_folder(tmp_path / "ward", node_id="ward", url="mqtt://localhost", runs=NO_RUNS, metrics=metrics)
 
     shown = fedmon(
         "node", "probe", "--json", "--dir", str(folder), environ=plain_environment(PYTHONPATH=str(installed))

@@ -23,7 +23,7 @@ from tests.node.owner_desks import made_folder
 from tests.node.owner_shell import node, refused, told
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NO_RUNS, NodeProcess
 from tests.support.waiting import wait_until
 
 
@@ -169,7 +169,7 @@ def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() ->
 
 
 def test_a_program_beside_a_running_node_reports_through_the_shell(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n", url=mosquitto.url)
+    folder = made_folder(tmp_path / "n", url=mosquitto.url, runs=NO_RUNS)
     with Listener(mosquitto) as listener, NodeProcess(folder) as process:
         wait_until(lambda: listener.presences("hospital-a"), what="the node")
         document = told(folder, "add-scalar", "accuracy", "-0.5", "--step", "3")

@@ -11,7 +11,7 @@ import pytest
 from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -20,8 +20,8 @@ from tests.support.waiting import wait_until
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
     folder = tmp_path_factory.mktemp("nodes")
-    open_node = write_node_folder(folder / "open", node_id="open", url=broker.url)
-    shy_node = write_node_folder(folder / "shy", node_id="shy", url=broker.url, researchers=["bob"])
+    open_node = write_node_folder(folder / "open", node_id="open", url=broker.url, runs=NO_RUNS)
+    shy_node = write_node_folder(folder / "shy", node_id="shy", url=broker.url, runs=NO_RUNS, researchers=["bob"])
     with NodeProcess(open_node), NodeProcess(shy_node):
         settings = ResearcherSettings(id="waiter", broker=broker.settings, folder=folder / "waiter")
         with Federation(settings=settings) as fed:
@@ -141,7 +141,7 @@ def test_a_verb_runs_beside_an_open_notebook_of_the_same_researcher(
 
 def test_forget_clears_a_ghost(tmp_path: Path, mosquitto: Broker) -> None:
     environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
-    with NodeProcess(write_node_folder(tmp_path / "ghost", node_id="ghost", url=mosquitto.url)) as node:
+    with NodeProcess(write_node_folder(tmp_path / "ghost", node_id="ghost", url=mosquitto.url, runs=NO_RUNS)) as node:
         wait_until(lambda: "ghost" in fedmon("nodes", "--json", environ=environ).stdout, 15, what="the node online")
         node.kill()
 
@@ -189,7 +189,7 @@ def test_the_doctor_says_what_to_do_about_a_broker_out_of_reach(broker: str, nam
 
 
 def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="patient", url=url)
+    folder = write_node_folder(tmp_path / "n", node_id="patient", url=url, runs=NO_RUNS)
     with NodeProcess(folder) as node:
         wait_until(
             lambda: '"connected":true' in fedmon("node", "status", "--dir", str(folder), "--json").stdout,

@@ -16,6 +16,10 @@ import tomlkit
 ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
 
+NO_RUNS = {"enabled": False}
+"""The section ``runs`` of a node that runs no plan: to find out how it can confine them takes half of its start."""
+
+
 def plain_environment(**more: str) -> dict[str, str]:
     """Return an environment without settings of fedmon, so that a test says all it means."""
     return {name: os.environ[name] for name in ENVIRONMENT_KEPT if name in os.environ} | more
@@ -59,9 +63,11 @@ CELLS = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"
 """A table of three rows and two columns."""
 
 
-def write_node_with_cells(folder: Path, *, node_id: str, url: str, researchers: Sequence[str] = ("*",)) -> Path:
+def write_node_with_cells(
+    folder: Path, *, node_id: str, url: str, researchers: Sequence[str] = ("*",), **sections: Mapping[str, Any]
+) -> Path:
     """Write a node folder whose node offers one dataset, "cells", tagged with that word and with the node's id."""
-    write_node_folder(folder, node_id=node_id, url=url, researchers=researchers)
+    write_node_folder(folder, node_id=node_id, url=url, researchers=researchers, **sections)
     (folder / "table.csv").write_text(CELLS)
     words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", str(folder))
     added = fedmon("node", "dataset", "add", str(folder / "table.csv"), *words)
