@@ -23,13 +23,21 @@ BANNED_MODULES = {
 }  # fmt: skip
 
 
+def dotted(node: ast.expr) -> str:
+    """Return a name with what it is an attribute of, as it is written; "" for what is no such name."""
+    if isinstance(node, ast.Attribute):
+        owner = dotted(node.value)
+        return owner and f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def violations(tree: ast.AST) -> list[str]:
     """Return what a syntax tree does that is banned, with its line."""
     found = []
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = dotted(node.func)
             if name in BANNED_CALLS:
                 found.append(f"{line}: {name}() - {BANNED_CALLS[name]}")
             found += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import re
 import sys
@@ -35,7 +36,8 @@ def declared(extra: str) -> set[str]:
     }
 
 
-def imported(path: Path) -> set[str]:
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
     """Return the distributions whose packages a file imports outside of type checking."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -48,7 +50,7 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             heads.add(node.module.partition(".")[0])
     foreign = heads - set(sys.stdlib_module_names) - {"fedmon"}
-    return {plain(DISTRIBUTIONS[head][0]) for head in foreign if head in DISTRIBUTIONS} | (foreign - set(DISTRIBUTIONS))
+    return frozenset(plain(DISTRIBUTIONS[head][0]) if head in DISTRIBUTIONS else head for head in foreign)
 
 
 def extra_of(path: Path) -> str:
@@ -69,6 +71,6 @@ def test_each_import_belongs_to_a_declared_package() -> None:
 
 
 def test_each_declared_package_is_imported() -> None:
-    used = set().union(*(imported(path) for path in PACKAGE.rglob("*.py")))
+    used = frozenset().union(*(imported(path) for path in PACKAGE.rglob("*.py")))
 
     assert set().union(*map(declared, (*EXTRAS, FOR_ARRAYS))) - used <= WITHOUT_AN_IMPORT

@@ -35,8 +35,9 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(tmp_path: Pa
     shutil.copytree(ROOT / "fedmon", source / "fedmon", ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     kept = {str(path.relative_to(source)) for path in (source / "fedmon").rglob("*") if path.is_file()}
 
-    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    subprocess.run([*pip, str(source)], check=True, stdin=subprocess.DEVNULL)
+    # What pip calls, too; without pip itself it takes half of the time.
+    build = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
     wheel = next(tmp_path.glob("fedmon-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
