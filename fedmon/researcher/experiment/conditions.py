@@ -1,0 +1,78 @@
+"""Conditions: what others must have come to before a resource is deployed, started, stopped or set."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from fedmon.researcher.experiment.states import ResourceState
+
+Comparison = Literal[">", ">=", "<", "<=", "==", "!="]
+COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """A scalar or a metric of a resource, and what it has to be for ``samples`` values in a row."""
+
+    name: str
+    comparison: Comparison
+    value: float
+    samples: int = 1
+
+    def holds(self, value: float) -> bool:
+        """Tell whether one value is as wanted; NaN never is."""
+        return value == value and COMPARE[self.comparison](value, self.value)  # noqa: PLR0124 - NaN differs from itself
+
+    def __str__(self) -> str:
+        rows = f" for {self.samples} samples" if self.samples > 1 else ""
+        return f"{self.name} {self.comparison} {self.value:g}{rows}"
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_defaults=True):
+    """One of the conditions of an action; all of an action's must hold.
+
+    It asks something of the members of ``group``: of ``at_least`` so many of them, or of all where that is null.
+    ``timeout_s`` counts from when the action began to wait. ``number`` is the order of registration.
+    """
+
+    number: int
+    group: tuple[int, ...]
+    at_least: int | None = None
+    timeout_s: float | None = None
+
+    @property
+    def needed(self) -> int:
+        """How many of the group it takes."""
+        return len(self.group) if self.at_least is None else min(self.at_least, len(self.group))
+
+
+class StateCondition(Condition, frozen=True, kw_only=True, tag="state", omit_defaults=True):
+    """The members must have come to ``state`` at least, ``delay_s`` seconds ago."""
+
+    state: ResourceState
+    delay_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.state.name}{f' since {self.delay_s:g} s' if self.delay_s else ''}"
+
+
+class MetricCondition(Condition, frozen=True, kw_only=True, tag="metric", omit_defaults=True):
+    """``metric`` must have held for the members."""
+
+    metric: Metric
+
+    def __str__(self) -> str:
+        return str(self.metric)
+
+
+AnyCondition = StateCondition | MetricCondition

@@ -1,0 +1,97 @@
+"""What is in an experiment: resources, connections and conditions come and go."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fedmon.researcher.experiment import events
+from fedmon.researcher.experiment.change import Change
+from fedmon.researcher.experiment.situation import Resource, WantKey
+from fedmon.researcher.experiment.states import ResourceAction
+from fedmon.researcher.experiment.wanting import begin, leave_group
+
+
+def registered(change: Change, event: events.Registered) -> None:
+    """Take a resource in."""
+    change.resources[event.guid] = Resource(
+        guid=event.guid,
+        rtype=event.rtype,
+        critical=event.critical,
+        timeouts=event.timeouts,
+        retry=event.retry,
+    )
+
+
+def removed(change: Change, event: events.Removed) -> None:
+    """Take resources out, with all that they were to do and all who were connected to them."""
+    for guid in event.guids:
+        resource = change.resources.pop(guid, None)
+        if resource is None:
+            continue
+        change.drop_wants(resource)
+        leave_group(change, resource)
+        for other in resource.connections:
+            if other in change.resources:
+                neighbour = change.resources[other]
+                change.resources[other] = replace(neighbour, connections=neighbour.connections - {guid})
+        change.wake_watchers(guid)
+
+
+def connected(change: Change, event: events.Connected) -> None:
+    """Connect two resources, or take them apart."""
+    for one, other in ((event.guid, event.other), (event.other, event.guid)):
+        resource = change.resources.get(one)
+        if resource is not None:
+            mine = resource.connections | {other} if event.is_on else resource.connections - {other}
+            change.resources[one] = replace(resource, connections=mine)
+
+
+def attribute_set(change: Change, event: events.AttributeSet) -> None:
+    """Look at a new value of an attribute; ``critical`` alone says what others do."""
+    resource = change.resources.get(event.guid)
+    if resource is not None and event.name == "critical":
+        change.resources[event.guid] = replace(resource, critical=bool(event.value))
+        change.wake_watchers(event.guid)
+
+
+def condition_added(change: Change, event: events.ConditionAdded) -> None:
+    """Give resources one more condition; what they wait for already waits for it, too."""
+    name = event.action.name.lower()
+    for guid in event.guids:
+        resource = change.resources[guid]
+        resource = replace(resource, conditions=(*resource.conditions, (event.action, event.condition)))
+        change.resources[guid] = resource
+        key = WantKey(guid, name)
+        want = change.wants.get(key)
+        if want is not None:
+            change.wants[key] = replace(want, conditions=(*want.conditions, event.condition))
+            change.set_condition_alarms(key, (event.condition,), since=event.t)
+            change.awake.append(key)
+        elif event.action is ResourceAction.STOP and _is_under_way(change, resource):
+            begin(change, resource, "stop")
+
+
+def _is_under_way(change: Change, resource: Resource) -> bool:
+    group = None if resource.group is None else change.groups.get(resource.group)
+    return group is not None and (not group.wait_all_ready or not group.unready)
+
+
+def conditions_removed(change: Change, event: events.ConditionsRemoved) -> None:
+    """Take members out of conditions; one that is left without any is gone."""
+    for guid in event.guids:
+        resource = change.resources[guid]
+        kept = []
+        for action, condition in resource.conditions:
+            left = condition
+            if event.action is None or action is event.action:
+                left = replace(condition, group=tuple(one for one in condition.group if one not in event.group))
+            if left.group:
+                kept.append((action, left))
+        change.resources[guid] = replace(resource, conditions=tuple(kept))
+        for action in ResourceAction:
+            key = WantKey(guid, action.name.lower())
+            want = change.wants.get(key)
+            if want is not None:
+                mine = tuple(condition for other, condition in kept if other is action)
+                change.wants[key] = replace(want, conditions=mine)
+                change.awake.append(key)

@@ -1,0 +1,205 @@
+"""What may happen to an experiment, as its journal keeps it, and what the machine asks for in answer.
+
+``t`` is Unix time in seconds by a clock that never jumps: the wall clock's at the start of the process, and the
+monotonic clock's since.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from fedmon.researcher.experiment.conditions import AnyCondition
+from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
+
+Verb = Literal["discover", "reserve", "provision", "deploy", "start", "stop", "release", "fail"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+    """Something that happened at ``t``."""
+
+    t: float
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a verb that failed is tried again, and after how long: ``delay_s`` times ``factor`` each time."""
+
+    times: int
+    delay_s: float = 1.0
+    factor: float = 2.0
+    max_delay_s: float = 60.0
+
+    def delay_before_s(self, attempt: int) -> float:
+        """Return the wait before an attempt; the first one after a failure is number 1."""
+        return min(self.max_delay_s, self.delay_s * self.factor ** min(attempt - 1, 1000))
+
+
+class Timer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a timer is for: of which resource, which waiting or verb of it, and which condition."""
+
+    guid: int
+    purpose: Literal["delay", "condition-timeout", "verb-timeout", "retry"]
+    want: str = ""
+    number: int = 0
+
+
+class Registered(Event, frozen=True, kw_only=True, tag="registered"):
+    """A resource came into the experiment. ``timeouts`` and ``retry`` are by verb."""
+
+    guid: int
+    rtype: str
+    critical: bool = True
+    timeouts: dict[Verb, float] = {}
+    retry: dict[Verb, Retry] = {}
+
+
+class Removed(Event, frozen=True, kw_only=True, tag="removed"):
+    """Resources left the experiment."""
+
+    guids: tuple[int, ...]
+
+
+class Connected(Event, frozen=True, kw_only=True, tag="connected"):
+    """Two resources were connected, or, with ``is_on`` false, are so no more."""
+
+    guid: int
+    other: int
+    is_on: bool = True
+
+
+class AttributeSet(Event, frozen=True, kw_only=True, tag="attribute"):
+    """An attribute has a new value; ``critical`` is what the machine looks at."""
+
+    guid: int
+    name: str
+    value: Any
+
+
+class ConditionAdded(Event, frozen=True, kw_only=True, tag="condition"):
+    """Resources have one more condition for an action."""
+
+    guids: tuple[int, ...]
+    action: ResourceAction
+    condition: AnyCondition
+
+
+class ConditionsRemoved(Event, frozen=True, kw_only=True, tag="no-condition"):
+    """Resources wait no longer for ``group``; for no action, where ``action`` is null."""
+
+    guids: tuple[int, ...]
+    group: tuple[int, ...]
+    action: ResourceAction | None = None
+
+
+class SetWanted(Event, frozen=True, kw_only=True, tag="set-wanted"):
+    """An attribute is to be set when a condition holds and the resource is STARTED."""
+
+    guids: tuple[int, ...]
+    name: str
+    value: Any
+    condition: AnyCondition | None = None
+
+
+class DeployAsked(Event, frozen=True, kw_only=True, tag="deploy"):
+    """Resources are to be deployed and started: each when all of the group are READY, or each for itself."""
+
+    guids: tuple[int, ...]
+    group: int
+    wait_all_ready: bool = True
+
+
+class ReleaseAsked(Event, frozen=True, kw_only=True, tag="release"):
+    """Resources are to be released."""
+
+    guids: tuple[int, ...]
+
+
+class Became(Event, frozen=True, kw_only=True, tag="became"):
+    """Resources came to a state; ``reason`` says why one failed."""
+
+    guids: tuple[int, ...]
+    state: ResourceState
+    reason: str = ""
+
+
+class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed"):
+    """A verb of a resource raised."""
+
+    guid: int
+    verb: Verb
+    reason: str
+
+
+class Fired(Event, frozen=True, kw_only=True, tag="fired"):
+    """The moment of a timer came."""
+
+    timer: Timer
+
+
+class Measured(Event, frozen=True, kw_only=True, tag="measured"):
+    """A resource told a value that a condition asks for."""
+
+    guid: int
+    name: str
+    value: float
+
+
+class Leveled(Event, frozen=True, kw_only=True, tag="level"):
+    """The failure manager decided how bad it is; anything but OK ends all waiting."""
+
+    level: FailureLevel
+    reason: str = ""
+
+
+AnyEvent = (
+    Registered
+    | Removed
+    | Connected
+    | AttributeSet
+    | ConditionAdded
+    | ConditionsRemoved
+    | SetWanted
+    | DeployAsked
+    | ReleaseAsked
+    | Became
+    | VerbFailed
+    | Fired
+    | Measured
+    | Leveled
+)
+
+
+# --- what the machine asks for ----------------------------------------------------------------------------------------
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """Call a verb of a resource; ``reason`` is why one is to fail."""
+
+    guid: int
+    verb: Verb
+    reason: str = ""
+
+
+class Assign(msgspec.Struct, frozen=True, kw_only=True):
+    """Set an attribute of a resource."""
+
+    guid: int
+    name: str
+    value: Any
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell the machine when the moment ``at`` has come; null: it need not be told any more."""
+
+    timer: Timer
+    at: float | None
+
+
+class Inform(msgspec.Struct, frozen=True, kw_only=True):
+    """Have the failure manager look at a resource that failed."""
+
+    guid: int
+
+
+Action = Call | Assign | Alarm | Inform

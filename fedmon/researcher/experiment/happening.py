@@ -1,0 +1,150 @@
+"""What happened to resources, and what follows from it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fedmon.researcher.experiment import events
+from fedmon.researcher.experiment.change import Change
+from fedmon.researcher.experiment.conditions import MetricCondition
+from fedmon.researcher.experiment.events import Alarm, Inform, Timer, Verb
+from fedmon.researcher.experiment.situation import Resource, WantKey
+from fedmon.researcher.experiment.states import FailureLevel, ResourceState
+from fedmon.researcher.experiment.verdicts import Met, verdict_on_condition
+from fedmon.researcher.experiment.wanting import call, count_unready, give_up
+
+_TARGETS: dict[Verb, ResourceState] = {
+    "discover": ResourceState.DISCOVERED,
+    "reserve": ResourceState.RESERVED,
+    "provision": ResourceState.PROVISIONED,
+    "deploy": ResourceState.READY,
+    "start": ResourceState.STARTED,
+    "stop": ResourceState.STOPPED,
+    "release": ResourceState.RELEASED,
+    "fail": ResourceState.FAILED,
+}
+
+
+def became(change: Change, event: events.Became) -> None:
+    """Note to which state resources came."""
+    for guid in event.guids:
+        resource = change.resources.get(guid)
+        if resource is None or resource.state is ResourceState.RELEASED:
+            continue
+        if resource.state is ResourceState.FAILED and event.state is not ResourceState.RELEASED:
+            continue
+        _moved(change, resource, event)
+
+
+def _moved(change: Change, resource: Resource, event: events.Became) -> None:
+    before, now = resource.state, event.state
+    calling = resource.calling
+    if calling is not None and now >= _TARGETS[calling]:
+        if calling in resource.timeouts:
+            timer = Timer(guid=resource.guid, purpose="verb-timeout", want=calling)
+            change.actions.append(Alarm(timer=timer, at=None))
+        calling = None
+    kept = tuple(each for each in resource.times if each[0] is not now)
+    resource = replace(
+        resource,
+        state=now,
+        times=(*kept, (now, event.t)),
+        calling=calling,
+        attempt=0 if calling is None else resource.attempt,
+        reason=event.reason or resource.reason,
+    )
+    change.resources[resource.guid] = resource
+    if now >= ResourceState.FAILED:
+        change.drop_wants(resource)
+        if now is ResourceState.FAILED:
+            change.actions.append(Inform(guid=resource.guid))
+    change.wake_watchers(resource.guid)
+    if (before < ResourceState.READY) is not (now < ResourceState.READY) and resource.group is not None:
+        count_unready(change, resource.group, 1 if now < ResourceState.READY else -1)
+
+
+def verb_failed(change: Change, event: events.VerbFailed) -> None:
+    """Have a verb tried again, or the resource fail."""
+    resource = change.resources.get(event.guid)
+    if resource is None or resource.state >= ResourceState.FAILED:
+        return
+    retry = resource.retry.get(event.verb)
+    if retry is None or resource.attempt >= retry.times or change.level is not FailureLevel.OK:
+        tried = f" ({resource.attempt + 1} times)" if resource.attempt else ""
+        give_up(change, resource, f"{event.verb} failed{tried}: {event.reason}")
+        return
+    attempt = resource.attempt + 1
+    change.resources[event.guid] = replace(resource, attempt=attempt, calling=None, reason=event.reason)
+    timer = Timer(guid=event.guid, purpose="retry", want=event.verb)
+    change.actions.append(Alarm(timer=timer, at=event.t + retry.delay_before_s(attempt)))
+
+
+def fired(change: Change, event: events.Fired) -> None:
+    """Do what a timer was for."""
+    timer = event.timer
+    resource = change.resources.get(timer.guid)
+    if resource is None:
+        return
+    match timer.purpose:
+        case "delay":
+            change.awake.append(WantKey(timer.guid, timer.want))
+        case "condition-timeout":
+            _condition_timed_out(change, resource, timer)
+        case "verb-timeout":
+            _verb_timed_out(change, resource, timer.want)  # type: ignore[arg-type] # such a timer is named after a verb
+        case "retry":
+            if resource.state < ResourceState.FAILED and change.level is FailureLevel.OK:
+                call(change, resource, timer.want)  # type: ignore[arg-type] # as above
+
+
+def _condition_timed_out(change: Change, resource: Resource, timer: Timer) -> None:
+    want = change.wants.get(WantKey(timer.guid, timer.want))
+    for condition in () if want is None else want.conditions:
+        if condition.number != timer.number or want is None:
+            continue
+        if isinstance(verdict_on_condition(condition, want, change.resources, change.now), Met):
+            return
+        change.end_want(want)
+        give_up(
+            change,
+            resource,
+            f"{timer.want.partition(':')[0]} waited {condition.timeout_s:g} s for resource "
+            f"{', '.join(map(str, condition.group))} to be {condition}",
+        )
+
+
+def _verb_timed_out(change: Change, resource: Resource, verb: Verb) -> None:
+    if resource.calling != verb:
+        return
+    reason = f"{verb} did not end within {resource.timeouts[verb]:g} s"
+    if verb == "release":
+        # Whatever its hook still holds, the experiment is done with it.
+        became(change, events.Became(t=change.now, guids=(resource.guid,), state=ResourceState.RELEASED, reason=reason))
+    else:
+        verb_failed(change, events.VerbFailed(t=change.now, guid=resource.guid, verb=verb, reason=reason))
+
+
+def measured(change: Change, event: events.Measured) -> None:
+    """Note a value that conditions ask for."""
+    for key in change.watchers.get(event.guid, ()):
+        want = change.wants.get(key)
+        if want is None:
+            continue
+        met = want.met
+        for condition in want.conditions:
+            if not isinstance(condition, MetricCondition) or condition.metric.name != event.name:
+                continue
+            place = (condition.number, event.guid)
+            count = met.get(place, 0)
+            if count < condition.metric.samples and event.guid in condition.group:  # what held once has held
+                met = met.set(place, count + 1 if condition.metric.holds(event.value) else 0)
+        if met is not want.met:
+            change.wants[key] = replace(want, met=met)
+            change.awake.append(key)
+
+
+def leveled(change: Change, event: events.Leveled) -> None:
+    """Note how bad it is; a failure ends all waiting."""
+    change.level, change.level_reason = event.level, event.reason
+    if event.level is not FailureLevel.OK:
+        change.drop_all_wants()

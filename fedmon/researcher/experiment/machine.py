@@ -1,0 +1,41 @@
+"""The machine of an experiment: ``step(state, event)`` returns the next state and what is to be done.
+
+It knows no clock, no thread and no network: whatever happened, and when, is in the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedmon.researcher.experiment import contents, events, happening, wanting
+from fedmon.researcher.experiment.change import Change
+from fedmon.researcher.experiment.events import Action, AnyEvent
+from fedmon.researcher.experiment.situation import State
+
+
+def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
+    """Return the state after an event, and what it asks to be done, in this order. The old state stays as it was."""
+    change = Change(state, event.t)
+    _HANDLERS[type(event)](change, event)
+    while change.awake:
+        wanting.judge(change, change.awake.popleft())
+    return change.finish(), tuple(change.actions)
+
+
+_HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
+    events.Registered: contents.registered,
+    events.Removed: contents.removed,
+    events.Connected: contents.connected,
+    events.AttributeSet: contents.attribute_set,
+    events.ConditionAdded: contents.condition_added,
+    events.ConditionsRemoved: contents.conditions_removed,
+    events.SetWanted: wanting.set_wanted,
+    events.DeployAsked: wanting.deploy_asked,
+    events.ReleaseAsked: wanting.release_asked,
+    events.Became: happening.became,
+    events.VerbFailed: happening.verb_failed,
+    events.Fired: happening.fired,
+    events.Measured: happening.measured,
+    events.Leveled: happening.leveled,
+}

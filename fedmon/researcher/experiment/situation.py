@@ -1,0 +1,90 @@
+"""What the machine knows of an experiment: values that never change, so that a step leaves the old ones alone."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+from immutables import Map
+
+from fedmon.researcher.experiment.conditions import AnyCondition
+from fedmon.researcher.experiment.events import Retry, Verb
+from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource. ``times`` holds when it came to each state, in seconds as events count them.
+
+    ``calling`` is the verb that runs now, and ``attempt`` how often it has failed before. ``sets`` names the attributes
+    that are still to be set, by the names of their wants.
+    """
+
+    guid: int
+    rtype: str
+    state: ResourceState = ResourceState.NEW
+    times: tuple[tuple[ResourceState, float], ...] = ()
+    critical: bool = True
+    conditions: tuple[tuple[ResourceAction, AnyCondition], ...] = ()
+    connections: frozenset[int] = frozenset()
+    group: int | None = None
+    sets: tuple[str, ...] = ()
+    calling: Verb | None = None
+    attempt: int = 0
+    timeouts: dict[Verb, float] = {}
+    retry: dict[Verb, Retry] = {}
+    reason: str = ""
+
+    def since(self, state: ResourceState) -> float | None:
+        """Return when it came to a state or passed it; null as long as it has not."""
+        return min((t for other, t in self.times if other >= state), default=None)
+
+
+class WantKey(NamedTuple):
+    """Whose want it is, and which: ``deploy``, ``start``, ``stop``, or ``set`` with a number."""
+
+    guid: int
+    name: str
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is to be done as soon as its conditions hold.
+
+    ``watching`` is who it waits for now; ``met`` counts, by the number of a condition and the guid of a member, values
+    in a row that were as wanted. ``due`` is when a delay ends, null where none runs.
+    """
+
+    key: WantKey
+    since: float
+    conditions: tuple[AnyCondition, ...] = ()
+    attribute: tuple[str, Any] | None = None
+    watching: tuple[int, ...] = ()
+    due: float | None = None
+    met: Map[tuple[int, int], int] = Map()
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment group: how many of its members are below READY, and who starts when none is any more."""
+
+    members: tuple[int, ...]
+    unready: int
+    wait_all_ready: bool
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment at a moment.
+
+    ``watchers`` says whose wants look at a resource. ``numbers`` counts what was numbered so far.
+    """
+
+    resources: Map[int, Resource] = Map()
+    wants: Map[WantKey, Want] = Map()
+    watchers: Map[int, frozenset[WantKey]] = Map()
+    groups: Map[int, Group] = Map()
+    level: FailureLevel = FailureLevel.OK
+    level_reason: str = ""
+    numbers: int = 0
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether a failure ended all waiting."""
+        return self.level is not FailureLevel.OK

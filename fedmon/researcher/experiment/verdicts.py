@@ -1,0 +1,137 @@
+"""Whether something that is wanted may be done now, and who or what it waits for if not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition, StateCondition
+from fedmon.researcher.experiment.situation import Resource, Want
+from fedmon.researcher.experiment.states import ResourceState
+
+_MAY: Mapping[str, tuple[ResourceState, ...]] = {
+    "deploy": (
+        ResourceState.NEW,
+        ResourceState.DISCOVERED,
+        ResourceState.RESERVED,
+        ResourceState.PROVISIONED,
+    ),
+    "start": (ResourceState.READY, ResourceState.STOPPED),
+    "stop": (ResourceState.STARTED,),
+    "set": (ResourceState.STARTED,),
+}
+_MAY_STILL: Mapping[str, tuple[ResourceState, ...]] = {
+    "deploy": (),
+    "start": _MAY["deploy"],
+    "stop": (*_MAY["deploy"], ResourceState.READY),
+    "set": (*_MAY["deploy"], ResourceState.READY, ResourceState.STOPPED),
+}
+
+
+class Resources(Protocol):
+    """The resources of a state, or of one that is being made."""
+
+    def get(self, guid: int, /) -> Resource | None:
+        """Return a resource; null where it was taken out."""
+        ...
+
+
+class Met(NamedTuple):
+    """It may be done now."""
+
+
+class Moot(NamedTuple):
+    """It can never be done: the resource is past it."""
+
+
+class Doomed(NamedTuple):
+    """It can never be done, for what a condition asks for cannot come."""
+
+    reason: str
+
+
+class Blocked(NamedTuple):
+    """It waits: for one of ``guids`` to change, or until ``due``; ``condition`` is null while it waits for itself."""
+
+    guids: tuple[int, ...]
+    due: float | None = None
+    condition: AnyCondition | None = None
+
+
+Verdict = Met | Moot | Doomed | Blocked
+MET, MOOT = Met(), Moot()
+
+
+def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
+    """Judge a want as things stand at ``now``."""
+    kind = want.key.name.partition(":")[0]
+    resource = resources.get(want.key.guid)
+    if resource is None:
+        return MOOT
+    if resource.state in _MAY_STILL[kind]:
+        return Blocked((resource.guid,))
+    if resource.state not in _MAY[kind]:
+        return MOOT
+    for condition in want.conditions:
+        found = verdict_on_condition(condition, want, resources, now)
+        if found is not MET:
+            return found
+    return MET
+
+
+def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
+    """Judge one condition of a want."""
+    members = [member for member in map(resources.get, condition.group) if member is not None]
+    if isinstance(condition, MetricCondition):
+        return _on_metric(condition, want, members)
+    return _on_all(condition, members, now) if condition.at_least is None else _on_some(condition, members, now)
+
+
+def _on_all(condition: StateCondition, members: list[Resource], now: float) -> Verdict:
+    """Members are looked at in order, and the first one that is not there decides."""
+    wanted, last = condition.state, 0.0
+    for member in members:
+        if member.state is ResourceState.FAILED and wanted is not ResourceState.FAILED:
+            if member.critical:
+                return Doomed(f"resource {member.guid} ({member.rtype}), which is critical, failed: {member.reason}")
+        elif member.state < wanted:
+            return Blocked((member.guid,), condition=condition)
+        elif condition.delay_s:
+            last = max(last, member.since(wanted) or 0.0)
+    return _after(condition, last, now)
+
+
+def _on_some(condition: StateCondition, members: list[Resource], now: float) -> Verdict:
+    wanted = condition.state
+    lost = [one for one in members if one.state is ResourceState.FAILED and wanted is not ResourceState.FAILED]
+    missing = [one.guid for one in members if one.state < wanted]
+    there = len(members) - len(lost) - len(missing)
+    if there + len(missing) < condition.needed:
+        return Doomed(
+            f"{condition.needed} of {len(condition.group)} resources must be {wanted.name}, and "
+            f"{_listed([one.guid for one in lost])} failed"
+        )
+    if there < condition.needed:
+        return Blocked(tuple(missing), condition=condition)
+    moments = sorted(one.since(wanted) or 0.0 for one in members if one.state >= wanted and one not in lost)
+    return _after(condition, moments[condition.needed - 1] if condition.needed else 0.0, now)
+
+
+def _after(condition: StateCondition, since: float, now: float) -> Verdict:
+    due = since + condition.delay_s
+    return Blocked((), due=due, condition=condition) if condition.delay_s and since and due > now else MET
+
+
+def _on_metric(condition: MetricCondition, want: Want, members: list[Resource]) -> Verdict:
+    samples, needed = condition.metric.samples, min(condition.needed, len(members))
+    unmet = [one for one in members if want.met.get((condition.number, one.guid), 0) < samples]
+    if len(members) - len(unmet) >= needed:
+        return MET
+    over = [one.guid for one in unmet if one.state >= ResourceState.FAILED]
+    if len(members) - len(over) < needed:
+        return Doomed(f"{condition.metric} cannot come any more: {_listed(over)} failed or was released")
+    return Blocked(tuple(one.guid for one in unmet), condition=condition)
+
+
+def _listed(guids: list[int]) -> str:
+    return "nobody" if not guids else f"resource {', '.join(map(str, guids))}"

@@ -1,0 +1,142 @@
+"""What is to be done with resources: it is done as soon as its conditions hold, or given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from fedmon.researcher.experiment import events
+from fedmon.researcher.experiment.change import Change
+from fedmon.researcher.experiment.events import Alarm, Assign, Call, Timer, Verb
+from fedmon.researcher.experiment.situation import Group, Resource, Want, WantKey
+from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
+from fedmon.researcher.experiment.verdicts import Blocked, Doomed, Met, Verdict, verdict_on
+
+
+def deploy_asked(change: Change, event: events.DeployAsked) -> None:
+    """Have resources deployed, and started when their group is ready."""
+    group = change.groups.get(event.group)
+    old = () if group is None else group.members
+    fresh = tuple(guid for guid in event.guids if guid not in set(old))
+    unready = 0 if group is None else group.unready
+    unready += sum(change.resources[guid].state < ResourceState.READY for guid in fresh)
+    wait_all_ready = event.wait_all_ready if group is None else group.wait_all_ready
+    change.groups[event.group] = group = Group(members=(*old, *fresh), unready=unready, wait_all_ready=wait_all_ready)
+    for guid in fresh:
+        leave_group(change, change.resources[guid])
+        change.resources[guid] = replace(change.resources[guid], group=event.group)
+        begin(change, change.resources[guid], "deploy")
+    if not wait_all_ready or not unready:
+        start_members(change, fresh)
+
+
+def leave_group(change: Change, resource: Resource) -> None:
+    """Have a group wait no longer for a resource that goes elsewhere."""
+    if resource.group is None:
+        return
+    group = change.groups[resource.group]
+    left = tuple(guid for guid in group.members if guid != resource.guid)
+    change.groups[resource.group] = replace(group, members=left)
+    if resource.state < ResourceState.READY:
+        count_unready(change, resource.group, -1)
+
+
+def count_unready(change: Change, number: int, by: int) -> None:
+    """Count who of a group is below READY; when nobody is, all are started."""
+    group = change.groups[number]
+    group = change.groups[number] = replace(group, unready=group.unready + by)
+    if not group.unready and group.wait_all_ready and change.level is FailureLevel.OK:
+        start_members(change, group.members)
+
+
+def start_members(change: Change, guids: tuple[int, ...]) -> None:
+    """Have members of a group started, and stopped where a condition says when."""
+    for guid in guids:
+        resource = change.resources.get(guid)
+        if resource is None or resource.state >= ResourceState.FAILED:
+            continue
+        begin(change, resource, "start")
+        resource = change.resources[guid]
+        if any(action is ResourceAction.STOP for action, _ in resource.conditions):
+            begin(change, resource, "stop")
+
+
+def begin(change: Change, resource: Resource, name: str, *, attribute: tuple[str, Any] | None = None) -> None:
+    """Begin to want something of a resource, unless that is wanted already."""
+    key = WantKey(resource.guid, name)
+    if key in change.wants or change.level is not FailureLevel.OK:
+        return
+    kind = ResourceAction.__members__.get(name.upper())
+    conditions = tuple(condition for action, condition in resource.conditions if action is kind)
+    wanted = Want(key=key, since=change.now, conditions=conditions, attribute=attribute)
+    found = verdict_on(wanted, change.resources, change.now)
+    if isinstance(found, Blocked):
+        change.add_want(wanted)
+        change.block(wanted, found)
+    else:
+        _settle(change, wanted, resource, found)
+
+
+def set_wanted(change: Change, event: events.SetWanted) -> None:
+    """Want attributes set."""
+    for guid in event.guids if change.level is FailureLevel.OK else ():
+        change.numbers += 1
+        key = WantKey(guid, f"set:{change.numbers}")
+        conditions = () if event.condition is None else (event.condition,)
+        change.add_want(Want(key=key, since=event.t, conditions=conditions, attribute=(event.name, event.value)))
+        change.awake.append(key)
+
+
+def release_asked(change: Change, event: events.ReleaseAsked) -> None:
+    """Have resources released; nothing holds that back."""
+    for guid in event.guids:
+        resource = change.resources.get(guid)
+        if resource is not None and resource.state is not ResourceState.RELEASED:
+            change.drop_wants(resource)
+            call(change, change.resources[guid], "release")
+
+
+def judge(change: Change, key: WantKey) -> None:
+    """Do what is wanted, give it up, or note what it waits for."""
+    want = change.wants.get(key)
+    if want is None:
+        return
+    found = verdict_on(want, change.resources, change.now)
+    if isinstance(found, Blocked):
+        change.block(want, found)
+        return
+    change.end_want(want)
+    resource = change.resources.get(key.guid)
+    if resource is not None:
+        _settle(change, want, resource, found)
+
+
+def _settle(change: Change, want: Want, resource: Resource, found: Verdict) -> None:
+    name = want.key.name
+    if isinstance(found, Doomed):
+        give_up(change, resource, f"{name.partition(':')[0]} cannot be done: {found.reason}")
+    elif not isinstance(found, Met):
+        return
+    elif want.attribute is not None:
+        attribute, value = want.attribute
+        change.actions.append(Assign(guid=resource.guid, name=attribute, value=value))
+    else:
+        call(change, resource, name)  # type: ignore[arg-type] # such a want is named after its verb
+
+
+def call(change: Change, resource: Resource, verb: Verb, reason: str = "") -> None:
+    """Have a verb called, and ended in time."""
+    change.resources[resource.guid] = replace(resource, calling=verb)
+    change.actions.append(Call(guid=resource.guid, verb=verb, reason=reason))
+    timeout_s = resource.timeouts.get(verb)
+    if timeout_s is not None:
+        timer = Timer(guid=resource.guid, purpose="verb-timeout", want=verb)
+        change.actions.append(Alarm(timer=timer, at=change.now + timeout_s))
+
+
+def give_up(change: Change, resource: Resource, reason: str) -> None:
+    """Have a resource fail."""
+    if resource.state < ResourceState.FAILED:
+        change.drop_wants(resource)
+        call(change, change.resources[resource.guid], "fail", reason)
