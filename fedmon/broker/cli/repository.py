@@ -74,7 +74,8 @@ def start_repository(
                     f"  uploads need the token in {token_path}"
                     if token
                     else "  every process of this machine may upload (--open-uploads)",
-                    f'next: in researcher.toml, [repository] url = "{url}"; in node.toml, allowed_urls = ["{url}"]',
+                    f'next: in researcher.toml, [repository] url = "{url}" and token_file = "..."',
+                    f'      in node.toml the same, to send, and allowed_urls = ["{url}"], to fetch',
                     "Ctrl-C stops.",
                 ]
             ),

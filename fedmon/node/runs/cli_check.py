@@ -156,10 +156,11 @@ class _Shown:
             shape = "" if each.shape is None else f" {each.shape}"
             self._line(f"result   {each.name}  {each.type}{shape} {each.value}".rstrip())
         if ending.result_format is not None:
-            most = trial.limits.output_bytes
-            self._line(f"size     {ending.result_bytes} of {most} bytes, {ending.result_format}")
+            most = trial.limits.output_bytes / 2**20
+            self._line(f"size     {ending.result_bytes} bytes of {most:g} MiB at most, {ending.result_format}")
         self._line(f"took     {', '.join(took) or 'not known'}")
-        self._line(f"unknown  {'; '.join(NOT_CHECKED)}")
+        for first, word in zip(("unknown", *[""] * len(NOT_CHECKED)), NOT_CHECKED, strict=False):
+            self._line(f"{first:<9}{word}")
 
     def _document(
         self, source: PlanSource, level: Level | None, why: str, trial: Trial, tried: Tried
