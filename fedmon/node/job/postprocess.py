@@ -35,8 +35,11 @@ def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool, log:
             for name in dict.fromkeys(exports):
                 steps.run(f"the export to {name}", lambda name=name: steps.export(source, name))  # type: ignore[misc]
             if report:
-                steps.run("plots", lambda: steps.plots(source))
-                steps.run("the report", lambda: steps.report(source))
+                from fedmon.report.plots.library import own_process
+
+                with own_process(folder.path):
+                    steps.run("plots", lambda: steps.plots(source))
+                    steps.run("the report", lambda: steps.report(source))
     return steps.written
 
 

@@ -59,6 +59,7 @@ def plot(
     since_t, until_t = times(since, until)
     with report_extra("a plot"):
         from fedmon.report import plots
+        from fedmon.report.plots.library import own_process
         from fedmon.report.source import Source
         from fedmon.report.subject import choose
 
@@ -78,9 +79,10 @@ def plot(
             )
             if not chosen:
                 raise NotFoundError(_why_nothing(has_values=bool(bins.keys()), combined=combined))
-            written = plots.write_plots(
-                chosen, output, kind=kind.value, progress=lambda share: progress(_READING + share * (1 - _READING))
-            )
+            with own_process(output):
+                written = plots.write_plots(
+                    chosen, output, kind=kind.value, progress=lambda share: progress(_READING + share * (1 - _READING))
+                )
     if bins.left_out:
         sys.stderr.write(f"fedmon: {len(bins.left_out)} series are not drawn: there are too many in one recording\n")
     if json:

@@ -60,9 +60,12 @@ def report(
             _refuse(path, paths)
         with progress_bar("Reading and drawing" if output or pdf else "Reading") as progress:
             if output is not None or pdf is not None:
-                from fedmon.report.document.writing import write_subject
+                from fedmon.report.plots.library import own_process
 
-                case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
+                with own_process((output or pdf or Path()).parent):
+                    from fedmon.report.document.writing import write_subject
+
+                    case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
             else:
                 from fedmon.report.findings import find
 

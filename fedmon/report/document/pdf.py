@@ -117,10 +117,12 @@ class Page(FPDF):
         return text
 
 
-def write_pdf(document: Document, path: Path, *, on_picture: Callable[[], object] = lambda: None) -> None:
-    """Write the report; ``on_picture`` is called after each drawing."""
+def write_pdf(
+    document: Document, path: Path, *, on_picture: Callable[[], object] = lambda: None, beside: Path | None = None
+) -> None:
+    """Write the report; ``on_picture`` is called after each drawing, ``beside`` is where fonts lie meanwhile."""
     letters = {letter for text in document.texts() for letter in shown(text, LONGEST_TEXT)}
-    with tempfile.TemporaryDirectory(prefix="fedmon-") as folder:
+    with tempfile.TemporaryDirectory(prefix=".fedmon-", dir=beside) as folder:
         page = Page(document.header, letters, Path(folder))
         page.set_title(shown(document.title))
         page.set_creator("fedmon")

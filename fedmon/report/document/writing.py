@@ -90,5 +90,7 @@ def _write_pdf(document: Document, path: Path, on_picture: Callable[[], object])
         from fedmon.report.document.pdf import write_pdf
 
     with replacing(path) as new:
-        write_pdf(document, new, on_picture=on_picture)
+        # Where there is place for a file there is for its fonts; a pipe has no folder for ours.
+        beside = path.parent if path.is_file() or not path.exists() else None
+        write_pdf(document, new, on_picture=on_picture, beside=beside)
     return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,13 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.report.plots.figure import Group
+from fedmon.report.plots.library import plain_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
 KINDS = ("png", "svg", "pdf")
-_SVG = threading.Lock()
 _PATH = re.compile(rb'(<path[^>]*? d=")([^"]*)(")')
 _DIGITS = re.compile(rb"(\.\d)\d+")
 
@@ -41,10 +40,11 @@ def as_png(plot: Plot, *, dpi: int = DPI) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    figure = plot.draw()
-    figure.dpi = dpi
-    canvas: Any = FigureCanvasAgg(figure)  # its methods have no types
-    canvas.draw()
+    with plain_settings():
+        figure = plot.draw()
+        figure.dpi = dpi
+        canvas: Any = FigureCanvasAgg(figure)  # its methods have no types
+        canvas.draw()
     drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
     colours = drawn.convert("RGB").quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     into = io.BytesIO()
@@ -54,11 +54,10 @@ def as_png(plot: Plot, *, dpi: int = DPI) -> bytes:
 
 def as_svg(plot: Plot) -> bytes:
     """Return a plot as SVG with text that is text, and coordinates of a tenth of a point."""
-    import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    # How text is written, and ids that do not change, are global settings of matplotlib; they are put back at once.
-    with _SVG, mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": plot.name, "path.simplify_threshold": 0.25}):
+    # How text is written, and ids that do not change, are global settings of matplotlib.
+    with plain_settings(svg__fonttype="none", svg__hashsalt=plot.name, path__simplify_threshold=0.25):
         drawn = _saved(plot, FigureCanvasSVG, "svg", metadata={"Date": None, "Creator": None})
     return _PATH.sub(lambda match: match[1] + _DIGITS.sub(rb"\1", match[2]).replace(b"\n", b"") + match[3], drawn)
 
@@ -67,7 +66,8 @@ def as_pdf(plot: Plot) -> bytes:
     """Return a plot as PDF."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
-    return _saved(plot, FigureCanvasPdf, "pdf", metadata={"CreationDate": None, "Title": plot.title})
+    with plain_settings():
+        return _saved(plot, FigureCanvasPdf, "pdf", metadata={"CreationDate": None, "Title": plot.title})
 
 
 def maker_of(kind: str) -> Callable[[Plot], bytes]:
