@@ -99,12 +99,16 @@ class NodeProcess:
         assert self._process is not None, "the node was not started"
         return self._process.pid
 
+    def command(self) -> list[str]:
+        """Return the words that start the node."""
+        return [sys.executable, "-m", "fedmon", "node", "start", "--dir", str(self.folder)]
+
     def start(self) -> None:
         """Start the node; returns before it is online."""
         assert self._process is None or self._process.poll() is not None, "the node runs already"
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fedmon", "node", "start", "--dir", str(self.folder)],
+                self.command(),
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.ids import NodeId
+from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import Parcel
 from fedmon.researcher.runs.errors import MissingNumpyError
@@ -54,7 +55,7 @@ class Results:
                 raise
             except FedmonError as error:
                 with self._lock:
-                    self._refused[node_id] = f"its result was dropped: {error}"
+                    self._refused[node_id] = f"its result was dropped: {escape_control(str(error))}"
             else:
                 with self._lock:
                     self._opened[node_id] = values

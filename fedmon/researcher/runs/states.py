@@ -74,7 +74,10 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.state} ({reason})" if reason else self.state
 
     def explanation(self) -> str:
-        """Say why it stands as it does; empty where there is nothing to say."""
+        """Say why it stands as it does, in a line that does nothing to a terminal; empty where there is nothing to say.
+
+        What the plan's error says is in ``job.problem`` as it was said.
+        """
         said: list[str] = []
         if self.unheard:
             since = f" since {local_time(self.unheard_since)}" if self.unheard_since else ""
@@ -83,7 +86,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
             said += _why(self.job)
         if self.reason and self.reason not in said:
             said.append(self.reason)
-        return "; ".join(said)
+        return escape_control("; ".join(said))
 
     def row(self, *, latest: Mapping[str, float | None]) -> Row:
         """Return what a table shows; ``latest`` are the last scalars."""

@@ -1,0 +1,328 @@
+"""Whatever an approved plan does, its researcher hears a named end, the audit has it, and the next job is served."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.node.runs.sandbox import bubblewrap
+from tests.end_to_end.bad_runs import SECRET, Ward, ward
+from tests.support.brokers import Broker
+from tests.support.listener import Listener
+from tests.support.node_process import CELLS, fedmon, plain_environment
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+SEND = "def send(kind, text): os.write(6, kind + len(text).to_bytes(8, 'big') + text)\n"
+FOREVER = "while True: signal.pause()"
+ANSI = "\x1b]0;owned\x07\x1b[2J\u202e"
+SMALL: dict[str, Any] = {"wall_s": 0.5}
+
+# What a case does, how it ends, and a part of the reason.
+CASES: dict[str, tuple[str, str, str]] = {
+    "forks": ("while True: os.fork()", "process-limit", "its limit of 32"),
+    "starts threads": ("while True: threading.Thread(target=signal.pause).start()", "process-limit", "its limit of 32"),
+    "eats memory": ("kept = []\nwhile True: kept.append(bytearray(10**7))", "memory-limit", "its limit of 201326592"),
+    "eats disk": (
+        "with open(os.environ['TMPDIR'] + '/f', 'wb') as file:\n    while True: file.write(bytes(10**6))",
+        "disk-limit",
+        "its limit of 8388608",
+    ),
+    "opens a socket": ("socket.create_connection(('127.0.0.1', context.arguments['port']))", "failed", "Permission"),
+    "resolves a name": ("socket.getaddrinfo('example.org', 80)", "failed", "socket.gaierror"),
+    "reads /etc": ("return {'x': open('/etc/passwd').read()}", "failed", "Error"),
+    "reads the node's keys": ("return {'x': open(context.arguments['key']).read()}", "failed", "Error"),
+    "reads another dataset": ("return {'x': open(context.arguments['other']).read()}", "failed", "Error"),
+    "signals the daemon": ("os.kill(context.arguments['pid'], signal.SIGKILL)", "failed", "Error"),
+    "writes the dataset": ("open(context.dataset.path, 'a').write('x')", "failed", "PermissionError"),
+    "removes the dataset": ("os.unlink(context.dataset.path)", "failed", "Error"),
+    "never ends": ("while True: time.sleep(1)", "wall-limit", "0.5 s"),
+    "computes for ever": ("while True: pass", "cpu-limit", "0.3 s is its limit"),
+    "returns NaN": ("return {'loss': float('nan')}", "invalid-result", "loss: nan"),
+    "returns an instance": ("return {'model': plan}", "invalid-result", "model: an instance of Bad"),
+    "returns an array of objects": (
+        "import numpy\nreturn {'w': numpy.array([object()])}",
+        "invalid-result",
+        "w: an array of objects",
+    ),
+    "returns 1 GB": ("import numpy\nreturn {'w': numpy.broadcast_to(1.0, 2**27)}", "output-limit", "4194304"),
+    "returns a text of 1 GB": ("return {'x': 'x' * 2**30}", "memory-limit", "its limit"),
+    "returns nothing": ("pass", "invalid-result", "None instead of a mapping"),
+    "raises": ("raise ValueError('CANARY')", "failed", "ValueError"),
+    "raises itself": (f"raise type({ANSI!r}, (BaseException,), {{}})({ANSI!r})", "failed", "raised"),
+    "exits with 3": ("sys.exit(3)", "failed", "exit code 3"),
+    "ends its process with 0": ("os._exit(0)", "failed", "without a result"),
+    "kills itself": ("os.kill(os.getpid(), signal.SIGKILL)", "failed", "SIGKILL"),
+    "imports a missing package": ("import no_such_package", "failed", "the plan needs no_such_package"),
+    "recurses": ("def again(): again()\nagain()", "failed", "RecursionError"),
+    "leaves a daemon": (
+        """
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                while True: signal.pause()
+            os._exit(0)
+        return {}
+        """,
+        "succeeded",
+        "",
+    ),
+    "leaves a thread": ("threading.Thread(target=signal.pause).start()\nreturn {}", "succeeded", ""),
+    "writes junk": ("os.write(6, b'XXXX' * 99)\n" + FOREVER, "failed", "channel"),
+    "forges a result and goes on": (SEND + "send(b'j', b'{}')\nreturn {}", "failed", "more after its result"),
+    "forges NaN": (SEND + "send(b'j', b'{\"a\":NaN}')\nos._exit(0)", "invalid-result", ""),
+    "closes its channel": ("os.closerange(3, 99)\nreturn {}", "failed", ""),
+    "prints 20 MB": ("for _ in range(20): sys.stdout.write('x' * 10**6)\nreturn {}", "succeeded", ""),
+    "reports a flood": ("for step in range(4000): context.report(step=step, x=step)\nreturn {}", "succeeded", ""),
+}  # fmt: skip
+
+WORDS: dict[str, tuple[str, str, str]] = {
+    "says in a limit": (
+        SEND
+        + "send(b'E', json.dumps({'state': 'output-limit', 'reason': 'CANARY', 'type': ''}).encode())\nos._exit(1)",
+        "output-limit",
+        "",
+    ),
+    "says in a failure": (
+        SEND + "send(b'E', json.dumps({'state': 'failed', 'reason': 'CANARY', 'type': ''}).encode())\nos._exit(1)",
+        "failed",
+        "",
+    ),
+    "says in a name": (
+        SEND + "send(b'S', json.dumps({'values': {'CANARY of Jane': 1}, 't': 1}).encode())\n" + FOREVER,
+        "failed",
+        "",
+    ),
+    "says as the sandbox": ("os.write(2, b'bwrap: CANARY\\n')\nos._exit(1)", "failed", ""),
+    "says in a type": ("raise type('CANARY of Jane', (Exception,), {})('CANARY')", "failed", ""),
+    "says in a key": ("return {'CANARY': float('nan')}", "invalid-result", ""),
+    "says in a log": ("context.log('CANARY', level='ERROR')\nreturn {}", "succeeded", ""),
+    "prints": ("print('CANARY')\nreturn {}", "succeeded", ""),
+}
+
+OTHERS = {
+    "ignores SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ncontext.report(ready=1)\n" + FOREVER,
+    "stops itself": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "tells its environment": "return {'x': [dict(os.environ), *map(environ, [1, os.getppid()])]}\n",
+    "says escapes": (f"context.log({ANSI!r}, level='ERROR')\nprint({ANSI!r}, 'text')\nreturn {{{ANSI!r}: {ANSI!r}}}"),
+    "waits": "context.report(ready=1)\n" + FOREVER,
+    "prints 1 GB": "for _ in range(1000): os.write(1, bytes(10**6))\nreturn {}",
+    "reports a million": "for step in range(10**6): context.report(step=step, x=step)\nreturn {}",
+    "logs a million": "for step in range(10**6): context.log('x' * 100)\nreturn {}",
+    "writes small files": (
+        "for number in range(10**6):\n"
+        "    with open(f\"{os.environ['TMPDIR']}/{number}\", 'w') as file: file.write('x' * 4096)"
+    ),
+}
+OTHERS["tells its environment"] = (
+    "def environ(pid):\n"
+    "    try: return open(f'/proc/{pid}/environ').read()\n"
+    "    except OSError as error: return str(error)\n" + OTHERS["tells its environment"]
+)
+ALL = {name: case[0] for name, case in (CASES | WORDS).items()} | OTHERS
+LIMITS: dict[str, dict[str, float]] = {"never ends": {"wall_s": 0.5}, "computes for ever": {"cpu_s": 0.3}}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def north(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    """A node that confines plans as strongly as this machine can, and lets their words leave."""
+    with ward(tmp_path_factory.mktemp("north") / "north", broker, ALL, job_output=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def south(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    """A node without bubblewrap, whose owner lets no words of plans leave."""
+    folder = tmp_path_factory.mktemp("south") / "south"
+    with ward(folder, broker, ALL, job_output=False, without_bubblewrap=True) as made:
+        yield made
+
+
+def known(place: Ward) -> dict[str, Any]:
+    """Return what a plan would have to know of the machine to do harm."""
+    other = place.folder.parent / "other.csv"
+    other.write_text("CANARY,1\n")
+    return {
+        "pid": place.node.pid,
+        "port": place.broker.port,
+        "key": str(place.folder / "node.toml"),
+        "other": str(other),
+    }
+
+
+def tried(place: Ward, name: str) -> None:
+    """Have one case, and see that nothing but its end came of it."""
+    _, state, part = (CASES | WORDS)[name]
+
+    ended = place.trial(name, tags=["cells"], args=known(place), limits=LIMITS.get(name, {}))
+
+    place.check(ended, state, part if place.node_id == "north" else "")
+    assert (place.folder / "table.csv").read_text() == CELLS
+    assert "\x1b" not in ended.reason
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_that_misbehaves_has_a_named_end_and_the_next_one_runs(north: Ward, name: str) -> None:
+    tried(north, name)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words_of_a_plan_leave_in_no_disguise(south: Ward, name: str) -> None:
+    with Listener(south.broker) as listener:
+        tried(south, name)
+        heard = [each.message for each in listener.heard]
+
+    # then nobody who hears all of the broker has heard them, though the owner can read what the plan did
+    assert not [each for each in heard if "CANARY" in str(each)]
+    assert [each for each in heard if each["command"] == "job-outcome"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CASES)
+def test_without_bubblewrap_it_ends_the_same(south: Ward, name: str) -> None:
+    tried(south, name)
+
+
+def test_what_hears_no_signal_is_killed_and_a_stop_is_one(north: Ward) -> None:
+    # given a plan that ignores SIGTERM, one that stops itself, and one that is to be stopped
+    late = north.begin("ignores SIGTERM", limits=SMALL)
+    still = north.begin("stops itself", limits=SMALL)
+    asked, rejected = north.begin("ignores SIGTERM"), north.begin("waits")
+    for handle in (asked, rejected):
+        wait_until(lambda handle=handle: handle.scalars.get("north"), what="a report of the plan")  # type: ignore[misc]
+
+    asked.stop()
+    ends = [north.ended(each) for each in (late, still, asked)]
+
+    assert [each.state for each in ends] == ["wall-limit", "wall-limit", "stopped"]
+    # and when the owner takes the approval back, what still runs of the plan ends, too
+    north.owner("plan-decide", plan=north.bad, status="rejected", note="no more")
+    assert [north.ended(rejected).state, north.told(rejected.job_id)[1:]] == [
+        "plan-rejected",
+        [("run-outcome", "plan-rejected")],
+    ]
+    north.check(north.trial("waits"), "refused", "no more")
+    north.owner("plan-decide", plan=north.bad, status="approved")
+
+
+def test_a_plan_finds_nothing_of_the_launchers_environment(north: Ward, south: Ward) -> None:
+    for place in (north, south):
+        ended = place.trial("tells its environment")
+
+        assert ended.state == "succeeded"
+        assert SECRET not in str(ended.values)
+        assert set(ended.values["x"][0]) <= {"PATH", "LANG", "HOME", "TMPDIR", "FEDMON_JOB_ID", "PWD", "LC_CTYPE"}
+
+
+def test_escapes_of_a_plan_reach_no_terminal_of_its_researcher(
+    north: Ward, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with north.researcher.logs(nodes=["north"], level="INFO"):
+        ended = north.trial("says escapes")
+        wait_until(lambda: [each for each in caplog.records if "owned" in each.getMessage()], what="the plan's log")
+
+    shown = [each.getMessage() for each in caplog.records] + [str(ended.handle), str(ended.handle.logs("north"))]
+    environ = plain_environment(
+        FEDMON_BROKER_URL=north.broker.url, FEDMON_RESEARCHER_ID="alice-north", FEDMON_RESEARCHER_FOLDER=str(tmp_path)
+    )
+    for words in (["jobs", ended.job_id], ["job-logs", ended.job_id]):
+        done = fedmon(*words, environ=environ)
+        assert done.returncode == 0, done.stderr
+        shown += [done.stdout, done.stderr]
+    assert ended.values == {ANSI: ANSI}
+    assert any("text" in each for each in shown)
+    assert not [each for each in shown if set(each) & set(ANSI) - set("owned0;[]2J")]
+
+
+HEAD = "from fedmon import TrainingPlan\n"
+PLAN = HEAD + "class A(TrainingPlan):\n    def run(self, context): return {}\n"
+SOURCES: dict[str, tuple[str, str, str]] = {
+    "two plan classes": (PLAN + PLAN.replace("A(", "B("), "failed", "2 classes that derive from TrainingPlan"),
+    "no plan class": ("x = 1\n", "failed", "no class that derives from fedmon.TrainingPlan"),
+    "no run": (HEAD + "class A(TrainingPlan): pass\n", "failed", "no method run"),
+    "run is no method": (HEAD + "class A(TrainingPlan):\n    run = 5\n", "failed", "no method run"),
+    "run without context": (PLAN.replace(", context", ""), "failed", "TypeError"),
+    "run to be awaited": (PLAN.replace("def run", "async def run"), "invalid-result", "coroutine"),
+    "no Python": (PLAN + "(\n", "failed", "the plan is no Python"),
+    "a null byte": (PLAN + "# \0\n", "failed", "the plan is no Python"),
+    "a mark at the beginning": ("\ufeff" + PLAN, "succeeded", ""),
+    "raises as it is loaded": (PLAN + "1 / 0\n", "failed", "as it was loaded (line 4)"),
+    "ends as it is loaded": (PLAN + "import os\nos._exit(0)\n", "failed", "without a result"),
+    "never loaded": (PLAN + "while True: pass\n", "wall-limit", "0.5 s"),
+    "a package that is not there": ("import no_such_package\n" + PLAN, "failed", "owner's choice"),
+    "the node's own package": ("import fedmon.node.daemon\n" + PLAN, "failed", "only TrainingPlan is there"),
+    "a lie about classes": (PLAN + "class L:\n    __class__ = type\nx = L()\n", "failed", "looking for the plan's"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_file_that_is_no_sound_plan_has_a_named_end(north: Ward, name: str) -> None:
+    source, state, part = SOURCES[name]
+    sha256 = north.approve(source.encode(), name=name)
+
+    north.check(north.run(sha256, limits=SMALL), state, part)
+
+
+def test_bytes_in_another_encoding_are_no_plan(north: Ward) -> None:
+    sha256 = north.approve(PLAN.encode() + b"# \xe9\n", name="latin")
+
+    north.check(north.run(sha256), "failed", "it is not UTF-8 (byte ")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("place", ["north", "south"])
+@pytest.mark.parametrize("name", ["prints 1 GB", "reports a million", "logs a million", "writes small files"])
+def test_what_takes_long_ends_the_same(request: pytest.FixtureRequest, place: str, name: str) -> None:
+    require(place == "south" or bubblewrap.program(), "bubblewrap is not installed")
+    there: Ward = request.getfixturevalue(place)
+
+    ended = there.ended(there.begin(name, limits={"wall_s": 60.0}), timeout_s=200.0)
+
+    wanted = {"disk-limit"} if name == "writes small files" else {"succeeded", "wall-limit"}
+    assert ended.state in wanted, ended
+    there.check(ended, ended.state)
+    folder = there.folder / "runs" / ended.job_id
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 64 * 2**20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_in_500_runs_beside_a_thread_that_swaps_the_file_no_other_bytes_run(north: Ward) -> None:
+    import threading
+
+    path = north.folder / "plans" / north.honest
+    honest = path.read_bytes()
+    done = threading.Event()
+
+    def swap() -> None:
+        while not done.is_set():
+            for content in (honest.replace(b'"served"', b'"EVIL"'), honest):
+                staged = path.with_name("staged")
+                staged.write_bytes(content)
+                os.replace(staged, path)
+
+    racer = threading.Thread(target=swap)
+    racer.start()
+    try:
+        ends = [north.run(north.honest) for _ in range(500)]
+    finally:
+        done.set()
+        racer.join()
+
+    ran = [each.values for each in ends if each.state == "succeeded"]
+    assert all(values == {"served": 1} for values in ran)
+    assert {each.state for each in ends} <= {"succeeded", "refused", "failed"}
+    assert all("no longer those that its owner approved" in each.reason for each in ends if each.values is None)
