@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.docs.test_docs import demo, researcher_environment
+from tests.support.kept_demo import kept_demo, researcher_environment
 
 FOLDER = Path(__file__).parents[2] / "docs/gallery"
 SECONDS = 75
@@ -42,9 +42,9 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fedmon-gallery-") as name:
         folder = Path(name)
-        with demo() as url, load(folder / "written"):
-            fedmon("record", "store.fmr", "--broker", url, "--for", str(SECONDS), "--interval", "0.5",
-                   *(word for metric in METRICS for word in ("-m", metric)), url=url, folder=folder)  # fmt: skip
+        with kept_demo() as demo, load(folder / "written"):
+            fedmon("record", "store.fmr", "--broker", demo.url, "--for", str(SECONDS), "--interval", "0.5",
+                   *(word for metric in METRICS for word in ("-m", metric)), url=demo.url, folder=folder)  # fmt: skip
         fedmon("plot", "store.fmr", "--output", "plots", url="", folder=folder)
         fedmon("report", "store.fmr", "--output", "report.html", "--pdf", "report.pdf", url="", folder=folder)
         for one in SHOWN:
