@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_text
 import signal
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import typer
 
 from fedmon.broker.engine import Engine, choose_engine
+from fedmon.broker.errors import BrokerStartError, PortInUseError
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
 from fedmon.demo.hospitals import Hospitals
@@ -22,13 +24,17 @@ from fedmon.demo.story import Story
 from fedmon.researcher.federation import Federation
 
 RESEARCHER = "demo-researcher"
+USUAL_PORT = 1883
+"""Of the address that researchers have without any setting."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command("demo", epilog="Exit codes: 0 every step worked, 1 a step failed, 2 wrong use.")
 def demo(
-    keep: bool = typer.Option(False, "--keep", help="Leave broker and nodes running, and say how to connect."),
+    keep: bool = typer.Option(
+        False, "--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect."
+    ),
     json: bool = typer.Option(False, "--json", help="Print one JSON document instead of the story."),
 ) -> None:
     """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""
@@ -39,7 +45,9 @@ def demo(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="fedmon-demo-") as name:
         try:
-            with choose_engine("auto")() as broker, Hospitals(Path(name), broker.url) as hospitals:
+            with contextlib.ExitStack() as stack:
+                broker = _broker(stack, keep=keep)
+                hospitals = stack.enter_context(Hospitals(Path(name), broker.url))
                 document["broker"] = {"engine": broker.name, "url": broker.url}
                 screen.note(f"broker: {broker.name} at {broker.url}, for this machine only")
                 screen.note("three hospitals, each with its part of a public table, get ready ...")
@@ -56,6 +64,15 @@ def demo(
     if json and not (keep and document["ok"]):
         print(json_text.dumps(document, indent=2))
     raise typer.Exit(0 if document["ok"] else 1)
+
+
+def _broker(stack: contextlib.ExitStack, *, keep: bool) -> Engine:
+    """Start a broker on a free port; one that stays on the usual port, where that is free, so that verbs find it."""
+    engine = choose_engine("auto")
+    if keep:
+        with contextlib.suppress(PortInUseError, BrokerStartError):
+            return stack.enter_context(engine(port=USUAL_PORT))
+    return stack.enter_context(engine())
 
 
 def _tell(broker: Engine, hospitals: Hospitals, screen: Screen, folder: Path, document: dict[str, Any]) -> None:
