@@ -1,0 +1,203 @@
+"""The engine of an experiment: it feeds the machine, does what that asks for, and wakes who waits."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Protocol
+
+from fedmon.common.errors import StorageError
+from fedmon.researcher.experiment.events import (
+    Action,
+    Alarm,
+    AnyEvent,
+    Assign,
+    Became,
+    Call,
+    Fired,
+    Leveled,
+    Removed,
+    Timer,
+    Verb,
+)
+from fedmon.researcher.experiment.journal import Journal
+from fedmon.researcher.experiment.machine import step
+from fedmon.researcher.experiment.pool import Pool
+from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.states import FailureLevel, ResourceState
+from fedmon.researcher.experiment.timers import SteadyClock, Timers
+from fedmon.researcher.experiment.waits import Wait, WaitResult, Waits, result_of, waited
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = {"deploy": ResourceState.READY, "start": ResourceState.STARTED, "stop": ResourceState.STOPPED}
+_AT_ONCE |= {"release": ResourceState.RELEASED, "fail": ResourceState.FAILED}
+
+
+class Doer(Protocol):
+    """Who does what the machine asks for."""
+
+    def does_nothing(self, guid: int, verb: Verb) -> bool:
+        """Tell whether a verb of a resource is no more than the change of its state."""
+        ...
+
+    def call(self, guid: int, verb: Verb, reason: str) -> None:
+        """Call a verb, in a thread of the pool."""
+        ...
+
+    def assign(self, guid: int, name: str, value: Any) -> None:
+        """Set an attribute, in a thread of the pool."""
+        ...
+
+    def failed(self, guid: int) -> None:
+        """Look at a resource that failed; must not block."""
+        ...
+
+
+class Engine:
+    """Applies events one after the other, each to its end; safe from any thread.
+
+    ``state`` is how things stand now. Where the journal cannot be written, the experiment counts as failed from then
+    on, and can only be released.
+    """
+
+    def __init__(self, doer: Doer, journal: Journal | None, *, state: State | None = None, threads: int = 512) -> None:
+        self.state = State() if state is None else state
+        self.now = SteadyClock()
+        self.pool = Pool(max_threads=threads)
+        self.timers = Timers(self.now, self._fire)
+        self._doer, self._journal = doer, journal
+        self._lock = threading.RLock()
+        self._queue: deque[AnyEvent] = deque()
+        self._is_applying = False
+        self._waits = Waits()
+
+    def post(self, *wishes: AnyEvent) -> None:
+        """Apply what somebody wants; when this returns, `state` is the one after it.
+
+        Raises StorageError, and nothing took effect, where it cannot be written down.
+        """
+        self._take(wishes, self._write)
+
+    def note(self, *facts: AnyEvent) -> None:
+        """Apply what happened, whether it can be written down or not."""
+        self._take(facts, self._write_on)
+
+    def _take(self, happened: Sequence[AnyEvent], write: Callable[[Sequence[AnyEvent]], None]) -> None:
+        with self._lock:
+            if self._is_applying:  # whoever is called at once, in the midst of a step
+                self._queue.extend(happened)
+                return
+            write(happened)
+            self._queue.extend(happened)
+            self._is_applying = True
+            try:
+                self._apply()
+            finally:
+                self._is_applying = False
+
+    def checked(self, check: Callable[[State], Sequence[AnyEvent]]) -> None:
+        """Apply the events that ``check`` makes of the present state, with nothing between the look and the step."""
+        with self._lock:
+            self.post(*check(self.state))
+
+    def wait(
+        self, guids: Iterable[int], state: ResourceState, *, timeout_s: float | None, heeds_abort: bool = True
+    ) -> WaitResult:
+        """Wait until resources are at a state, a failure ends that, or the time is over."""
+        wait = Wait(guids, state, heeds_abort=heeds_abort)
+        with self._lock:
+            self._waits.add(wait, self.state)
+        try:
+            in_time = waited(wait, timeout_s)
+        finally:
+            with self._lock:
+                self._waits.remove(wait)
+                seen = self.state
+        return result_of(wait, seen, timed_out=not in_time)
+
+    def stop(self) -> None:
+        """Do nothing any more that was put off: drop timers and queued work, and end all waits."""
+        self.timers.clear()
+        self.pool.drop()
+        with self._lock:
+            self._waits.wake(is_abort=False)
+
+    def close(self, *, timeout_s: float) -> int:
+        """End the threads and the journal; return how many hooks are still at work."""
+        self.timers.close()
+        busy = self.pool.close(timeout_s=timeout_s)
+        with self._lock:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+        return busy
+
+    def _apply(self) -> None:
+        fresh: list[AnyEvent] = []
+        while self._queue:
+            event = self._queue.popleft()
+            self.state, asked = step(self.state, event)
+            if isinstance(event, Became):
+                self._waits.moved(event.guids, event.state)
+            elif isinstance(event, Removed):
+                self._waits.moved(event.guids, ResourceState.RELEASED)
+            elif isinstance(event, Leveled) and event.level is not FailureLevel.OK:
+                self._waits.wake(is_abort=True)
+            queued = len(self._queue)
+            self._do(asked, event.t)
+            if len(self._queue) > queued:
+                fresh = list(self._queue)[queued:]
+                self._write_on(fresh)
+
+    def _do(self, asked: Iterable[Action], now: float) -> None:
+        at_once: dict[tuple[Verb, str], list[int]] = {}
+        for action in asked:
+            match action:
+                case Call():
+                    if self._doer.does_nothing(action.guid, action.verb):
+                        at_once.setdefault((action.verb, action.reason), []).append(action.guid)
+                    else:
+                        self._put(self._doer.call, action.guid, action.verb, action.reason)
+                case Assign():
+                    self._put(self._doer.assign, action.guid, action.name, action.value)
+                case Alarm():
+                    self.timers.set(action.timer, action.at)
+                case _:
+                    self._doer.failed(action.guid)
+        for (verb, reason), guids in at_once.items():
+            self._queue.append(Became(t=now, guids=tuple(guids), state=_AT_ONCE[verb], reason=reason))
+
+    def _put(self, work: Callable[..., None], *arguments: Any) -> None:
+        self.pool.put(lambda: work(*arguments))
+
+    def _fire(self, key: Hashable) -> None:
+        if isinstance(key, Timer):
+            self.note(Fired(t=self.now(), timer=key))
+        elif callable(key):
+            self.pool.put(key)
+
+    def _write(self, happened: Sequence[AnyEvent]) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.write(happened)
+        except StorageError as error:
+            self._lose_journal(error)
+            raise
+
+    def _write_on(self, happened: Sequence[AnyEvent]) -> None:
+        with contextlib.suppress(StorageError):  # it was logged, and the experiment is over
+            self._write(happened)
+
+    def _lose_journal(self, error: StorageError) -> None:
+        logger.error("%s; the experiment ends here, and can only be released", error)
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        self.state, asked = step(self.state, Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error)))
+        self._do(asked, self.now())
+        self._waits.wake(is_abort=True)

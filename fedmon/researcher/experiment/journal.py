@@ -1,0 +1,88 @@
+"""The journal of a run: every event on a line of its own, written before it takes effect."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.researcher.experiment.events import AnyEvent
+
+NAME = "journal.jsonl"
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(AnyEvent)
+
+
+class Journal:
+    """Appends events to a file that one process holds; for one thread at a time.
+
+    What is written survives the death of the process. Raises FolderInUseError where another process has the run, and
+    StorageError where the file cannot be written; what was cut off then is taken out again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"cannot keep the journal {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise FolderInUseError(
+                f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
+            ) from error
+        self._size = os.lseek(self._file, 0, os.SEEK_END)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, happened: Iterable[AnyEvent]) -> None:
+        """Append events."""
+        text = b"".join(_ENCODER.encode(event) + b"\n" for event in happened)
+        left = memoryview(text)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            with contextlib.suppress(
+                OSError
+            ):  # what cannot be taken out again is a cut last line, which counts as none
+                os.ftruncate(self._file, self._size)
+            raise StorageError(f"cannot write to the journal {self.path}: {error.strerror}") from error
+        self._size += len(text)
+
+    def close(self) -> None:
+        """Let others have the run."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def read_journal(path: Path) -> Iterator[AnyEvent]:
+    """Return the events of a journal; a last line that a crash cut off is none.
+
+    Raises StorageError naming the line that is no event.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield _DECODER.decode(line)
+                except msgspec.DecodeError as error:
+                    raise StorageError(f"line {number} of {path} is no event of an experiment: {error}") from error
+    except OSError as error:
+        raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
