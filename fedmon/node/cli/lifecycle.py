@@ -14,7 +14,7 @@ from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.node.cli.reach import Dir, Json, call, connected, opened
 from fedmon.node.cli.screen import EXIT_CODES, fields, note, print_json, seconds
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.runs.refusal import LEVELS
+from fedmon.node.runs.order import is_weaker
 
 STOP_WITHIN_S = 5.0
 
@@ -164,7 +164,7 @@ def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
     if live["sandbox_problem"]:
         return f"NONE CAN RUN: {live['sandbox_problem']}"
     level = live["sandbox"] or "none"
-    if live["sandbox"] is None or LEVELS.index(level) > LEVELS.index(runs["minimum"]):
+    if live["sandbox"] is None or is_weaker(live["sandbox"], runs["minimum"]):
         why = "; ".join(f"{name}: {reason}" for name, reason in live["sandbox_reasons"].items())
         return f"NONE CAN RUN: the sandbox is {level}, and the owner asks for {asked}; {why}"
     return f"approved plans run in sandbox {level} ({asked}); {live['jobs']} of {runs['max_jobs']} jobs run"

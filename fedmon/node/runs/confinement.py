@@ -16,8 +16,8 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.settings import RunsSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Level
-from fedmon.node.runs.order import Interpreter
-from fedmon.node.runs.refusal import LEVELS, RunRefusedError
+from fedmon.node.runs.order import Interpreter, is_weaker
+from fedmon.node.runs.refusal import RunRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Confinement:
             raise RunRefusedError(ErrorCode.BUSY, "this node still finds out how it can confine plans: try again")
         found, minimum = self._found, self._settings.sandbox
         why = "; ".join(f"{level}: {reason}" for level, reason in found.reasons.items())
-        if found.level is None or LEVELS.index(found.level) > LEVELS.index(minimum):
+        if found.level is None or is_weaker(found.level, minimum):
             has = found.level or "none"
             raise RunRefusedError(
                 ErrorCode.UNSUPPORTED,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.wire.runs import JobState, Level, Problem, Usage
+from fedmon.common.wire.runs import JobState, Problem, Usage
 from fedmon.node.collectors.job.family import Relative, descendants, relative
 from fedmon.node.runs.ending_file import write_ending
 from fedmon.node.runs.folder import JobFolder
@@ -22,7 +22,7 @@ from fedmon.node.runs.journal import Journal
 from fedmon.node.runs.killing import Known, end_all, reap
 from fedmon.node.runs.metering import Meter
 from fedmon.node.runs.naming import KEEPER, name_process
-from fedmon.node.runs.order import EVENTS, PROCESSES, RESULT, STDERR, STDOUT, STOP, Ending, JobOrder, Started
+from fedmon.node.runs.order import EVENTS, PROCESSES, RESULT, STDERR, STDOUT, STOP, Ending, JobOrder, Started, is_weaker
 from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.result_file import ResultFile
 from fedmon.node.runs.sandbox import kernel
@@ -34,7 +34,6 @@ from fedmon.node.runs.supervision import Kept, Supervision
 from fedmon.node.runs.trace import TraceWriter
 from fedmon.node.runs.verdict import Seen, decide
 
-_STRENGTH: tuple[Level, ...] = ("limits", "landlock", "bubblewrap")
 _HELPERS = {"bubblewrap": 2, "landlock": 0, "limits": 0}
 _POKE_TIMEOUT_S = 1.0
 _KILL_TIMEOUT_S = 10.0
@@ -82,7 +81,7 @@ def _kept(
     _tell_who(lock)
     order = JobFolder(folder).order()
     limits, level = order.limits, order.level
-    if _STRENGTH.index(level) < _STRENGTH.index(order.minimum):
+    if is_weaker(level, order.minimum):
         return _not_started(
             f"this machine confines plans by {level}, and the owner demands {order.minimum} ([runs] sandbox)"
         )

@@ -8,7 +8,7 @@ where its sandbox has no file system for that; and in the end ``ending.json``, w
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -23,6 +23,15 @@ STDOUT, STDERR = "stdout", "stderr"
 RESULT = "result"
 TMP = "tmp"
 ENDING = "ending.json"
+
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""Strongest first."""
+
+
+def is_weaker(level: Level, minimum: Level) -> bool:
+    """Tell whether a level confines less than another."""
+    return LEVELS.index(level) > LEVELS.index(minimum)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import Level
-
-LEVELS: tuple[Level, ...] = get_args(Level)
-"""Strongest first."""
 
 
 class RunRefusedError(FedmonError):

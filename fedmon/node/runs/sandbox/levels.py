@@ -9,19 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
 import fedmon
 from fedmon.common.wire.runs import Level
-from fedmon.node.runs.order import Interpreter
+from fedmon.node.runs.order import LEVELS, Interpreter
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
 
 _ROOT = str(Path(fedmon.__file__).resolve().parent.parent)
 _TIMEOUT_S = 30.0
-_STRONGEST_FIRST: tuple[Level, ...] = get_args(Level)
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +37,7 @@ _IN_EVERY = (
     "No sockets of any family but local pairs.",
 )
 
-LEVELS: dict[Level, About] = {
+ABOUT: dict[Level, About] = {
     "bubblewrap": About(
         gives=(
             *_IN_EVERY,
@@ -118,11 +116,11 @@ def _found(devices: tuple[str, ...], python: Path | None) -> Found:
     if missing:
         reasons["devices"] = f"there is no {', '.join(missing)} on this machine"
     interpreter = look_at(python)
-    for level in _STRONGEST_FIRST:
+    for level in LEVELS:
         problem = _problem_with(level, devices, interpreter)
         if problem is None:
-            if level != _STRONGEST_FIRST[0]:
-                reasons[level] = f"used; it lacks: {' '.join(LEVELS[level].lacks)}"
+            if level != LEVELS[0]:
+                reasons[level] = f"used; it lacks: {' '.join(ABOUT[level].lacks)}"
             return Found(level=level, reasons=reasons)
         reasons[level] = problem
     return Found(level=None, reasons=reasons)
