@@ -154,6 +154,14 @@ def test_a_program_that_cannot_be_started_is_told_with_its_cause(target: Machine
         prepared.start()
 
 
+def test_a_program_that_does_not_come_to_be_is_not_waited_for_without_end(target: Machine) -> None:
+    prepared = confined.command(target.order("limits"), "limits", {0: 0})
+    hangs = msgspec.structs.replace(prepared, before_exec=signal.pause)
+    with pytest.raises(StorageError, match=r"not ready after 0\.1 s"):
+        hangs.start(timeout_s=0.1)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("level", ["bubblewrap", pytest.param("landlock", marks=pytest.mark.soak)])
 def test_cpu_time_of_a_process_ends_by_itself(target: Machine, level: Level) -> None:
     require(HAS_BUBBLEWRAP if level == "bubblewrap" else landlock.abi(), f"{level} does not work here")

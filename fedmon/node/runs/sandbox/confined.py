@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import select
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.mark import bear, mark_of
@@ -22,6 +24,7 @@ from fedmon.node.runs.sandbox.given import given_as_added, no_way_out
 from fedmon.node.runs.sandbox.user_namespace import own_namespace, spare_user
 
 MAIN = "fedmon/plan/main.py"
+START_TIMEOUT_S = 60.0
 _FIRST_FREE = 64
 _OPEN_FILES = 4096
 
@@ -45,11 +48,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         for each in self.own_fds:
             os.close(each)
 
-    def start(self, *, first: Callable[[], None] = lambda: None) -> int:
+    def start(self, *, first: Callable[[], None] = lambda: None, timeout_s: float = START_TIMEOUT_S) -> int:
         """Fork, confine and exec; return the child's pid once it is the program (bubblewrap or the interpreter).
 
         ``first`` is called in the child before anything else, to enter a cgroup. Raises StorageError, naming the
-        cause, when the child could not become it.
+        cause, when the child could not become it; one that is only killed is left to be waited for.
         """
         told, tell = os.pipe()
         keeper = os.getpid()
@@ -57,8 +60,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         if child == 0:
             self._become(tell, keeper, first)
         os.close(tell)
-        with open(told, "rb") as file:
-            cause = file.read()
+        cause = _heard(told, timeout_s)
+        if cause is None:
+            os.kill(child, signal.SIGKILL)
+            raise StorageError(
+                f"the sandbox ({self.level}) was not ready after {timeout_s:g} s: does the file system of the dataset "
+                "answer?"
+            )
         if cause:
             os.waitpid(child, 0)
             raise StorageError(f"the sandbox ({self.level}) could not be started: {cause.decode(errors='replace')}")
@@ -197,6 +205,20 @@ def _without_namespaces(
         pass_fds=descriptors,
         before_exec=before_exec,
     )
+
+
+def _heard(told: int, timeout_s: float) -> bytes | None:
+    """Return what comes through a pipe until its end; None when that does not come in time."""
+    deadline, text = Deadline(timeout_s), b""
+    with open(told, "rb", buffering=0) as file:
+        poller = select.poll()
+        poller.register(file, select.POLLIN)
+        while poller.poll(deadline.left_s() * 1000):
+            piece = file.read(4096)
+            if not piece:
+                return text
+            text += piece
+    return None
 
 
 def _interpreter(order: JobOrder, runtime: str) -> list[str]:
