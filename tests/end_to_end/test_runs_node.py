@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -14,87 +13,19 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import Any
 
 import psutil
 import pytest
 
 from fedmon.common.ids import new_id
 from fedmon.node.runs.folder import JobFolder
+from tests.end_to_end.run_sites import PLAN, SHA256, Site, made
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_with_cells
+from tests.support.node_process import NodeProcess, fedmon, plain_environment
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
-
-PLAN = """import time
-
-from fedmon import TrainingPlan
-
-
-class Waits(TrainingPlan):
-    def run(self, context):
-        context.report(loss=0.5, step=1)
-        context.log("CANARY-LOG", level="ERROR")
-        print("CANARY-OUT", flush=True)
-        time.sleep(context.arguments.get("seconds", 0))
-        if "fail" in context.arguments:
-            raise ValueError("CANARY-ERROR")
-        return {"rows": len(list(context.dataset.rows()))}
-"""
-SHA256 = hashlib.sha256(PLAN.encode()).hexdigest()
-
-
-class Site:
-    """A node with a plan that its owner approved, and a researcher."""
-
-    def __init__(self, broker: Broker, node: NodeProcess, researcher: RawResearcher) -> None:
-        self.broker, self.node, self.researcher = broker, node, researcher
-        self.folder = node.folder
-
-    def run(self, **arguments: Any) -> str:
-        """Begin a job, and return its id."""
-        job_id = new_id()
-        reply = self.researcher.ask("run", job_id=job_id, sha256=SHA256, tags=["cells"], arguments=arguments)
-        assert reply["command"] == "run", reply
-        return job_id
-
-    def state(self, job_id: str) -> str:
-        """Ask the node how a job stands."""
-        return str(self.researcher.ask("job-status", job_id=job_id)["jobs"][0]["state"])
-
-    def outcome(self, job_id: str, timeout_s: float = 20.0) -> dict[str, Any]:
-        """Wait for the outcome of a job."""
-
-        def found() -> list[dict[str, Any]]:
-            heard = [each for each in list(self.researcher.replies) if each["command"] == "job-outcome"]
-            return [each for each in heard if each["job"]["job_id"] == job_id]
-
-        return wait_until(found, timeout_s, what=f"the outcome of job {job_id}")[0]
-
-    def owner(self, *words: str) -> dict[str, Any]:
-        """Run a verb of the owner, and return what it printed."""
-        done = fedmon("node", *words, "--dir", str(self.folder), "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
-
-    def audit(self, event: str) -> list[dict[str, Any]]:
-        """Return the lines of the audit about one event."""
-        lines = [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
-
-
-def made(folder: Path, broker: Broker, settings: str = "") -> Path:
-    """Make the folder of a node that approved the plan; ``settings`` are added to its file."""
-    write_node_with_cells(folder, node_id=folder.name, url=broker.url)
-    with (folder / "node.toml").open("a") as file:
-        file.write(settings)
-    plan = folder / "plan.py"
-    plan.write_text(PLAN)
-    done = fedmon("node", "plan", "register", str(plan), "--name", "waits", "--dir", str(folder))
-    assert done.returncode == 0, done.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")
