@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
-from tests.support.brokers import Broker
+from tests.support.brokers import ENGINES, Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder, write_node_with_cells
 from tests.support.waiting import wait_until
 
@@ -28,26 +29,52 @@ class Rows(TrainingPlan):
 """
 
 
-@pytest.fixture
-def nodes(broker: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
+@pytest.fixture(scope="module", params=list(ENGINES))
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One broker for all tests with an engine; who stops it starts it again."""
+    running = Broker(request.param, tmp_path_factory.mktemp(request.param))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def started(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
     with ExitStack() as stack:
         running = {}
+        folder = tmp_path_factory.mktemp("nodes")
         for node_id in ("north", "south"):
-            folder = write_node_with_cells(tmp_path / node_id, node_id=node_id, url=broker.url, runs=NO_RUNS)
-            running[node_id] = stack.enter_context(NodeProcess(folder))
+            made = write_node_with_cells(folder / node_id, node_id=node_id, url=broker.url, runs=NO_RUNS)
+            running[node_id] = stack.enter_context(NodeProcess(made))
         yield running
+
+
+@pytest.fixture
+def nodes(started: dict[str, NodeProcess]) -> dict[str, NodeProcess]:
+    """Two nodes that run, whatever the test before did to them."""
+    for node in started.values():
+        if not node.alive():
+            node.start()
+    return started
 
 
 @pytest.fixture
 def federation(broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Federation]:
     settings = ResearcherSettings(id="alice", broker=broker.settings, folder=tmp_path / "alice")
     with Federation(settings=settings) as fed:
-        wait_until(lambda: {"north", "south"} <= set(online(fed)), what="two nodes online")
+        wait_until(lambda: {"north", "south"} <= set(online(fed)), 30.0, what="two nodes online")
         yield fed
 
 
 def online(fed: Federation) -> list[str]:
     return [str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE]
+
+
+def answering(fed: Federation) -> set[str]:
+    """Return who answers a ping; nobody while we are not connected ourselves."""
+    try:
+        return set(map(str, fed.ping(timeout_s=0.5).ok))
+    except NotConnectedError:
+        return set()
 
 
 def test_every_node_answers_ping_list_and_search(federation: Federation) -> None:
@@ -59,10 +86,11 @@ def test_every_node_answers_ping_list_and_search(federation: Federation) -> None
     assert {node: reply.count for node, reply in found.ok.items()} == {"north": 0, "south": 1}
 
 
-def test_a_path_never_leaves_its_node(federation: Federation, tmp_path: Path) -> None:
+def test_a_path_never_leaves_its_node(federation: Federation, nodes: dict[str, NodeProcess]) -> None:
     listed = federation.datasets()
 
-    assert str(tmp_path).encode() not in msgspec.json.encode(list(listed.ok.values()))
+    assert set(listed.ok) == {"north", "south"}
+    assert str(nodes["north"].folder.parent).encode() not in msgspec.json.encode(list(listed.ok.values()))
 
 
 def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
@@ -91,7 +119,7 @@ def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
     federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
 ) -> None:
     plan = tmp_path / "plan.py"
-    plan.write_text(PLAN)
+    plan.write_text(PLAN.replace("Rows", "Others"))
     decisions: list[PlanDecision] = []
     federation.on("decision", decisions.append)
     sha256 = federation.approve(plan, nodes=["north"]).ok["north"].sha256
@@ -140,7 +168,7 @@ def test_node_and_researcher_work_again_within_five_seconds_of_the_brokers_retur
 
     broker.start()
 
-    wait_until(lambda: set(federation.ping(timeout_s=0.5).ok) == {"north", "south"}, 5.0, what="both nodes to answer")
+    wait_until(lambda: answering(federation) == {"north", "south"}, 5.0, what="both nodes to answer")
 
 
 def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: Broker, tmp_path: Path) -> None:
@@ -152,7 +180,7 @@ def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: B
         broker.start()
         settings = ResearcherSettings(id="bob", broker=broker.settings, folder=tmp_path / "bob")
         with Federation(settings=settings) as fed:
-            wait_until(lambda: "early" in fed.ping(timeout_s=0.5).ok, 10, what="the node to answer")
+            wait_until(lambda: "early" in answering(fed), 10, what="the node to answer")
 
 
 def test_mqtt_5_works_end_to_end_on_mosquitto(mosquitto: Broker, tmp_path: Path) -> None:
@@ -167,7 +195,7 @@ def test_mqtt_5_works_end_to_end_on_mosquitto(mosquitto: Broker, tmp_path: Path)
     settings = ResearcherSettings(id="bob", broker=version_5, folder=tmp_path / "bob")
 
     with NodeProcess(folder) as node, Federation(settings=settings) as fed:
-        wait_until(lambda: "five" in fed.ping(timeout_s=0.5).ok, what="the node to answer")
+        wait_until(lambda: "five" in answering(fed), what="the node to answer")
         with fed.monitor(interval_s=0.2) as watch:
             assert watch.next(timeout_s=5) is not None
         node.kill()

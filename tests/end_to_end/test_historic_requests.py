@@ -37,24 +37,31 @@ class Rows(TrainingPlan):
 # --- real nodes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def nodes(mosquitto: Broker, tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
-    """Three real nodes: two hold a table and obey everybody, the third obeys bob alone."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that the real nodes share."""
+    running = Broker("mosquitto", tmp_path_factory.mktemp("site"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def nodes(site: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
+    """Three real nodes: two hold a table and obey everybody, the third obeys bob alone. Who kills one starts it."""
     with ExitStack() as stack:
         running = {}
         for node_id, researchers in (("north", ["*"]), ("south", ["*"]), ("strict", ["bob"])):
-            folder = write_node_with_cells(
-                tmp_path / node_id, node_id=node_id, url=mosquitto.url, runs=NO_RUNS, researchers=researchers
-            )
+            folder = tmp_path_factory.mktemp(node_id) / node_id
+            write_node_with_cells(folder, node_id=node_id, url=site.url, runs=NO_RUNS, researchers=researchers)
             running[node_id] = stack.enter_context(NodeProcess(folder))
         yield running
 
 
 @pytest.fixture
-def requests(mosquitto: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Requests]:
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+def requests(site: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Requests]:
+    settings = ResearcherSettings(id="alice", broker=site.settings, folder=tmp_path / "alice")
     with Federation(settings=settings) as federation, Requests(federation) as made:
-        wait_until(lambda: set(nodes) <= set(federation.nodes().online), what="three nodes online")
+        wait_until(lambda: set(nodes) <= set(federation.nodes().online), 30.0, what="three nodes online")
         yield made
 
 
@@ -74,7 +81,7 @@ def test_a_historic_script_finds_asks_and_hears_of_decisions(
         "south": ["cells"],
     }
     assert listed["north"][0]["shape"] == [3, 2]
-    assert str(tmp_path) not in str(listed)
+    assert str(nodes["north"].folder) not in str(listed)
     assert list(found) == ["south"]
     assert len(found["south"][0]["dtypes"]) == 2
     assert nothing == {}
