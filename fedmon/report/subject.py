@@ -8,7 +8,8 @@ from typing import Protocol
 from fedmon.common.errors import NotFoundError
 from fedmon.common.store.recording import RecordedStream
 from fedmon.report.block import Block
-from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.case import Case, Node, unix
+from fedmon.report.from_begin import COMMAND, from_begin
 from fedmon.report.natural_order import natural
 from fedmon.report.source import JOB, Host, Source
 from fedmon.report.totals import Totals
@@ -67,15 +68,19 @@ class Subject:
             streams = {one.stream: one for one in found if one.node_id == host.node_id}
             own = [one for one in self._streams() if one.node_id == host.node_id and one.stream != "user"]
             job = streams.get(f"{JOB}{self.job}") if self.job is not None else None
+            document = host.jobs.get(self.job, {}) if self.job is not None else {}
+            has_begin = job is None or all(job.first_t <= one.oldest_t for one in own if one.stream == job.stream)
+            started_t = unix(document.get("started"))
+            if job is not None and has_begin and started_t is not None and document.get("method") == COMMAND:
+                job = from_begin(job, started_t)
             nodes.append(
                 Node(
                     host=host,
                     streams=streams,
                     job=job,
-                    document=host.jobs.get(self.job, {}) if self.job is not None else {},
+                    document=document,
                     lost=tuple(lost for one in own for lost in self.source.lost(one)),
-                    has_begin=job is None
-                    or all(job.first_t <= one.oldest_t for one in own if one.stream == job.stream),
+                    has_begin=has_begin,
                 )
             )
         names, span = {host.node_id for host in self.hosts}, self.span

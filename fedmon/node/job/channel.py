@@ -15,15 +15,17 @@ Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled",
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message.
 
-    ``ready`` or ``refused`` comes first, from who measures; ``started`` (with ``pid`` and the cgroup's ``path`` and
-    ``folders``) or ``not-started`` answers it. ``ended`` (with the exit ``code``) is answered by ``sampled``: until
-    then the command is kept as a zombie, whose last counts can be read. ``signal`` names one that came.
+    ``ready`` or ``refused`` comes first, from who measures; ``started`` (with ``pid``, the time ``t`` in Unix seconds,
+    and the cgroup's ``path`` and ``folders``) or ``not-started`` answers it. ``ended`` (with the exit ``code``) is
+    answered by ``sampled``: until then the command is kept as a zombie, whose last counts can be read. ``signal`` names
+    one that came.
     """
 
     kind: Kind
     text: str = ""
     pid: int = 0
     code: int = 0
+    t: float = 0.0
     path: str = ""
     folders: dict[str, str] = {}
 

@@ -195,13 +195,10 @@ class MeasuredJob:
             why, code = ("nobody did", None) if told is None else (told.text, told.code)
             self.early_end = End(reason=f"the command could not be started: {why}", exit_code=code)
             return
+        self._teller.began(told.t)
         cgroup = JobCgroup(path=told.path, folders={n: Path(f) for n, f in told.folders.items()})
-        self._teller.job |= {
-            "method": "command",
-            "confidence": "certain",
-            "pids": [told.pid],
-            "cgroup": cgroup.path or None,
-        }
+        how = {"method": "command", "confidence": "certain", "pids": [told.pid]}
+        self._teller.job |= {**how, "cgroup": cgroup.path or None}
         try:
             if cgroup.folders:
                 self._cgroup = cgroup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,18 @@ class Teller:
         self._problem = ""
         return True
 
+    def began(self, t: float) -> None:
+        """Take note of when the job's command was started, in Unix seconds."""
+        self.job |= {"started": _moment(datetime.fromtimestamp(t, UTC))}
+
     def ended(self, end: End) -> None:
         """Take note of the end."""
         self.job |= {"ended": _now(), "exit_code": end.exit_code, "reason": end.reason}
 
 
 def _now() -> str:
-    return utc_now().isoformat(timespec="milliseconds")
+    return _moment(utc_now())
+
+
+def _moment(t: datetime) -> str:
+    return t.isoformat(timespec="milliseconds")

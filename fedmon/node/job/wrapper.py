@@ -13,6 +13,7 @@ import select
 import signal
 import struct
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -61,7 +62,7 @@ class _Supervisor:
         # Who started us may have this ignored, and then the kernel would tell nobody how a child ended.
         self._on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._child = self._monitor = 0
-        self._code = 0
+        self._code, self._began = 0, 0.0
         self._is_reaped = False
 
     def run(self, monitor: Callable[[Channel], int]) -> int:
@@ -87,7 +88,7 @@ class _Supervisor:
             sys.stderr.write(f"fedmon: cannot run {self._command[0]}: {os.strerror(problem)}\n")
         else:
             folders = {name: str(folder) for name, folder in cgroup.folders.items()}
-            channel.tell(kind="started", pid=self._child, path=cgroup.path, folders=folders)
+            channel.tell(kind="started", pid=self._child, t=self._began, path=cgroup.path, folders=folders)
             self._wait_for_command(channel)
             cgroup.remove()
         self._wait_for_monitor(channel)
@@ -111,6 +112,7 @@ class _Supervisor:
 
     def _start(self, waiting: _Waiting) -> int:
         """Start the command; returns 0, or the number of the error that kept it from starting."""
+        self._began = time.time()
         waiting.go(self._came_early())
         with open(waiting.told, "rb") as told:
             # Ctrl-Z may stop the child before it is the command, and who started us is to see that.

@@ -1,0 +1,79 @@
+"""What a command used before its first sample counts, as nothing of it was there before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.store.recording import Recording
+from fedmon.report.findings import Case
+from fedmon.report.findings.cpu import cpu_use
+from fedmon.report.findings.traffic import storage_bytes
+from fedmon.report.source import Source
+from fedmon.report.subject import choose
+from tests.report.plots.recordings import T0, recording, samples
+
+JOULES = "job_energy_joules_total"
+COLUMNS = {
+    "job_cpu_user_seconds_total": [3.0, 5.0, 9.0],
+    "job_cpu_system_seconds_total": [1.0, 1.0, 2.0],
+    "job_storage_read_bytes_total": [0.0, 0.0, 0.0],
+    "job_storage_written_bytes_total": [7.0, 7.0, 9.0],
+    JOULES: [4.0, 5.0, 6.0],
+}
+
+
+def read(path: Path, *, since_t: float | None = None, samples_of: int = 3, **job: Any) -> Case:
+    columns = {name: values[:samples_of] for name, values in COLUMNS.items()}
+    recording(path, samples(columns, stream="job-1"), samples({"host_cpu_count": [2.0] * samples_of}))
+    document = {"jobs": {"1": {"job_id": "1"} | job}}
+    with Recording(path) as store:
+        store.describe("n1", 1, document)
+    with Source([path]) as source:
+        return choose(source, job="1", since_t=since_t).read()
+
+
+def started(seconds_before: float) -> str:
+    return datetime.fromtimestamp(T0 - seconds_before, UTC).isoformat()
+
+
+def test_a_command_used_all_that_its_counters_show_since_it_was_started(tmp_path: Path) -> None:
+    (node,) = read(tmp_path / "a.fmr", method="command", started=started(3.0)).nodes
+
+    use = cpu_use(node)
+    assert use is not None
+    assert (use.used_s, use.elapsed_s) == pytest.approx((11.0, 5.0))
+    assert storage_bytes(node, of_job=True) == (0.0, 9.0)
+    assert node.one("job_cpu_user_seconds_total").per_second == pytest.approx(9 / 5)  # type: ignore[union-attr]
+    assert node.one(JOULES).increase == 2.0  # type: ignore[union-attr]
+
+
+def test_a_command_that_was_read_once_used_what_was_read(tmp_path: Path) -> None:
+    (node,) = read(tmp_path / "a.fmr", method="command", started=started(8.0), samples_of=1).nodes
+
+    use = cpu_use(node)
+    assert use is not None
+    assert (use.used_s, use.elapsed_s) == pytest.approx((4.0, 8.0))
+
+
+@pytest.mark.parametrize(
+    ("since", "job"),
+    [
+        (None, {"method": "environment", "started": started(3.0)}),
+        (None, {"method": "command"}),
+        (None, {"method": "command", "started": started(-60.0)}),
+        (0.5, {"method": "command", "started": started(3.0)}),
+    ],
+    ids=["a job that ran before", "no begin", "a begin that is none", "a part of the time"],
+)
+def test_of_what_may_have_been_there_before_only_the_growth_counts(
+    tmp_path: Path, since: float | None, job: dict[str, Any]
+) -> None:
+    (node,) = read(tmp_path / "a.fmr", since_t=None if since is None else T0 + since, **job).nodes
+
+    use = cpu_use(node)
+    assert use is not None
+    assert (use.used_s, use.elapsed_s) == pytest.approx((7.0, 2.0) if since is None else (5.0, 1.0))
