@@ -15,7 +15,7 @@ class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the owner says about power and emissions; without a region or a factor no emissions are told."""
 
     region: Annotated[
-        Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}$")] | None,
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}\Z")] | None,
         Meta(
             description='Code of the region whose electricity this machine draws, such as "FR"; '
             "the how-to on energy has the table."
@@ -32,7 +32,7 @@ class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1, max_length=200)] | None, Meta(description="Who published gco2e_per_kwh.")
     ] = None
     factor_date: Annotated[
-        Annotated[str, Meta(pattern=r"^\d{4}(-\d{2}){0,2}$")] | None,
+        Annotated[str, Meta(pattern=r"^[0-9]{4}(-[0-9]{2}){0,2}\Z")] | None,
         Meta(description="Year, month or day that gco2e_per_kwh holds for, such as 2024 or 2024-06-30."),
     ] = None
     factors_file: Annotated[

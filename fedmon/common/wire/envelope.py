@@ -10,11 +10,12 @@ from msgspec import Meta
 
 PROTOCOL = "fedmon/1"
 
-Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+# Not $, which is also found before a newline at the end.
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 ShortText = Annotated[str, Meta(max_length=256)]
 LongText = Annotated[str, Meta(max_length=16_384)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Utc = Annotated[datetime.datetime, Meta(tz=True)]
 
 
