@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from fedmon.common.log import escape_control
+from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.researcher.cli_run_values import shown
 from fedmon.researcher.runs.states import NodeRun, RunStates
 from fedmon.researcher.runs.wording import by_reason
@@ -107,8 +108,26 @@ def _on_terminal() -> Iterator[Show]:
         live.refresh()
 
     # Refreshed by itself, too: a run that reports nothing shows by its seconds that it is waited for.
-    with Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live:
+    torn = sys.stderr
+    with (
+        Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live,
+        _logs_above(torn),
+    ):
         yield show
+
+
+@contextmanager
+def _logs_above(terminal: TextIO) -> Iterator[None]:
+    """Have log lines printed above the table: written to the terminal beside it, they would tear it."""
+    handlers = [one for one in logging.getLogger(OUR_LOGGER).handlers if isinstance(one, logging.StreamHandler)]
+    moved = [handler for handler in handlers if handler.stream is terminal]
+    for handler in moved:
+        handler.setStream(sys.stderr)
+    try:
+        yield
+    finally:
+        for handler in moved:
+            handler.setStream(terminal)
 
 
 def _screen(states: RunStates, waited_s: float) -> Any:

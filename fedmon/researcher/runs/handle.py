@@ -138,7 +138,7 @@ class RunHandle:
             yield self.states()
             if over or (deadline is not None and deadline.passed()):
                 return
-            self._check()
+            self._check(warns=False)
             self._ledger.wait_for_change(version, _step_s(deadline))
             if not self.is_over:
                 self._ledger.wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
@@ -235,13 +235,13 @@ class RunHandle:
             return view
         return view.unheard_from(None if node is None else node.last_seen or node.since)
 
-    def _check(self) -> None:
-        """Say that nodes are not heard. Raises what makes waiting vain."""
+    def _check(self, *, warns: bool = True) -> None:
+        """Say that nodes are not heard, unless who waits is shown that. Raises what makes waiting vain."""
         if self._ledger.closed:
             raise NotConnectedError(f"{self._ledger.closed}: open it again, and find the run with job({self.job_id!r})")
         if (error := self._parts.connection.final_error()) is not None:
             raise error
-        for node_id, part in self.states().items():
+        for node_id, part in self.states().items() if warns else ():
             if part.unheard and node_id not in self._warned:
                 self._warned.add(node_id)
                 logger.warning(

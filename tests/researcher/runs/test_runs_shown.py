@@ -55,9 +55,14 @@ def test_with_json_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_terminal_shows_a_table_that_changes() -> None:
     code = (
         "from tests.researcher.runs.test_runs_shown import *\n"
+        "import logging\n"
+        "from fedmon.common.log import configure_cli_logging\n"
+        "configure_cli_logging('WARNING')\n"
         "with progress(silent=False) as show:\n"
         "    show(states(NodeRun(node_id=NodeId('a'), job=JOB), loss=0.5))\n"
+        "    logging.getLogger('fedmon.test').warning('said beside it')\n"
         "    show(states(NodeRun(node_id=NodeId('a'), job=JOB).unheard_from(None), loss=0.25))\n"
+        "logging.getLogger('fedmon.test').warning('said after it')\n"
     )
     ours, theirs = pty.openpty()
     environ = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
@@ -82,6 +87,10 @@ def test_a_terminal_shows_a_table_that_changes() -> None:
     assert "loss=0.5" in text
     assert "the node is unheard" in text
     assert "job j: 1 running; 1 of them unheard" in text
+    # Each line was taken off the screen before another took its place, so that nothing of the table is torn.
+    beside = next(line for line in text.splitlines() if "said beside it" in line)
+    assert beside.startswith("\x1b[2K\x1b[1A")
+    assert text.rstrip().endswith("WARNING fedmon.test: said after it")
 
 
 @pytest.mark.soak
