@@ -14,8 +14,6 @@ import typer
 from fedmon.node.cli.reach import Dir, Json, connected, login, opened
 from fedmon.node.cli.screen import EXIT_CODES, fields, one_line, print_json, seconds, table
 from fedmon.node.control_client import ControlClient, DaemonNotRunningError
-from fedmon.node.job.commands import runner
-from fedmon.node.job.lookup import look_up
 
 app = typer.Typer(
     name="job",
@@ -112,6 +110,10 @@ def forget(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
 
 
 def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[str, Any]:
+    # Each verb of the owner reads this file, and none but one looks for a job: the finders are a fifth of its start.
+    from fedmon.node.job.commands import runner
+    from fedmon.node.job.lookup import look_up
+
     environ = dict(os.environ)
     identity, found = look_up(
         job_id,

@@ -14,7 +14,6 @@ from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.node.cli.reach import Dir, Json, call, connected, opened
 from fedmon.node.cli.screen import EXIT_CODES, fields, note, print_json, seconds
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.runs.order import is_weaker
 
 STOP_WITHIN_S = 5.0
 
@@ -163,6 +162,8 @@ def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
         return f"approved plans run confined, {asked}; what this machine has is being found out"
     if live["sandbox_problem"]:
         return f"NONE CAN RUN: {live['sandbox_problem']}"
+    from fedmon.node.runs.order import is_weaker
+
     level = live["sandbox"] or "none"
     if live["sandbox"] is None or is_weaker(live["sandbox"], runs["minimum"]):
         why = "; ".join(f"{name}: {reason}" for name, reason in live["sandbox_reasons"].items())
