@@ -14,6 +14,7 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
+from fedmon.node.policy import Policy
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going
 from fedmon.node.runs.register import JobRegister
@@ -64,6 +65,12 @@ def begun(node: Bench, job_id: str) -> Going:
     going = wait_until(found, 20.0, what="a report of the plan")
     assert going is not None
     return going
+
+
+def is_gone(node: Bench, job_id: str) -> bool:
+    """Look after all jobs, and tell whether this one is over."""
+    node.work()
+    return job_id not in node.runs._going
 
 
 def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(node: Bench) -> None:
@@ -133,6 +140,26 @@ def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
         "general/nodes/alice/hospital", msgspec.json.encode(Ack(ids=[outcome["id"]], **envelope()))
     )
     assert outcome["id"] not in [each.id for each in node.parts.services.outbox.unacked("alice")]
+
+
+def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -> None:
+    # given a job whose researcher is taken off the list while it runs
+    sha256, job_id = node.approve(WAITS, "waits"), new_id()
+    node.ask(run(sha256, job_id=job_id))
+    begun(node, job_id)
+    services, policy = node.parts.services, node.parts.services.policy
+    services.policy = Policy(msgspec.structs.replace(policy.settings, researchers=()), node_id=policy.node_id)
+    try:
+        # when it ends
+        node.runs.stop_by_owner(job_id, by="owner")
+        wait_until(lambda: is_gone(node, job_id), 20.0, what="the end of the job")
+        assert job_id not in [each["job"]["job_id"] for each in node.outcomes()]
+    finally:
+        services.policy = policy
+
+    # then it is told once he is obeyed again
+    node.parts.router.push()
+    assert over(node, job_id)["job"]["state"] == "stopped-by-owner"
 
 
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
