@@ -82,8 +82,9 @@ ABOUT: dict[Level, About] = {
         gives=_IN_EVERY,
         lacks=(
             (
-                "Any confinement of files: the plan can read and write what the node's user can, its keys, all data and "
-                "the memory of its processes among it. Only for a user and a machine that have nothing else, and plans that were read with care."
+                "Any confinement of files: the plan can read and write what the node's user can, its keys, all data "
+                "and the memory of its processes among it. Only for a user and a machine that have nothing else, and "
+                "plans that were read with care."
             ),
             "What the level landlock lacks, and signals reach no process but the plan's first.",
         ),
