@@ -107,6 +107,7 @@ def jobs(
         str | None, typer.Argument(metavar="[JOB]", help="One run by its id: how it stands, and its results.")
     ] = None,
     node: NodesOption = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
     output: OutputOption = None,
     wait: LookOption = None,
     broker: BrokerOption = None,
@@ -119,7 +120,7 @@ def jobs(
     with opened(broker, settings, researcher, timeout) as federation:
         if job is None:
             outcomes = federation.jobs(nodes=_each(node))
-            emit(outcomes_document(federation, outcomes), text=str(outcomes), as_json=json)
+            emit(outcomes_document(federation, outcomes), text=outcomes.text(limit), as_json=json)
             raise typer.Exit(exit_code(outcomes, named=bool(node)))
         handle = federation.job(job, nodes=_each(node))
         if wait is not None:

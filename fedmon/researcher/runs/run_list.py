@@ -48,9 +48,16 @@ class RunList(Outcomes[JobsReply]):
         known = f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
         return "; ".join([known, *why_not(self)])
 
+    def text(self, limit: int | None = None) -> str:
+        """Return the newest runs as a table, and say how many more there are."""
+        rows = self.rows()
+        # An id is not to be folded: the moment takes no more than it must.
+        shown = [row | {"began": local_time(row["began"])[5:16]} for row in rows[:limit]]
+        more = [f"... and {len(rows) - len(shown)} older ones"] if len(shown) < len(rows) else []
+        return "\n".join([*([text_table(shown)] if shown else []), *more, self.explanation()])
+
     def __str__(self) -> str:
-        rows = [row | {"began": local_time(row["began"])[5:16]} for row in self.rows()]  # an id is not to be folded
-        return f"{text_table(rows)}\n{self.explanation()}" if rows else self.explanation()
+        return self.text()
 
     def _repr_html_(self) -> str:
         return html_table(self.rows(), caption=self.explanation())

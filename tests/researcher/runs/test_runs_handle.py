@@ -373,6 +373,9 @@ def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], fed
     }
     assert list(runs.runs()[first.job_id]) == ["a", "b"]
     assert str(runs).endswith("runs of alice that 2 nodes know: 2")
+    assert first.job_id in str(runs)
+    assert first.job_id not in runs.text(limit=1)
+    assert "... and 1 older ones" in runs.text(limit=1)
     assert first.job_id in runs._repr_html_()
 
 
