@@ -48,6 +48,7 @@ class Router:
         self._noise = Throttle(burst=10, per_s=0.2)
         self._fetching: set[tuple[str, str]] = set()
         self._resent: dict[str, tuple[str, float]] = {}
+        self._sent: dict[str, frozenset[str]] = {}
         self._waiting = set(services.outbox.waiting())
 
     def receive(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
@@ -79,11 +80,11 @@ class Router:
         self._serve(request)
 
     def push(self, researcher_ids: Iterable[str] | None = None) -> None:
-        """Send what waits in the outbox, of these researchers or of all."""
+        """Send what waits in the outbox: all of it, or what is new for these researchers."""
         self._waiting = set(self.services.outbox.waiting())
         for researcher_id in sorted(self._waiting if researcher_ids is None else self._waiting & set(researcher_ids)):
             if self.services.policy.refusal(researcher_id) is None:
-                self._resend(researcher_id)
+                self._resend(researcher_id, only_new=researcher_ids is not None)
 
     # --- serving ---------------------------------------------------------------------------------------------------
 
@@ -257,11 +258,16 @@ class Router:
             self._resent[researcher_id] = (request.session, time.monotonic())
             self._resend(researcher_id)
 
-    def _resend(self, researcher_id: str) -> None:
+    def _resend(self, researcher_id: str, *, only_new: bool = False) -> None:
         results = self.services.outbox.unacked(researcher_id)
         if not results:
             self._waiting.discard(researcher_id)
+        # Of many that wait, each new one would otherwise bring all of them again before the first can be acknowledged.
+        sent = self._sent.get(researcher_id, frozenset())
+        self._sent[researcher_id] = frozenset(result.id for result in results)
         for result in results:
+            if only_new and result.id in sent:
+                continue
             outgoing = self.dialect.answer(result, to=Sender(researcher_id=researcher_id), request=None)
             if outgoing is None:
                 continue

@@ -162,6 +162,26 @@ def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -
     assert over(node, job_id)["job"]["state"] == "stopped-by-owner"
 
 
+def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> None:
+    # given outcomes that wait for somebody, as many as there are jobs at a time
+    sha256 = node.approve(PLAN + b"# fails without data as well\n")
+    jobs = [new_id() for _ in range(4)]
+    for job_id in jobs:
+        node.ask(run(sha256, job_id=job_id, by="carol"))
+    for job_id in jobs:
+        over(node, job_id)
+
+    sent = [each["job"]["job_id"] for each in node.outcomes() if each["researcher_id"] == "carol"]
+    assert sorted(sent) == sorted(jobs)
+
+    # when the connection is there again
+    node.parts.router.push()
+
+    # then all of them are sent once more
+    sent = [each["job"]["job_id"] for each in node.outcomes() if each["researcher_id"] == "carol"]
+    assert sorted(sent) == sorted(2 * jobs)
+
+
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
     # given a node that dies between the commit and the start: what comes after the commit never happens
     job_id = new_id()
