@@ -145,6 +145,7 @@ def ward(
     job_output: bool,
     without_bubblewrap: bool = False,
     hosts: str = "",
+    runs: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Iterator[Ward]:
     """Have a ward with small limits; ``hosts`` are lines that only its node's machine knows."""
@@ -161,6 +162,7 @@ def ward(
             "max_memory_bytes": 192 * MIB,
             "max_processes": 32,
             "max_output_bytes": 4 * MIB,
+            **(runs or {}),
         },
         **sections,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,18 @@ OTHERS["tells its environment"] = (
     "    except OSError as error: return str(error)\n" + OTHERS["tells its environment"]
 )
 ALL = {name: case[0] for name, case in (CASES | WORDS).items()} | OTHERS
+RARER = {
+    "starts threads", "returns a text of 1 GB", "returns nothing", "raises itself", "ends its process with 0",
+    "kills itself", "recurses", "leaves a thread", "writes junk", "forges a result and goes on", "forges NaN",
+    "closes its channel", "reports a flood",
+}  # fmt: skip
+"""Left to the long tests here; tests of the parts have them every time."""
 LIMITS: dict[str, dict[str, float]] = {"never ends": {"wall_s": 0.5}, "computes for ever": {"cpu_s": 0.3}}
+
+
+def some_of(cases: Iterable[str], *, long: Collection[str]) -> list[Any]:
+    """Return cases for tests, of which some are long."""
+    return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +175,7 @@ def known(place: Ward) -> dict[str, Any]:
 
 def tried(place: Ward, name: str) -> None:
     """Have one case, and see that nothing but its end came of it."""
-    _, state, part = (CASES | WORDS)[name]
+    _, state, part = CASES[name]
 
     ended = place.trial(name, tags=["cells"], args=known(place), limits=LIMITS.get(name, {}))
 
@@ -173,20 +184,27 @@ def tried(place: Ward, name: str) -> None:
     assert "\x1b" not in ended.reason
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some_of(CASES, long=RARER))
 def test_a_plan_that_misbehaves_has_a_named_end_and_the_next_one_runs(north: Ward, name: str) -> None:
     tried(north, name)
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_words_of_a_plan_leave_in_no_disguise(south: Ward, name: str) -> None:
+def test_words_of_a_plan_leave_in_no_disguise(south: Ward) -> None:
+    # given somebody who hears all that passes the broker
     with Listener(south.broker) as listener:
-        tried(south, name)
+        # when plans say something wherever they can
+        begun = {name: south.begin(name) for name in WORDS}
+        ends = {name: south.ended(handle) for name, handle in begun.items()}
         heard = [each.message for each in listener.heard]
 
-    # then nobody who hears all of the broker has heard them, though the owner can read what the plan did
+    # then it was not heard, and the owner can still read what they did
+    for name, ended in ends.items():
+        assert (name, ended.state) == (name, WORDS[name][1])
+        assert south.told(ended.job_id) == [("run", ""), ("run-outcome", ended.state)]
     assert not [each for each in heard if "CANARY" in str(each)]
-    assert [each for each in heard if each["command"] == "job-outcome"]
+    assert len({each["job"]["job_id"] for each in heard if each["command"] == "job-outcome"}) == len(WORDS)
+    assert "CANARY" in str(south.owner("run-show", job_id=ends["prints"].job_id))
+    assert south.serves()
 
 
 @pytest.mark.soak
@@ -267,7 +285,9 @@ SOURCES: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize(
+    "name", some_of(SOURCES, long=set(SOURCES) - {"two plan classes", "no plan class", "never loaded"})
+)
 def test_a_file_that_is_no_sound_plan_has_a_named_end(north: Ward, name: str) -> None:
     source, state, part = SOURCES[name]
     sha256 = north.approve(source.encode(), name=name)
