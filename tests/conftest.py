@@ -13,6 +13,22 @@ from fedmon.common.log import OUR_LOGGER
 from fedmon.common.settings.keys import HISTORIC
 from tests.support.brokers import ENGINES, Broker
 
+LONG = (
+    "tests/end_to_end/test_demo.py", "tests/docs/", "tests/node/job/test_tool_", "tests/node/job/test_hosts.py",
+    "tests/end_to_end/", "tests/node/job/", "tests/report/test_document.py", "tests/report/plots/", "tests/report/",
+)  # fmt: skip
+"""Files that take long, the longest first: nobody is to begin one when all others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have long files begin first; everything else stays in its order."""
+    root = Path(__file__).parents[1]
+    ranks = {
+        path: next((at for at, name in enumerate(LONG) if str(path.relative_to(root)).startswith(name)), len(LONG))
+        for path in {item.path for item in items if item.path.is_relative_to(root)}
+    }
+    items.sort(key=lambda item: ranks.get(item.path, len(LONG)))
+
 
 @pytest.fixture
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:

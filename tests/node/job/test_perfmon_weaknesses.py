@@ -158,7 +158,7 @@ INDEX: dict[int, tuple[str, ...]] = {
     34: (
         f"{HERE}::test_weakness_34_the_stop_file_may_go_or_hold_anything_and_no_descriptor_stays_open",
         f"{TOOL}::test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for",
-        f"{TOOL}::test_a_run_ends_before_the_time_limit_of_the_scheduler",
+        "tests/node/job/test_tool_scheduled.py::test_a_run_ends_before_the_time_limit_of_the_scheduler",
         f"{TOOL}::test_finished_in_the_stop_file_ends_the_run",
     ),
     35: ("tests/node/job/test_identity.py::test_a_missing_user_is_unknown_and_no_error",),

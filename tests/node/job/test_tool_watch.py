@@ -10,35 +10,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import StorageError
 from fedmon.common.store.damage import DamagedFileError
 from fedmon.common.store.recording import Recording
-from tests.node.job.tool_runs import FEDMON, begin, environment, fitting, left, logs, recordings, start, the
+from tests.node.job.tool_runs import (
+    begin,
+    beside,
+    environment,
+    fitting,
+    is_measured,
+    left,
+    logs,
+    recordings,
+    start,
+    the,
+)
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def program() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        yield process
-        process.kill()
-
-
-def beside(process: subprocess.Popen[bytes]) -> tuple[str, ...]:
-    return "-i", "0.2", "--pid", str(process.pid)
-
-
-def is_measured(folder: Path, hosts: int = 1) -> bool:
-    try:
-        return hosts == len([path for path in recordings(folder) if left(path).document.get("jobs")])
-    except StorageError:  # it is being made
-        return False
 
 
 def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
@@ -96,34 +87,6 @@ def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subproc
     assert the(tmp_path).job["reason"] == ".ipc-4711.server: it says FINISHED"
 
 
-def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
-    now = int(time.time())
-    slurm = environment(
-        SLURM_JOB_ID="4711", SLURM_JOB_START_TIME=str(now - 60), SLURM_JOB_END_TIME=str(now + 6), FEDMON_JOB_ID="x"
-    )
-    with start(tmp_path, *beside(program), environ=slurm) as tool:
-        tool.wait(30)
-
-    assert time.time() < now + 6.5
-    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
-    assert program.poll() is None
-
-
-def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
-    tmp_path: Path, program: subprocess.Popen[bytes]
-) -> None:
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 6))
-    squeue.write_text(f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && echo {ends_at}\n')
-    squeue.chmod(0o755)
-    environ = environment(SLURM_JOB_ID="4711")
-    with start(tmp_path, *beside(program), environ=environ | {"PATH": f"{squeue.parent}:{environ['PATH']}"}) as tool:
-        tool.wait(30)
-
-    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
-
-
 def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_path: Path) -> None:
     with start(tmp_path, "--pid", "4194304") as tool:
         said, complained = tool.communicate(timeout=30)
@@ -178,9 +141,9 @@ def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> 
 
 
 def killed_at(folder: Path, pid: int, delays_s: list[float]) -> None:
-    """Kill one run after each delay, and read what it left."""
-    folders = [folder / str(number) for number in range(len(delays_s))]
-    runs = [begin(each, "-i", "0.2", "-c", "0.2", "--pid", str(pid)) for each in folders]
+    """Kill one run after each delay, and one that has recorded, and read what they left."""
+    folders = [folder / str(number) for number in range(len(delays_s) + 1)]
+    *runs, last = [begin(each, "-i", "0.2", "-c", "0.2", "--pid", str(pid)) for each in folders]
     began = time.monotonic()
     for run, delay_s in sorted(zip(runs, delays_s, strict=True), key=lambda pair: pair[1]):
         try:
@@ -188,31 +151,31 @@ def killed_at(folder: Path, pid: int, delays_s: list[float]) -> None:
         except subprocess.TimeoutExpired:
             run.kill()
         run.communicate()
-    read = []
-    for each in sorted(folders, key=lambda each: delays_s[int(each.name)]):
+    try:
+        wait_until(lambda: is_measured(folders[-1]) and the(folders[-1]).samples.get("host", 0) >= 2, 30.0)
+    finally:
+        last.kill()
+        last.communicate()
+    for each in folders:
         for path in recordings(each):
             try:
-                found = left(path)
+                left(path)
             except DamagedFileError as error:
                 if "there is no recording in it" not in str(error):  # killed before its first commit, it holds nothing
                     raise
-                read.append(0)
-            else:
-                read.append(found.samples.get("host", 0))
-    assert read[-1] >= 2
+    assert the(folders[-1]).samples["host"] >= 2
 
 
 def test_what_a_killed_run_recorded_can_be_read(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
-    killed_at(tmp_path, program.pid, [0.3, 0.9, 1.4, 1.9, 2.3, 2.6, 2.8, 4.0])
+    killed_at(tmp_path, program.pid, [0.3, 0.6, 0.9, 1.4, 2.0])
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_what_200_killed_runs_recorded_can_be_read(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     chance = random.Random(4)
     for number in range(50):
-        delays_s = [chance.uniform(0.1, 3.0) for _ in range(3)]
-        killed_at(tmp_path / str(number), program.pid, [*delays_s, 4.0])
+        killed_at(tmp_path / str(number), program.pid, [chance.uniform(0.1, 3.0) for _ in range(3)])
 
 
 def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
@@ -236,52 +199,3 @@ def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert (found.job["method"], found.job["confidence"]) == ("ancestors", "low")
     assert max(fitting(found.columns["job_processes"])) == 3  # the shell and both sleeps
-
-
-def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp_path: Path) -> None:
-    # given a host where nothing of the job runs yet, as the second one of a job before its first step
-    job_id = str(10**9 + os.getpid())
-    daemon, folder, environ = tmp_path / "slurmstepd", tmp_path / "saved", environment(SLURM_JOB_ID=job_id)
-    daemon.symlink_to("/bin/sh")
-    tool = f'SLURM_JOB_ID={job_id} "{FEDMON}" job -i 0.2 -c 0.2 -d "{folder}"'
-    with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=environment()) as kept:
-        wait_until(lambda: is_measured(folder))
-
-        # when two steps follow one another
-        for number in (1, 2):
-            with subprocess.Popen(["sleep", "60"], env=environ) as step:
-                wait_until(lambda number=number: len(starts(folder)) == number)  # type: ignore[misc]
-                step.kill()
-            wait_until(lambda number=number: logs(folder).count("it is looked for again") == number)  # type: ignore[misc]
-        (folder / f".ipc-{job_id}").write_text("FINISHED")
-
-    # then
-    found = the(folder)
-    assert (kept.returncode, found.job["method"]) == (0, "environment")
-    assert found.job["reason"] == f".ipc-{job_id}: it says FINISHED"
-
-
-def starts(folder: Path) -> list[int]:
-    """Return at which samples the job had processes, and none before."""
-    alive = [value > 0 for value in fitting(the(folder).columns.get("job_processes", []))]
-    return [at for at, is_alive in enumerate(alive) if is_alive and not (at and alive[at - 1])]
-
-
-@pytest.mark.parametrize("hangs", ["scontrol", "squeue"])
-def test_a_signal_is_heard_at_once_while_a_scheduler_does_not_answer(
-    tmp_path: Path, program: subprocess.Popen[bytes], hangs: str
-) -> None:
-    asked, folder = tmp_path / "asked", tmp_path / "bin"
-    folder.mkdir()
-    (folder / hangs).write_text(f"#!/bin/sh\ntouch '{asked}'\nexec sleep 600\n")
-    (folder / hangs).chmod(0o755)
-    environ = environment(SLURM_JOB_ID="4711")
-    words = ["-i", "60"] if hangs == "scontrol" else beside(program)
-    with start(tmp_path, *words, environ=environ | {"PATH": f"{folder}:{environ['PATH']}"}) as tool:
-        wait_until(asked.exists, what="a question to the scheduler")
-        signalled = time.monotonic()
-        tool.terminate()
-        tool.wait(30)
-
-    assert time.monotonic() - signalled < 1.9
-    assert the(tmp_path).job["reason"] == "SIGTERM came"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
 
 FEDMON = str(Path(sys.executable).with_name("fedmon"))
@@ -95,3 +96,16 @@ def logs(folder: Path) -> str:
 def fitting(values: Sequence[float | None]) -> Iterator[float]:
     """Return the values that are there."""
     return (value for value in values if value is not None)
+
+
+def beside(process: subprocess.Popen[bytes]) -> tuple[str, ...]:
+    """Return the options that measure a process five times a second."""
+    return "-i", "0.2", "--pid", str(process.pid)
+
+
+def is_measured(folder: Path, hosts: int = 1) -> bool:
+    """Tell whether so many hosts have told of the job that they measure."""
+    try:
+        return hosts == len([path for path in recordings(folder) if left(path).document.get("jobs")])
+    except StorageError:  # it is being made
+        return False

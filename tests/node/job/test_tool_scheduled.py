@@ -1,0 +1,114 @@
+"""`fedmon job` below a scheduler: its time limit, its silence, and jobs that come later."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.job.tool_runs import FEDMON, beside, environment, fitting, is_measured, logs, start, the
+from tests.support.waiting import wait_until
+
+AGAIN = "it is looked for again"
+
+
+def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    now = int(time.time())
+    slurm = environment(
+        SLURM_JOB_ID="4711", SLURM_JOB_START_TIME=str(now - 60), SLURM_JOB_END_TIME=str(now + 6), FEDMON_JOB_ID="x"
+    )
+    with start(tmp_path, *beside(program), environ=slurm) as tool:
+        tool.wait(30)
+
+    assert datetime.datetime.fromisoformat(the(tmp_path).job["ended"]).timestamp() < now + 6
+    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
+    assert program.poll() is None
+
+
+def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
+    tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 6))
+    squeue.write_text(f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && echo {ends_at}\n')
+    squeue.chmod(0o755)
+    environ = environment(SLURM_JOB_ID="4711")
+    with start(tmp_path, *beside(program), environ=environ | {"PATH": f"{squeue.parent}:{environ['PATH']}"}) as tool:
+        tool.wait(30)
+
+    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
+
+
+@contextlib.contextmanager
+def ended(folder: Path, job_id: str) -> Iterator[None]:
+    """Have a run end with the block, whatever happens in it."""
+    try:
+        yield
+    finally:
+        folder.mkdir(exist_ok=True)
+        (folder / f".ipc-{job_id}").write_text("FINISHED")
+
+
+@contextlib.contextmanager
+def step(environ: dict[str, str]) -> Iterator[None]:
+    """A step of a job, which ends with the block."""
+    with subprocess.Popen(["sleep", "600"], env=environ) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.timeout(180)
+def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp_path: Path) -> None:
+    # given a host where nothing of the job runs yet, as the second one of a job before its first step
+    job_id = str(10**9 + os.getpid())
+    daemon, folder, environ = tmp_path / "slurmstepd", tmp_path / "saved", environment(SLURM_JOB_ID=job_id)
+    daemon.symlink_to("/bin/sh")
+    tool = f'SLURM_JOB_ID={job_id} "{FEDMON}" job -i 0.2 -c 0.2 -d "{folder}"'
+    with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=environment()) as kept, ended(folder, job_id):
+        wait_until(lambda: is_measured(folder), 30.0)
+
+        # when two steps follow one another
+        for number in (1, 2):
+            with step(environ):
+                wait_until(lambda number=number: len(starts(folder)) == number, 30.0)  # type: ignore[misc]
+            wait_until(lambda number=number: logs(folder).count(AGAIN) == number, 30.0)  # type: ignore[misc]
+
+    # then
+    found = the(folder)
+    assert (kept.returncode, found.job["method"]) == (0, "environment")
+    assert found.job["reason"] == f".ipc-{job_id}: it says FINISHED"
+
+
+def starts(folder: Path) -> list[int]:
+    """Return at which samples the job had processes, and none before."""
+    alive = [value > 0 for value in fitting(the(folder).columns.get("job_processes", []))]
+    return [at for at, is_alive in enumerate(alive) if is_alive and not (at and alive[at - 1])]
+
+
+@pytest.mark.parametrize("hangs", ["scontrol", "squeue"])
+def test_a_signal_is_heard_at_once_while_a_scheduler_does_not_answer(
+    tmp_path: Path, program: subprocess.Popen[bytes], hangs: str
+) -> None:
+    asked, folder = tmp_path / "asked", tmp_path / "bin"
+    folder.mkdir()
+    (folder / hangs).write_text(f"#!/bin/sh\ntouch '{asked}'\nexec sleep 600\n")
+    (folder / hangs).chmod(0o755)
+    environ = environment(SLURM_JOB_ID="4711")
+    words = ["-i", "60"] if hangs == "scontrol" else beside(program)
+    with start(tmp_path, *words, environ=environ | {"PATH": f"{folder}:{environ['PATH']}"}) as tool:
+        wait_until(asked.exists, what="a question to the scheduler")
+        signalled = time.monotonic()
+        tool.terminate()
+        tool.wait(30)
+
+    assert time.monotonic() - signalled < 1.9
+    assert the(tmp_path).job["reason"] == "SIGTERM came"
