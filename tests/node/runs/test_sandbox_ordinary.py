@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.sandbox import bubblewrap, confined, landlock
-from tests.node.runs.sandboxes import NOBODY, machine
+from tests.node.runs.sandboxes import LIMITS, NOBODY, machine, python_for
 from tests.support.requirements import require
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -18,6 +21,24 @@ EVERYWHERE = [
 ]
 WITH_LANDLOCK = [*EVERYWHERE, "ended_child"]
 WITH_NAMESPACES = [*WITH_LANDLOCK, "pool", "manager"]
+
+
+@contextlib.contextmanager
+def busy(user: int) -> Iterator[None]:
+    """Have a user who does more than a plan may; its own are what is counted."""
+    script = (
+        "import threading; stop = threading.Event();"
+        f"[threading.Thread(target=stop.wait).start() for _ in range({LIMITS.processes})]; print(flush=True);"
+        "input(); stop.set()"
+    )
+    words = [python_for(user), "-c", script]
+    with subprocess.Popen(words, user=user, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            yield
+        finally:
+            other.communicate(b"\n")
 
 
 @pytest.mark.parametrize(
@@ -44,5 +65,6 @@ def test_ordinary_programs_work_at_every_level(level: Level, user: int) -> None:
             "path": order.interpreter.path,
             "data": f"{confined.data_path(order, level)}/data.csv",
         }
-        ended = target.run(order, question)
+        with busy(user):
+            ended = target.run(order, question)
     assert (ended.stdout, ended.told["codes"]) == ("", [0]), ended.stderr

@@ -87,6 +87,18 @@ def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> li
     return found
 
 
+def tasks_of(user: int, *, proc: Path = THIS_MACHINE.proc) -> int:
+    """Return how many processes and threads a user has, as far as they can be seen."""
+    tasks = 0
+    for pid in _all_pids(proc):
+        try:
+            about = (proc / str(pid) / "task").stat()
+        except OSError:
+            continue
+        tasks += about.st_nlink - 2 if about.st_uid == user else 0
+    return tasks
+
+
 def proportional_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | None:
     """Return the memory of a process with what it shares divided among those who do; None where that is not told.
 

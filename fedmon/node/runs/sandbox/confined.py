@@ -17,6 +17,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
+from fedmon.node.collectors.job.family import tasks_of
 from fedmon.node.runs.mark import bear, mark_of
 from fedmon.node.runs.order import TMP, JobOrder
 from fedmon.node.runs.sandbox import bubblewrap, filters, kernel, landlock, seccomp, staging
@@ -183,9 +184,13 @@ def _without_namespaces(
     if order.dataset is not None:
         readable.append(order.dataset.path)
 
+    # Here the limit counts all that this user has. It bounds what is forked between two looks of the keeper, who counts
+    # the job alone; that some more of the others may begin meanwhile must not be the plan's failure.
+    others = tasks_of(os.getuid()) if os.getuid() else 0  # root is exempt from it
+
     def before_exec() -> None:
         os.chdir(tmp)
-        _limit(order, processes=order.limits.processes)
+        _limit(order, processes=order.limits.processes + others + others // 4)
         kernel.no_new_privileges()
         kernel.drop_capabilities()
         if level == "landlock":
