@@ -1,0 +1,176 @@
+"""A resource's own attributes and traces: who may read and set them, and what is told to the experiment."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from fedmon.researcher.experiment.attributes import MASK, Attribute, Flags, write_refusal
+from fedmon.researcher.experiment.errors import (
+    AttributeAccessError,
+    UnknownAttributeError,
+    UnknownTraceError,
+)
+from fedmon.researcher.experiment.log_lines import Logged
+from fedmon.researcher.experiment.protocol import Experiment
+from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.templates import Template
+from fedmon.researcher.experiment.traces import Trace, TraceAttr
+from fedmon.researcher.experiment.turns import Turn
+
+
+class Holder(Template, Logged):
+    """Holds the attributes and traces of one resource.
+
+    Only those that differ from the type's are kept here. Flags bind everybody but the resource's own hooks, which
+    are known by the turn that their thread has; types and ranges bind all.
+    """
+
+    def __init__(self, guid: int) -> None:
+        self._guid = guid
+        self.turn = Turn(self.name)
+        self._templates: Mapping[str, Attribute] = self._attributes
+        self._trace_templates: Mapping[str, Trace] = self._traces
+        self._own: dict[str, Attribute] = {}
+        self._enabled: frozenset[str] = frozenset(each.name for each in self._trace_templates.values() if each.enabled)
+
+    @property
+    def guid(self) -> int:
+        """The number of the resource."""
+        return self._guid
+
+    @property
+    def name(self) -> str:
+        """How messages name the resource."""
+        return f"resource {self._guid} ({self._rtype})"
+
+    @property
+    def ec(self) -> Experiment:
+        """The experiment."""
+        raise NotImplementedError
+
+    @property
+    def state(self) -> ResourceState:
+        """How far the resource is."""
+        raise NotImplementedError
+
+    @property
+    def deployment_group(self) -> int | None:
+        """With whom it is deployed; null before it was asked to."""
+        raise NotImplementedError
+
+    def get(self, name: str) -> Any:
+        """Return the value of an attribute.
+
+        Raises UnknownAttributeError, a KeyError, and AttributeAccessError where it has the flag NoRead.
+        """
+        attribute = self._attribute(name)
+        if attribute.has_flag(Flags.NoRead) and not self.turn.is_mine():
+            raise AttributeAccessError(name, self.name, "NoRead", "cannot be read")
+        return attribute.value
+
+    def set(self, name: str, value: Any) -> Any:
+        """Set an attribute, and return the value that it has now.
+
+        Raises UnknownAttributeError, a KeyError; InvalidAttributeValueError, a ValueError; AttributeAccessError.
+        """
+        if not self.turn.is_mine():
+            self._check_writable(self._attribute(name))
+        return self._set_own(name, value)
+
+    def check_value(self, name: str, value: Any) -> None:
+        """Raise what `set` would once the resource is STARTED, when conditions are to set an attribute."""
+        attribute = self._attribute(name)
+        self._check_writable(attribute, ResourceState.STARTED)
+        attribute.checked(value, resource=self.name)
+
+    def has_changed(self, name: str) -> bool:
+        """Tell whether an attribute has another value than its default. Raises UnknownAttributeError."""
+        return self._attribute(name).has_changed
+
+    def has_flag(self, name: str, flag: int) -> bool:
+        """Tell whether an attribute has a flag. Raises UnknownAttributeError."""
+        return self._attribute(name).has_flag(flag)
+
+    def get_attributes_of_instance(self) -> list[Attribute]:
+        """Return copies of the attributes, with the values that they have here."""
+        return [copy.copy(each) for each in self._all().values()]
+
+    def get_attribute_of_instance(self, name: str) -> Attribute:
+        """Return a copy of an attribute, with the value that it has here. Raises UnknownAttributeError."""
+        return copy.copy(self._attribute(name))
+
+    def get_traces_of_instance(self) -> list[Trace]:
+        """Return copies of the traces, with whether they are written here."""
+        return [Trace(each.name, each.help, each.name in self._enabled) for each in self._trace_templates.values()]
+
+    def changed_attributes(self) -> list[Attribute]:
+        """Return copies of the attributes that differ from their defaults, credentials among them."""
+        return [copy.copy(each) for each in self._all().values() if each.has_changed]
+
+    def enable_trace(self, name: str) -> None:
+        """Have a trace written. Raises UnknownTraceError, a KeyError."""
+        self._check_trace(name)
+        self._enabled |= {name}
+
+    def trace_enabled(self, name: str) -> bool:
+        """Tell whether a trace is written. Raises UnknownTraceError, a KeyError."""
+        self._check_trace(name)
+        return name in self._enabled
+
+    def enabled_traces(self) -> list[str]:
+        """Return which traces are written."""
+        return [name for name in self._trace_templates if name in self._enabled]
+
+    def trace(
+        self,
+        name: str,  # noqa: ARG002 - for the types that have traces
+        attr: TraceAttr | str = TraceAttr.ALL,  # noqa: ARG002
+        block: int = 512,  # noqa: ARG002
+        offset: int = 0,  # noqa: ARG002
+    ) -> str | int | None:
+        """Return what is asked of a trace; null, for types say how theirs are read: see `read_trace`."""
+        return None
+
+    @property
+    def _attrs(self) -> Mapping[str, Attribute]:
+        """The attributes by name, for the code of resource types."""
+        return self._all()
+
+    def _set_own(self, name: str, value: Any) -> Any:
+        """Set an attribute whatever its flags say, for the code of resource types outside of hooks."""
+        attribute = self._attribute(name)
+        value = attribute.accepted(value, resource=self.name)
+        if self._is_registered():
+            # Told before it is so: what cannot be written down did not happen.
+            self.ec._attribute_set(self._guid, name, MASK if attribute.is_secret else value)  # noqa: SLF001
+        self._own[name] = attribute.with_value(value)
+        return value
+
+    def _is_registered(self) -> bool:
+        try:
+            self.ec._seen(self._guid)  # noqa: SLF001
+        except KeyError:  # while it is being made, and once it was taken out
+            return False
+        return True
+
+    def _all(self) -> dict[str, Attribute]:
+        return {name: self._own.get(name, template) for name, template in self._templates.items()}
+
+    def _attribute(self, name: str) -> Attribute:
+        found = self._own.get(name) or self._templates.get(name)
+        if found is None:
+            raise UnknownAttributeError(f"{self.name} has no attribute", name, self._templates)
+        return found
+
+    def _check_writable(self, attribute: Attribute, when: ResourceState | None = None) -> None:
+        state = self.state if when is None else when
+        refused = write_refusal(attribute, state, is_deployed=self.deployment_group is not None)
+        if refused is not None:
+            flag, reason = refused
+            raise AttributeAccessError(attribute.name, self.name, flag.name or "", reason)
+
+    def _check_trace(self, name: str) -> None:
+        if name not in self._trace_templates:
+            raise UnknownTraceError(f"{self.name} has no trace", name, self._trace_templates)

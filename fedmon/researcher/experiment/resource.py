@@ -1,0 +1,250 @@
+"""The resource: what it is connected to, how far it is, and its verbs with the hooks that types override."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from fedmon.researcher.experiment.known import Known
+from fedmon.researcher.experiment.protocol import Experiment
+from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.templates import Template, clsinit, clsinit_copy
+from fedmon.researcher.experiment.verbs import failtrap, states_for, told
+
+__all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
+
+_SETTERS: Mapping[str, str] = {
+    "discover": "set_discovered",
+    "reserve": "set_reserved",
+    "provision": "set_provisioned",
+    "deploy": "set_ready",
+    "start": "set_started",
+    "stop": "set_stopped",
+    "fail": "set_failed",
+    "release": "set_released",
+}
+
+
+@clsinit
+class ResourceManager(Known):
+    """A resource of an experiment.
+
+    Types override the ``do_`` hooks and end them with the parent's, which says that the state was reached; a hook that
+    returns without it leaves the resource as it is, and may have scheduled its verb again. One verb runs at a time.
+    A hook that does not end holds back neither `fail`, which waits for nobody, nor `release`, which waits for
+    ``_release_patience_s`` seconds. All methods are safe from any thread.
+    """
+
+    _release_patience_s: ClassVar[float] = 5.0
+
+    @classmethod
+    def overrides(cls, verb: str) -> bool:
+        """Tell whether the type does anything of its own when a verb is called; else the verb only sets the state."""
+        names = (verb, f"do_{verb}", _SETTERS.get(verb, verb))
+        return any(getattr(cls, name) is not getattr(ResourceManager, name) for name in names)
+
+    # --- what it is connected to --------------------------------------------------------------------------------------
+
+    def register_connection(self, guid: int) -> None:
+        """Connect it to another, if both agree. Raises InvalidConnectionError, UnknownGuidError."""
+        self.ec.register_connection(self._guid, guid)
+
+    def unregister_connection(self, guid: int) -> None:
+        """Take it apart from another. Raises UnknownGuidError."""
+        self.ec.unregister_connection(self._guid, guid)
+
+    def valid_connection(self, guid: int) -> bool:  # noqa: ARG002 - for subclasses
+        """Tell whether it takes a connection to another; for types to say."""
+        return True
+
+    def do_connect(self, guid: int) -> None:
+        """Do what being connected takes; for types."""
+
+    def do_disconnect(self, guid: int) -> None:
+        """Undo what being connected took; for types."""
+
+    def get_connected(self, rtype: str | type[Template] | None = None) -> list[ResourceManager]:
+        """Return what it is connected to, by guid: all, or those of a type and of the types derived from it."""
+        found = (self.ec.get_resource(guid) for guid in sorted(self.connections))
+        return [each for each in found if rtype is None or each.is_rm_instance(rtype)]
+
+    def is_rm_instance(self, rtype: str | type[Template]) -> bool:
+        """Tell whether it is of a type, or of one derived from it."""
+        if isinstance(rtype, type):
+            return isinstance(self, rtype)
+        return any(vars(each).get("_rtype") == rtype for each in type(self).__mro__)
+
+    # --- verbs --------------------------------------------------------------------------------------------------------
+
+    @failtrap
+    def discover(self) -> None:
+        """Find what the resource stands for."""
+        self._run("discover", self.do_discover)
+
+    @failtrap
+    def reserve(self) -> None:
+        """Reserve it."""
+        self._run("reserve", self.do_reserve)
+
+    @failtrap
+    def provision(self) -> None:
+        """Provide it."""
+        self._run("provision", self.do_provision)
+
+    @failtrap
+    def configure(self) -> None:
+        """Configure it; that is no state."""
+        self._run("configure", self.do_configure)
+
+    @failtrap
+    def deploy(self) -> None:
+        """Make it ready."""
+        self._run("deploy", self.do_deploy)
+
+    @failtrap
+    def start(self) -> None:
+        """Start it; also again, once it stopped."""
+        self._run("start", self.do_start)
+
+    @failtrap
+    def stop(self) -> None:
+        """Stop it."""
+        self._run("stop", self.do_stop)
+
+    def fail(self, reason: str = "") -> None:
+        """Have it fail, now, even while another verb runs."""
+        self.reason = reason or self.reason
+        has_turn = self.turn.take(timeout_s=0, even_if_over=True)
+        try:
+            if self.state < ResourceState.FAILED:
+                self._finish(self.do_fail, "fail")
+                self.end(ResourceState.FAILED)
+        finally:
+            if has_turn:
+                self.turn.give()
+
+    def release(self) -> None:
+        """Give back what it holds. A hook that raises is logged, and the resource is RELEASED all the same."""
+        self.turn.dismiss()
+        has_turn = self.turn.take(timeout_s=self._release_patience_s, even_if_over=True)
+        if not has_turn:
+            self.warning(f"is released while a verb of it still runs, after {self._release_patience_s:g} s")
+        try:
+            if self.state is not ResourceState.RELEASED and not self._finish(self.do_release, "release"):
+                self.end(ResourceState.RELEASED)
+        finally:
+            if has_turn:
+                self.turn.give()
+
+    def _run(self, verb: str, hook: Callable[[], Any]) -> None:
+        if not self._may(verb) or not self.turn.take(is_over=lambda: self.state >= ResourceState.FAILED):
+            return
+        try:
+            if self._may(verb):  # it may have moved on while we waited
+                hook()
+        finally:
+            self.turn.give()
+
+    def _may(self, verb: str) -> bool:
+        state = self.state
+        if state in states_for(verb):
+            return True
+        # Who called too late, when it is all over, did nothing wrong.
+        say = self.debug if state >= ResourceState.FAILED else self.error
+        say(f"{verb} does nothing in state {state.name}")
+        return False
+
+    def _finish(self, hook: Callable[[], Any], verb: str) -> bool:
+        """Run the hook of a last verb; false where it raised."""
+        try:
+            hook()
+        except Exception as error:  # noqa: BLE001 - a type's own code; the resource ends all the same
+            self.warning(f"{verb} raised {told(error)}")
+            return False
+        except BaseException:
+            self.end(ResourceState.FAILED if verb == "fail" else ResourceState.RELEASED)
+            raise
+        return True
+
+    def end(self, state: ResourceState) -> None:
+        """Have it FAILED or RELEASED, whatever its type does about that."""
+        if self.state < state:
+            self._set_state(state)
+
+    # --- hooks: types override them -----------------------------------------------------------------------------------
+
+    def do_discover(self) -> None:
+        """Find it."""
+        self.set_discovered()
+
+    def do_reserve(self) -> None:
+        """Reserve it."""
+        self.set_reserved()
+
+    def do_provision(self) -> None:
+        """Provide it."""
+        self.set_provisioned()
+
+    def do_configure(self) -> None:
+        """Configure it."""
+
+    def do_deploy(self) -> None:
+        """Make it ready."""
+        self.set_ready()
+
+    def do_start(self) -> None:
+        """Start it."""
+        self.set_started()
+
+    def do_stop(self) -> None:
+        """Stop it."""
+        self.set_stopped()
+
+    def do_release(self) -> None:
+        """Give back what it holds."""
+        self.set_released()
+
+    def do_fail(self) -> None:
+        """Clear up after a failure."""
+        self.set_failed()
+
+    # --- what hooks say was reached -----------------------------------------------------------------------------------
+
+    def set_discovered(self) -> None:
+        """Say that it is DISCOVERED."""
+        self._set_state(ResourceState.DISCOVERED)
+
+    def set_reserved(self) -> None:
+        """Say that it is RESERVED."""
+        self._set_state(ResourceState.RESERVED)
+
+    def set_provisioned(self) -> None:
+        """Say that it is PROVISIONED."""
+        self._set_state(ResourceState.PROVISIONED)
+
+    def set_ready(self) -> None:
+        """Say that it is READY."""
+        self._set_state(ResourceState.READY)
+
+    def set_started(self) -> None:
+        """Say that it is STARTED."""
+        self._set_state(ResourceState.STARTED)
+
+    def set_stopped(self) -> None:
+        """Say that it is STOPPED; it may do so by itself, when it came to its end."""
+        self._set_state(ResourceState.STOPPED)
+
+    def set_failed(self, reason: str = "") -> None:
+        """Say that it FAILED."""
+        self.reason = reason or self.reason
+        self._set_state(ResourceState.FAILED)
+
+    def set_released(self) -> None:
+        """Say that it is RELEASED."""
+        self._set_state(ResourceState.RELEASED)
+
+    def _set_state(self, state: ResourceState) -> None:
+        reason = self.reason if state is ResourceState.FAILED else ""
+        self.ec._became(self._guid, state, reason)  # noqa: SLF001 - for resources alone
+        if state >= ResourceState.FAILED:
+            self.turn.dismiss()

@@ -1,0 +1,187 @@
+"""What all resources of a type have in common: its name, attributes and traces, made by `clsinit` or `clsinit_copy`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from fedmon.researcher.experiment.attributes import Attribute, Flags, Types
+from fedmon.researcher.experiment.errors import (
+    AttributeAccessError,
+    InvalidTypeError,
+    UnknownAttributeError,
+    UnknownTraceError,
+)
+from fedmon.researcher.experiment.traces import Trace
+
+
+class Template:
+    """The class side of a resource type.
+
+    A type without `clsinit` or `clsinit_copy` shares the attributes and traces of its parent. The mappings are
+    replaced and never changed, so that a resource keeps those of the moment when it was made.
+    """
+
+    _rtype: ClassVar[str] = "Resource"
+    _help: ClassVar[str | None] = None
+    _platform: ClassVar[str | None] = None
+    _reschedule_delay: ClassVar[str] = "0.5s"
+    _attributes: ClassVar[Mapping[str, Attribute]] = {}
+    _traces: ClassVar[Mapping[str, Trace]] = {}
+
+    @classmethod
+    def _clsinit(cls) -> None:
+        """Begin anew, with what every resource has and what this class registers."""
+        cls._attributes, cls._traces = {each.name: each for each in _of_every_resource()}, {}
+        cls._register_attributes()
+        cls._register_traces()
+
+    @classmethod
+    def _clsinit_copy(cls) -> None:
+        """Begin with what the parent has."""
+        cls._attributes, cls._traces = dict(cls._attributes), dict(cls._traces)
+        cls._register_attributes()
+        cls._register_traces()
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        """Register what this class adds; for subclasses."""
+
+    @classmethod
+    def _register_traces(cls) -> None:
+        """Register what this class adds; for subclasses."""
+
+    @classmethod
+    def _register_attribute(cls, attribute: Attribute) -> None:
+        """Add an attribute, in place of one of the same name."""
+        if not isinstance(attribute, Attribute):
+            raise InvalidTypeError(f"{cls.__name__} registers {attribute!r}, which is no Attribute")
+        cls._replace("_attributes", {**cls._attributes, attribute.name: attribute})
+
+    @classmethod
+    def _remove_attribute(cls, name: str) -> None:
+        """Take an attribute out. Raises UnknownAttributeError."""
+        gone = cls._template(name)
+        cls._replace("_attributes", {other: each for other, each in cls._attributes.items() if each is not gone})
+
+    @classmethod
+    def _register_trace(cls, trace: Trace) -> None:
+        """Add a trace, in place of one of the same name."""
+        if not isinstance(trace, Trace):
+            raise InvalidTypeError(f"{cls.__name__} registers {trace!r}, which is no Trace")
+        cls._replace("_traces", {**cls._traces, trace.name: trace})
+
+    @classmethod
+    def _remove_trace(cls, name: str) -> None:
+        """Take a trace out. Raises UnknownTraceError."""
+        if name not in cls._traces:
+            raise UnknownTraceError(f"type {cls._rtype} has no trace", name, cls._traces)
+        cls._replace("_traces", {other: each for other, each in cls._traces.items() if other != name})
+
+    @classmethod
+    def get_rtype(cls) -> str:
+        """Return the name of the type."""
+        return cls._rtype
+
+    @classmethod
+    def get_help(cls) -> str | None:
+        """Return what the type is for."""
+        return cls._help
+
+    @classmethod
+    def get_platform(cls) -> str | None:
+        """Return the platform that the type belongs to."""
+        return cls._platform
+
+    @classmethod
+    def get_attributes(cls) -> list[Attribute]:
+        """Return copies of the attributes."""
+        return [copy.copy(each) for each in cls._attributes.values()]
+
+    @classmethod
+    def get_attribute(cls, name: str) -> Attribute:
+        """Return a copy of an attribute. Raises UnknownAttributeError."""
+        return copy.copy(cls._template(name))
+
+    @classmethod
+    def get_traces(cls) -> list[Trace]:
+        """Return copies of the traces."""
+        return [copy.copy(each) for each in cls._traces.values()]
+
+    @classmethod
+    def has_attribute(cls, name: str) -> bool:
+        """Tell whether there is an attribute of a name."""
+        return name in cls._attributes
+
+    @classmethod
+    def get_global(cls, name: str) -> Any:
+        """Return the value with which resources of the type begin.
+
+        Raises UnknownAttributeError, and AttributeAccessError for an attribute that is not Global.
+        """
+        return cls._global(name).value
+
+    @classmethod
+    def set_global(cls, name: str, value: Any) -> Any:
+        """Set the value with which resources of the type begin from now on, and return it.
+
+        Those that exist keep theirs. Raises as `get_global` does, and InvalidAttributeValueError.
+        """
+        attribute = cls._global(name)
+        value = attribute.accepted(value, resource=f"type {cls._rtype}")
+        cls._replace("_attributes", {**cls._attributes, name: attribute.with_value(value)})
+        return value
+
+    @classmethod
+    def _template(cls, name: str) -> Attribute:
+        found = cls._attributes.get(name)
+        if found is None:
+            raise UnknownAttributeError(f"type {cls._rtype} has no attribute", name, cls._attributes)
+        return found
+
+    @classmethod
+    def _global(cls, name: str) -> Attribute:
+        found = cls._template(name)
+        if not found.has_flag(Flags.Global):
+            raise AttributeAccessError(name, f"type {cls._rtype}", "Global", "is not one of the whole type: it has no")
+        return found
+
+    @classmethod
+    def _replace(cls, name: str, mapping: Mapping[str, Attribute] | Mapping[str, Trace]) -> None:
+        """Replace a mapping where it is: in this class, or in the parent that this one shares it with."""
+        setattr(next(each for each in cls.__mro__ if name in vars(each)), name, mapping)
+
+
+_T = TypeVar("_T", bound=type[Template])
+
+
+def clsinit(cls: _T) -> _T:
+    """Give a class attributes and traces of its own, without those of its parent."""
+    cls._clsinit()
+    return cls
+
+
+def clsinit_copy(cls: _T) -> _T:
+    """Give a class the attributes and traces of its parent, and its own."""
+    cls._clsinit_copy()
+    return cls
+
+
+def _of_every_resource() -> tuple[Attribute, Attribute]:
+    return (
+        Attribute(
+            "critical",
+            "Whether the experiment fails when the resource does.",
+            type=Types.Bool,
+            default=True,
+            flags=Flags.Design,
+        ),
+        Attribute(
+            "hardRelease",
+            "Whether a release takes the resource out of the experiment.",
+            type=Types.Bool,
+            default=False,
+            flags=Flags.Design,
+        ),
+    )

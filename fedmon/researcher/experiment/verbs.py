@@ -1,0 +1,94 @@
+"""How verbs of resources run: when they may, and what becomes of what their hooks raise."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
+
+from fedmon.common.errors import FedmonError
+from fedmon.researcher.experiment.errors import DeadlockError
+from fedmon.researcher.experiment.events import Verb
+from fedmon.researcher.experiment.states import ResourceState
+
+if TYPE_CHECKING:
+    from fedmon.researcher.experiment.resource import ResourceManager
+
+logger = logging.getLogger("fedmon.researcher.experiment.resource")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_BELOW_FAILED = tuple(state for state in ResourceState if state < ResourceState.FAILED)
+_MAY: Mapping[str, tuple[ResourceState, ...]] = {
+    "deploy": tuple(state for state in ResourceState if state <= ResourceState.READY),
+    "start": (ResourceState.READY, ResourceState.STOPPED),
+    "stop": (ResourceState.STARTED,),
+}
+_VERBS: frozenset[str] = frozenset(get_args(Verb))
+
+
+def states_for(verb: str) -> tuple[ResourceState, ...]:
+    """Return in which states a verb does something."""
+    return _MAY.get(verb, _BELOW_FAILED)
+
+
+def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have a resource fail, or the verb tried again, when a method of its raises; the exception goes on its way.
+
+    Within another verb of the same resource the exception only goes on: it is the outermost verb that failed.
+    """
+
+    @functools.wraps(method)
+    def trapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        rm = cast("ResourceManager", args[0])
+        if rm.turn.is_mine():
+            return method(*args, **kwargs)
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            _report(rm, method.__name__.removeprefix("do_"), error)
+            raise
+
+    return trapped
+
+
+def perform(rm: ResourceManager, verb: str, reason: str = "") -> None:
+    """Run a verb of a resource for the experiment; whatever it raises is noted, and goes no further.
+
+    ``reason`` is why a resource is to fail. KeyboardInterrupt alone goes on.
+    """
+    if reason:
+        rm.reason = reason
+    try:
+        cast("Callable[[], Any]", getattr(rm, verb))()
+    except BaseException as error:
+        if verb == "release":
+            rm.end(ResourceState.RELEASED)
+        elif verb == "fail":
+            rm.end(ResourceState.FAILED)
+        _report(rm, verb, error)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+
+
+def told(error: BaseException) -> str:
+    """Return an exception in one line."""
+    text = str(error)
+    return text if isinstance(error, FedmonError) and text else f"{type(error).__name__}{text and f': {text}'}"
+
+
+def _report(rm: ResourceManager, verb: str, error: BaseException) -> None:
+    mark = f"trapped by {rm.name}"
+    if any(note.startswith(mark) for note in getattr(error, "__notes__", ())):
+        return
+    if isinstance(error, DeadlockError) and error.refused == rm.name:
+        return  # who called is to blame: the resource itself goes on with what it does
+    error.add_note(f"{mark} in {verb}")
+    logger.error("%s of %s failed: %s", verb, rm.name, told(error), exc_info=error)
+    if verb == "release" or rm.state >= ResourceState.FAILED:
+        return
+    if verb in _VERBS:
+        rm.ec._verb_failed(rm.guid, cast("Verb", verb), told(error))  # noqa: SLF001 - for resources alone
+    else:
+        rm.fail(f"{verb} failed: {told(error)}")
