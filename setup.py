@@ -13,6 +13,7 @@ README = HERE / "README.md"
 
 BASE = [
     "archspec>=0.2.5",
+    "defusedxml>=0.7.1",
     "immutables>=0.20",
     "msgspec>=0.19",
     "nvidia-ml-py>=12.535",

@@ -1,0 +1,38 @@
+"""Experiments as documents: XML as NEPI's, and TOML that a person writes; both give the same description."""
+
+from fedmon.researcher.experiment.document.description import (
+    Description,
+    Net,
+    ResourceDescription,
+    SetDescription,
+    Topology,
+    TopologyEdge,
+    TopologyNode,
+    checked_exp_id,
+    even,
+)
+from fedmon.researcher.experiment.document.errors import DescriptionError
+from fedmon.researcher.experiment.document.files import read, write
+from fedmon.researcher.experiment.document.toml_reading import from_toml
+from fedmon.researcher.experiment.document.toml_writing import to_toml
+from fedmon.researcher.experiment.document.xml_reading import from_xml
+from fedmon.researcher.experiment.document.xml_writing import to_xml
+
+__all__ = [
+    "Description",
+    "DescriptionError",
+    "Net",
+    "ResourceDescription",
+    "SetDescription",
+    "Topology",
+    "TopologyEdge",
+    "TopologyNode",
+    "checked_exp_id",
+    "even",
+    "from_toml",
+    "from_xml",
+    "read",
+    "to_toml",
+    "to_xml",
+    "write",
+]

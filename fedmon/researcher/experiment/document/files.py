@@ -1,0 +1,65 @@
+"""Documents of experiments in files; the ending of a file says its format."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+from fedmon.researcher.experiment.document import toml_reading, toml_writing, xml_elements, xml_reading, xml_writing
+from fedmon.researcher.experiment.document.description import Description
+from fedmon.researcher.experiment.document.errors import DescriptionError, DocumentTooLargeError
+
+FORMATS = (".xml", ".toml")
+
+
+def read(path: Path | str, *, nepi: int | None = None) -> Description:
+    """Return the experiment in a file; ``nepi`` says which NEPI wrote it, as `from_xml` takes it.
+
+    Raises DescriptionError, with the name of the file, NotFoundError and StorageError.
+    """
+    path = Path(path)
+    suffix = _format(path)
+    try:
+        with path.open("rb") as file:
+            source = file.read(xml_elements.MAX_BYTES + 1)  # a device or a pipe would never end
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file {path}") from error
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if len(source) > xml_elements.MAX_BYTES:
+        raise DocumentTooLargeError(f"{path} has more than {xml_elements.MAX_BYTES} bytes")
+    try:
+        return toml_reading.from_toml(source) if suffix == ".toml" else xml_reading.from_xml(source, nepi=nepi)
+    except DescriptionError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def write(description: Description, path: Path | str) -> Path:
+    """Write an experiment to a file, whole or not at all, and return its path.
+
+    Raises DescriptionError for what the format cannot hold, and StorageError.
+    """
+    path = Path(path)
+    text = toml_writing.to_toml(description) if _format(path) == ".toml" else xml_writing.to_xml(description)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def _format(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise InvalidInputError(f"{path} is no document of an experiment: its name must end in {' or '.join(FORMATS)}")
+    return suffix
