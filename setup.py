@@ -51,6 +51,7 @@ TEST = [
     "mypy>=1.15",
     "nbclient>=0.10",
     "nbformat>=5.10",
+    "networkx>=3.3",
     "pytest>=8.3",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
