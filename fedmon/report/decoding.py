@@ -65,7 +65,15 @@ class Decoder:
                 ready = self.take()
                 shape = _Shape(row.first_seq, length, chosen)
             shape.add(row.body, entries, start, places)
-        except (zlib.error, msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        except (
+            zlib.error,
+            struct.error,
+            msgspec.DecodeError,
+            ValueError,
+            TypeError,
+            LookupError,
+            ArithmeticError,
+        ) as error:
             logger.warning(
                 "left out: samples %d to %d of %s are damaged: %s", row.first_seq, row.last_seq, self._what, error
             )

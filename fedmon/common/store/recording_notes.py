@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgspec
 
 from fedmon.common.store.recording_file import RecordingFile
 from fedmon.common.store.recording_streams import Stream
+
+logger = logging.getLogger(__name__)
 
 DROPPED_HERE = "dropped by a bound of this recording"
 
@@ -75,10 +78,16 @@ def descriptions(file: RecordingFile, node_id: str | None) -> list[Description]:
         "SELECT node_id, boot, document FROM description WHERE ?1 IS NULL OR node_id = ?1 ORDER BY node_id, boot",
         (node_id,),
     )
-    return [
-        Description(node_id=node, boot=boot, document=msgspec.json.decode(text, type=dict[str, Any]))
-        for node, boot, text in rows
-    ]
+    found = []
+    for node, boot, text in rows:
+        try:
+            document = msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, TypeError) as error:
+            # The samples are worth reading without it.
+            logger.warning("left out: what is known of node %s since boot %s is damaged: %s", node, boot, error)
+            continue
+        found.append(Description(node_id=node, boot=boot, document=document))
+    return found
 
 
 def add_mark(file: RecordingFile, source: int, t: float, text: str) -> None:
@@ -93,4 +102,9 @@ def marks(file: RecordingFile, node_id: str | None) -> list[Mark]:
         "WHERE ?1 IS NULL OR node_id = ?1 ORDER BY mark.id",
         (node_id,),
     )
-    return [Mark(node_id=node, boot=boot, stream=stream, t=t, text=text) for node, boot, stream, t, text in rows]
+    return [
+        Mark(node_id=node, boot=boot, stream=stream, t=t, text=text)
+        for node, boot, stream, t, text in rows
+        # SQLite keeps what it is given: after damage there may be anything.
+        if isinstance(t, int | float) and isinstance(text, str)
+    ]

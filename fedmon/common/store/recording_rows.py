@@ -30,6 +30,10 @@ class Row(NamedTuple):
     body: bytes
 
 
+_FIRST_T, _LAST_T = -62_135_596_800.0, 253_402_300_799.0
+"""The years 1 to 9999."""
+
+
 class Reach(NamedTuple):
     """Which samples a row holds, and the earliest and latest Unix time among them."""
 
@@ -83,12 +87,12 @@ class RecordingRows:
         return None
 
     def reaches(self, key: Key) -> list[Reach]:
-        """Return what each row holds, in order."""
+        """Return what each row holds, in order; a row whose times are damaged tells nothing."""
         found = self._file.rows(
             "SELECT first_seq, last_seq, low_t, high_t FROM batch WHERE source = ? ORDER BY last_seq",
             (self._source(key),),
         )
-        return list(map(Reach._make, found))
+        return [Reach._make(row) for row in found if _is_time(row[2]) and _is_time(row[3])]
 
     def series(self, key: Key) -> dict[str, None]:
         """Return the series that there are, in the order in which they came; a damaged row has none."""
@@ -129,3 +133,8 @@ class RecordingRows:
             ):
                 self._sources[key] = number
         return self._sources.get(key)
+
+
+def _is_time(value: object) -> bool:
+    """Tell whether this is a time that a calendar has; SQLite keeps what it is given, so damage may leave anything."""
+    return isinstance(value, int | float) and _FIRST_T <= value <= _LAST_T
