@@ -1,0 +1,122 @@
+"""The resources of an experiment: made, found by guid or type, and taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedmon.researcher.experiment.engine import Engine
+from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
+from fedmon.researcher.experiment.events import AnyEvent, Registered, Removed, Retry, Verb
+from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.types import ResourceFactory
+
+if TYPE_CHECKING:
+    from fedmon.researcher.experiment.resource import Experiment, ResourceManager
+
+
+class Book:
+    """Every resource by its guid; safe from any thread.
+
+    A guid that is not given is the next one after the highest there ever was.
+    """
+
+    def __init__(self, ec: Experiment, engine: Engine) -> None:
+        self._ec, self._engine = ec, engine
+        self._resources: dict[int, ResourceManager] = {}
+        self._highest = 0
+
+    def __contains__(self, guid: int) -> bool:
+        return guid in self._resources
+
+    @property
+    def guids(self) -> list[int]:
+        """All guids, in order of registration."""
+        return list(self._resources)
+
+    def register(
+        self,
+        rtype: str,
+        guid: int | None,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        timeouts: Mapping[Verb, float] | None = None,
+        retry: Mapping[Verb, Retry] | None = None,
+    ) -> int:
+        """Make a resource of a type, with values for its attributes, and return its guid; all of it or nothing.
+
+        Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError, and InvalidExperimentError for a guid
+        that is no positive number.
+        """
+        if guid is not None and (type(guid) is not int or guid < 1):
+            raise InvalidExperimentError(f"guid {guid!r} is no positive whole number: leave it out to get the next one")
+
+        def made(_state: State) -> list[AnyEvent]:
+            number = self._highest + 1 if guid is None else guid
+            if number in self._resources:
+                taken = self._resources[number].get_rtype()
+                raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
+            resource = ResourceFactory.create(rtype, self._ec, number)
+            for name, value in (attributes or {}).items():
+                resource.set(name, value)
+            self._resources[number] = resource
+            self._highest = max(self._highest, number)
+            named.append(number)
+            return [
+                Registered(
+                    t=self._engine.now(),
+                    guid=number,
+                    rtype=rtype,
+                    critical=bool(resource.get("critical")),
+                    timeouts=dict(timeouts or {}),
+                    retry=dict(retry or {}),
+                )
+            ]
+
+        named: list[int] = []
+        try:
+            self._engine.checked(made)
+        except BaseException:
+            for number in named:
+                self._resources.pop(number, None)
+            raise
+        return named[0]
+
+    def get(self, guid: int) -> ResourceManager:
+        """Return a resource. Raises UnknownGuidError, which says which there are."""
+        try:
+            return self._resources[guid]
+        except (KeyError, TypeError):
+            raise UnknownGuidError(f"there is no resource {guid!r}: there are {_ranges(self._resources)}") from None
+
+    def remove(self, guids: Iterable[int]) -> None:
+        """Take resources out; they are no more."""
+        gone = tuple(self.get(guid).guid for guid in guids)
+        self._engine.note(Removed(t=self._engine.now(), guids=gone))
+        for guid in gone:
+            del self._resources[guid]
+
+    def of_type(self, rtype: str) -> list[int]:
+        """Return the guids of the resources of exactly this type."""
+        return [guid for guid, resource in self._resources.items() if resource.get_rtype() == rtype]
+
+    def where(self, fits: Callable[[ResourceManager], bool]) -> list[int]:
+        """Return the guids of those that fit."""
+        return [guid for guid, resource in self._resources.items() if fits(resource)]
+
+    def new(self) -> list[int]:
+        """Return the guids of those that nobody deployed yet."""
+        seen = self._engine.state.resources
+        return [guid for guid in self._resources if seen[guid].state is ResourceState.NEW]
+
+
+def _ranges(guids: Iterable[int]) -> str:
+    """Return guids as ranges: ``1-5, 8``."""
+    found: list[list[int]] = []
+    for guid in sorted(guids):
+        if found and guid == found[-1][1] + 1:
+            found[-1][1] = guid
+        else:
+            found.append([guid, guid])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found) or "none yet"

@@ -1,0 +1,138 @@
+"""`ExperimentController`: the face of an experiment, with the methods of NEPI's; each hands on to who knows."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from fedmon.researcher.experiment.attribute_methods import AttributeMethods
+from fedmon.researcher.experiment.book import Book
+from fedmon.researcher.experiment.doing import Doing
+from fedmon.researcher.experiment.engine import Engine
+from fedmon.researcher.experiment.events import AttributeSet, Became, Measured, Verb, VerbFailed
+from fedmon.researcher.experiment.failure import FailureManager
+from fedmon.researcher.experiment.journal import NAME, Journal
+from fedmon.researcher.experiment.life import Life
+from fedmon.researcher.experiment.life_methods import LifeMethods
+from fedmon.researcher.experiment.pool import MAX_THREADS
+from fedmon.researcher.experiment.resource_methods import ResourceMethods
+from fedmon.researcher.experiment.run_folder import run_folder
+from fedmon.researcher.experiment.situation import Resource, State
+from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceState
+from fedmon.researcher.experiment.tasks import Tasks
+from fedmon.researcher.experiment.wiring import Wiring
+
+
+class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
+    """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
+
+    A context manager, which always releases. Every method is safe from any thread; none blocks but `wait_*`, `release`
+    and `shutdown`. The run's files lie in ``local_dir/exp_id/run_id``; ``journal=False`` keeps none.
+    """
+
+    def __init__(
+        self,
+        exp_id: str | None = None,
+        local_dir: str | Path | None = None,
+        persist: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
+        fm: FailureManager | None = None,
+        *,
+        journal: bool = True,
+        nthreads: int | None = None,
+    ) -> None:
+        self.folder = run_folder(exp_id, local_dir)
+        self.persist = persist
+        self.nthreads = nthreads or int(os.environ.get("NEPI_NTHREADS", MAX_THREADS))
+        self.logger = logging.getLogger("fedmon.experiment")
+        self.fm = FailureManager() if fm is None else fm
+        self._doing = Doing(self.fm)
+        kept = Journal(self.folder.make() / NAME) if journal else None
+        self._engine = Engine(self._doing, kept, threads=self.nthreads)
+        self._book = Book(self, self._engine)
+        self._wiring = Wiring(self._book, self._engine)
+        self._tasks = Tasks(self._engine)
+        self._life = Life(self._book, self._engine)
+        self._doing.book, self._doing.engine = self._book, self._engine
+        self.fm.set_ec(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return (
+            f"<ExperimentController {self.exp_id} {self.run_id}: {self.ecstate.name}, {len(self.resources)} resources>"
+        )
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def exp_id(self) -> str:
+        """The experiment's id."""
+        return self.folder.exp_id
+
+    @property
+    def run_id(self) -> str:
+        """The run's id: when it began, in 20 digits."""
+        return self.folder.run_id
+
+    @property
+    def local_dir(self) -> str:
+        """The folder of all experiments."""
+        return str(self.folder.local_dir)
+
+    @property
+    def exp_dir(self) -> str:
+        """The folder of this experiment."""
+        return str(self.folder.exp_dir)
+
+    @property
+    def run_dir(self) -> str:
+        """The folder of this run."""
+        return str(self.folder.run_dir)
+
+    @property
+    def ecstate(self) -> ECState:
+        """How the controller is."""
+        return self._life.state
+
+    @property
+    def failure_level(self) -> FailureLevel:
+        """How bad it is."""
+        return self._engine.state.level
+
+    @property
+    def abort(self) -> bool:
+        """Whether a failure ended all waiting."""
+        return self._engine.state.is_aborted
+
+    @property
+    def snapshot(self) -> State:
+        """Everything the machine knows, at this moment; it does not change."""
+        return self._engine.state
+
+    # --- what resources tell -----------------------------------------------------------------------------------------
+
+    def inform_failure(self, guid: int) -> None:
+        """Have the failure manager look at a resource that failed."""
+        self._doing.failed(guid)
+
+    def measured(self, guid: int, name: str, value: float) -> None:
+        """Hand over a value that conditions may ask for."""
+        self._engine.note(Measured(t=self._engine.now(), guid=guid, name=name, value=value))
+
+    def _seen(self, guid: int) -> Resource:
+        return self._engine.state.resources[guid]
+
+    def _became(self, guid: int, state: ResourceState, reason: str = "") -> None:
+        self._engine.note(Became(t=self._engine.now(), guids=(guid,), state=state, reason=reason))
+
+    def _verb_failed(self, guid: int, verb: Verb, reason: str) -> None:
+        self._engine.note(VerbFailed(t=self._engine.now(), guid=guid, verb=verb, reason=reason))
+
+    def _attribute_set(self, guid: int, name: str, value: Any) -> None:
+        self._engine.note(AttributeSet(t=self._engine.now(), guid=guid, name=name, value=value))

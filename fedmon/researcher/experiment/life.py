@@ -1,0 +1,113 @@
+"""The life of an experiment: deploy, wait, release, shut down."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fedmon.common.clock import Deadline
+from fedmon.researcher.experiment.book import Book
+from fedmon.researcher.experiment.engine import Engine
+from fedmon.researcher.experiment.errors import ExperimentOverError, InvalidExperimentError
+from fedmon.researcher.experiment.events import Became, DeployAsked, ReleaseAsked
+from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceState
+from fedmon.researcher.experiment.waits import WaitResult
+from fedmon.researcher.experiment.wiring import guids_of
+
+if TYPE_CHECKING:
+    Guids = int | Iterable[int]
+
+logger = logging.getLogger(__name__)
+
+RELEASE_TIMEOUT_S = 60.0
+"""How long releases may take before the experiment goes on without them."""
+_CLOSE_S = 2.0
+
+
+class Life:
+    """Deploys and releases resources; safe from any thread."""
+
+    def __init__(self, book: Book, engine: Engine) -> None:
+        self._book, self._engine = book, engine
+        self._lock = threading.Lock()
+        self._is_released = self._is_terminated = False
+        self.release_timeout_s = RELEASE_TIMEOUT_S
+
+    @property
+    def state(self) -> ECState:
+        """How the controller is."""
+        if self._is_terminated:
+            return ECState.TERMINATED
+        if self._engine.state.level is FailureLevel.EC_FAILURE:
+            return ECState.FAILED
+        return ECState.RELEASED if self._is_released else ECState.RUNNING
+
+    def check_open(self) -> None:
+        """Raise ExperimentOverError after `shutdown`."""
+        if self._is_terminated:
+            raise ExperimentOverError("the experiment was shut down: make a new ExperimentController")
+
+    def deploy(self, guids: Guids | None, *, wait_all_ready: bool, group: int | None) -> int:
+        """Have resources deployed and started, all NEW ones where ``guids`` is null; return the group's id."""
+        self.check_open()
+        chosen = tuple(self._book.new()) if guids is None else guids_of(guids)
+        for guid in chosen:
+            self._book.get(guid)
+        if group is not None and (type(group) is not int or group < 0):
+            raise InvalidExperimentError(f"group {group!r} is no whole number from 0: leave it out to get a new one")
+        with self._lock:
+            number = max(self._engine.state.groups, default=0) + 1 if group is None else group
+            self._is_released = False
+            self._engine.post(
+                DeployAsked(t=self._engine.now(), guids=chosen, group=number, wait_all_ready=wait_all_ready)
+            )
+        return number
+
+    def wait(self, guids: Guids, state: ResourceState, timeout_s: float | None) -> WaitResult:
+        """Wait until resources are at a state; a failure of the experiment ends that. Raises UnknownGuidError."""
+        chosen = guids_of(guids)
+        for guid in chosen:
+            self._book.get(guid)
+        heeds_abort = state is not ResourceState.RELEASED
+        return self._engine.wait(chosen, state, timeout_s=timeout_s, heeds_abort=heeds_abort)
+
+    def release(self, guids: Guids | None) -> WaitResult:
+        """Release resources, all where ``guids`` is null, and wait for it; return who was released.
+
+        What has not released itself in time counts as released, with a reason that says so.
+        """
+        chosen = tuple(self._book.guids) if guids is None else guids_of(guids)
+        resources = [self._book.get(guid) for guid in chosen]
+        hard = [resource.guid for resource in resources if resource.get("hardRelease")]
+        self._engine.note(ReleaseAsked(t=self._engine.now(), guids=chosen))
+        found = self._engine.wait(chosen, ResourceState.RELEASED, timeout_s=self.release_timeout_s, heeds_abort=False)
+        if found.timed_out:
+            logger.error("resources %s did not release themselves in time", found.timed_out)
+            reason = f"its release did not end within {self.release_timeout_s:g} s"
+            self._engine.note(
+                Became(t=self._engine.now(), guids=found.timed_out, state=ResourceState.RELEASED, reason=reason)
+            )
+        if hard:
+            self._book.remove(hard)
+        with self._lock:
+            left = self._engine.state.resources.values()
+            self._is_released = all(resource.state is ResourceState.RELEASED for resource in left)
+        return found
+
+    def shutdown(self) -> None:
+        """Drop what was put off, release everything, and end; harmless when that was done before."""
+        with self._lock:
+            if self._is_terminated:
+                return
+        self._engine.stop()
+        deadline = Deadline(self.release_timeout_s + _CLOSE_S)
+        try:
+            self.release(None)
+        finally:
+            with self._lock:
+                self._is_terminated = True
+            busy = self._engine.close(timeout_s=min(_CLOSE_S, deadline.left_s()))
+            if busy:
+                logger.warning("%d hooks of resources are still at work; they cannot be ended from outside", busy)

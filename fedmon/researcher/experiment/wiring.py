@@ -1,0 +1,134 @@
+"""What connects the resources of an experiment: connections, and conditions between their actions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fedmon.researcher.experiment.book import Book
+from fedmon.researcher.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
+from fedmon.researcher.experiment.connections import connect, disconnect
+from fedmon.researcher.experiment.durations import seconds
+from fedmon.researcher.experiment.engine import Engine
+from fedmon.researcher.experiment.errors import InvalidConditionError
+from fedmon.researcher.experiment.events import ConditionAdded, ConditionsRemoved, Connected, SetWanted
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+
+if TYPE_CHECKING:
+    Guids = int | Iterable[int]
+
+
+class Wiring:
+    """Registers connections and conditions; everything is checked before anything takes effect."""
+
+    def __init__(self, book: Book, engine: Engine) -> None:
+        self._book, self._engine = book, engine
+        self._numbers = itertools.count(1)
+
+    def connect(self, guid: int, other: int) -> None:
+        """Connect two resources that both find it right. Raises InvalidConnectionError naming who does not."""
+        one, two = self._book.get(guid), self._book.get(other)
+        connect(one, two, lambda: self._engine.post(Connected(t=self._engine.now(), guid=guid, other=other)))
+
+    def disconnect(self, guid: int, other: int) -> None:
+        """Take a connection away, if there is one."""
+        one, two = self._book.get(guid), self._book.get(other)
+        gone = Connected(t=self._engine.now(), guid=guid, other=other, is_on=False)
+        disconnect(one, two, lambda: self._engine.post(gone))
+
+    def condition(
+        self,
+        guids: Guids,
+        action: ResourceAction,
+        group: Guids,
+        state: ResourceState | None,
+        *,
+        time: str | None = None,
+        metric: Metric | None = None,
+        at_least: int | None = None,
+        timeout: str | None = None,
+    ) -> AnyCondition:
+        """Have an action of each of ``guids`` wait for ``group``. Raises InvalidConditionError, InvalidTimeError."""
+        waiting = self._checked(guids)
+        made = self._made(group, state, time=time, metric=metric, at_least=at_least, timeout=timeout)
+        action = _action(action)
+        for guid in waiting:
+            if guid in made.group and isinstance(made, StateCondition):
+                raise InvalidConditionError(f"resource {guid} cannot wait for itself to be {made.state.name}")
+        self._engine.post(ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=made))
+        return made
+
+    def free(self, guids: Guids, group: Guids, action: ResourceAction | None) -> None:
+        """Have ``guids`` wait for ``group`` no longer, in one action or in all."""
+        known = None if action is None else _action(action)
+        self._engine.post(
+            ConditionsRemoved(
+                t=self._engine.now(), guids=self._checked(guids), group=self._checked(group), action=known
+            )
+        )
+
+    def set_when(
+        self, guids: Guids, name: str, value: Any, group: Guids, state: ResourceState, time: str | None
+    ) -> None:
+        """Have an attribute of each of ``guids`` set as soon as ``group`` is there; the value is checked now."""
+        waiting = self._checked(guids)
+        for guid in waiting:
+            self._book.get(guid).check_value(name, value)
+        made = self._made(group, state, time=time)
+        self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=value, condition=made))
+
+    def _made(
+        self,
+        group: Guids,
+        state: ResourceState | None,
+        *,
+        time: str | None = None,
+        metric: Metric | None = None,
+        at_least: int | None = None,
+        timeout: str | None = None,
+    ) -> AnyCondition:
+        members = self._checked(group)
+        number = next(self._numbers)
+        timeout_s = None if timeout is None else seconds(timeout)
+        if at_least is not None and not 1 <= at_least <= len(members):
+            raise InvalidConditionError(f"at_least={at_least!r} of {len(members)} resources: take 1 to {len(members)}")
+        if metric is not None:
+            if state is not None:
+                raise InvalidConditionError("a condition asks for a state or for a metric: register two conditions")
+            return MetricCondition(number=number, group=members, metric=metric, at_least=at_least, timeout_s=timeout_s)
+        return StateCondition(
+            number=number,
+            group=members,
+            state=_state(state),
+            delay_s=seconds(time),
+            at_least=at_least,
+            timeout_s=timeout_s,
+        )
+
+    def _checked(self, guids: Guids) -> tuple[int, ...]:
+        found = guids_of(guids)
+        if not found:
+            raise InvalidConditionError("no guids: a condition is between resources")
+        for guid in found:
+            self._book.get(guid)
+        return found
+
+
+def guids_of(guids: Guids) -> tuple[int, ...]:
+    """Return guids as a tuple without repeats; one alone is taken for a list of one."""
+    return (guids,) if isinstance(guids, int) else tuple(dict.fromkeys(guids))
+
+
+def _action(value: object) -> ResourceAction:
+    for action in ResourceAction:
+        if action == value:
+            return action
+    raise InvalidConditionError(f"{value!r} is no action: take one of {', '.join(ResourceAction.__members__)}")
+
+
+def _state(value: object) -> ResourceState:
+    for state in ResourceState:
+        if state == value:
+            return state
+    raise InvalidConditionError(f"{value!r} is no state: take one of {', '.join(ResourceState.__members__)}")
