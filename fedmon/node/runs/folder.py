@@ -35,7 +35,7 @@ from fedmon.node.runs.order import (
     StopAsked,
 )
 from fedmon.node.runs.removing import remove_tree
-from fedmon.node.runs.sandbox.cgroup import left_folders, name_of
+from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders, name_of
 from fedmon.node.runs.trace import read_trace
 
 FOLDER_MODE = 0o700
@@ -207,6 +207,7 @@ class JobFolder:
         if self.is_alive():
             return []
         killed = {each.pid for each in self._left_over() if not each.is_zombie}
+        kill_in(self._cgroup_folders())
         if killed:
             end_all(self._left_over, timeout_s=_KILL_TIMEOUT_S)
         remove_cgroup(self._cgroup_folders())

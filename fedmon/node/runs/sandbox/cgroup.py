@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE
@@ -34,6 +35,12 @@ def left_folders(
             if ".." not in each.parts and (base / each / name).is_dir():
                 found.add(base / each / name)
     return sorted(found)
+
+
+def kill_in(folders: Iterable[Path]) -> None:
+    """End all processes of cgroups at once, where the kernel can: one that forks without end is hard to catch."""
+    for each in folders:
+        _write(each / "cgroup.kill", "1")
 
 
 class JobGroup:
