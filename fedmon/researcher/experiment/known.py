@@ -51,11 +51,9 @@ class Known(Holder):
     def state(self) -> ResourceState:
         """How far it is; NEW while it is being made, and RELEASED once it was taken out."""
         try:
-            state = self._seen().state
+            return self._seen().state
         except KeyError:
             return ResourceState.RELEASED if self._was_seen else ResourceState.NEW
-        self._was_seen = True
-        return state
 
     @property
     def connections(self) -> frozenset[int]:
@@ -92,7 +90,9 @@ class Known(Holder):
         return self._reschedule_delay
 
     def _seen(self) -> Resource:
-        return self.ec._seen(self._guid)  # noqa: SLF001 - for resources alone
+        found = self.ec._seen(self._guid)  # noqa: SLF001 - for resources alone
+        self._was_seen = True
+        return found
 
     discover_time = _TimeOf(ResourceState.DISCOVERED)
     reserved_time = reserve_time = _TimeOf(ResourceState.RESERVED)

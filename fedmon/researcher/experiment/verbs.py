@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
 
@@ -28,6 +29,15 @@ _MAY: Mapping[str, tuple[ResourceState, ...]] = {
 _VERBS: frozenset[str] = frozenset(get_args(Verb))
 
 
+class _Reported(threading.local):
+    """Which exception of which resource this thread told last: one that goes on its way is told but once."""
+
+    by: tuple[int, int] | None = None
+
+
+_reported = _Reported()
+
+
 def states_for(verb: str) -> tuple[ResourceState, ...]:
     """Return in which states a verb does something."""
     return _MAY.get(verb, _BELOW_FAILED)
@@ -44,6 +54,7 @@ def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
         rm = cast("ResourceManager", args[0])
         if rm.turn.is_mine():
             return method(*args, **kwargs)
+        _reported.by = None
         try:
             return method(*args, **kwargs)
         except BaseException as error:
@@ -60,6 +71,7 @@ def perform(rm: ResourceManager, verb: str, reason: str = "") -> None:
     """
     if reason:
         rm.reason = reason
+    _reported.by = None
     try:
         cast("Callable[[], Any]", getattr(rm, verb))()
     except BaseException as error:
@@ -79,12 +91,11 @@ def told(error: BaseException) -> str:
 
 
 def _report(rm: ResourceManager, verb: str, error: BaseException) -> None:
-    mark = f"trapped by {rm.name}"
-    if any(note.startswith(mark) for note in getattr(error, "__notes__", ())):
+    if _reported.by == (id(rm), id(error)):
         return
     if isinstance(error, DeadlockError) and error.refused == rm.name:
         return  # who called is to blame: the resource itself goes on with what it does
-    error.add_note(f"{mark} in {verb}")
+    _reported.by = (id(rm), id(error))
     logger.error("%s of %s failed: %s", verb, rm.name, told(error), exc_info=error)
     if verb == "release" or rm.state >= ResourceState.FAILED:
         return
