@@ -103,12 +103,14 @@ class Part:
         """Take a page of scalars from the first missing one on; return those that are new."""
         self._heard(now)
         self._unnumbered = False
-        # What lies before the page, or was announced and does not follow, the node keeps no more.
-        reached = min((scalar.number for scalar in scalars), default=self._expected)
-        missing = range(self._next_scalar, min(reached, MAX_SCALARS_KEPT))
-        self.scalars_lost += sum(number not in self.scalars for number in missing)
-        self._next_scalar = max(self._next_scalar, missing.stop)
+        # A page has all that the node keeps up to its last: what is not among them, and with an empty page what was
+        # announced, it keeps no more. A plan that reports without end leaves such a gap before nearly each one.
+        asked_from = self._next_scalar
         new = [scalar for scalar in scalars if self._kept(scalar) is not None]
+        reached = max((scalar.number + 1 for scalar in scalars), default=self._expected)
+        page = range(asked_from, min(reached, MAX_SCALARS_KEPT))
+        self.scalars_lost += sum(number not in self.scalars for number in page)
+        self._next_scalar = max(self._next_scalar, page.stop)
         self._advance()
         return new
 

@@ -197,6 +197,26 @@ def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longe
     assert handle.scalars_lost == {"a": 4}
 
 
+def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    # given a node that kept every third report of a plan that made too many
+    a, _ = two
+    handle = started(federate(), nodes=["a"])
+    for number in range(900):
+        a.report(handle.job_id, live=False, loss=float(number))
+    a.reports[handle.job_id] = a.reports[handle.job_id][::3]
+    a.end(handle.job_id, result=json_parcel({}), scalars=900)
+
+    # when the run is waited for
+    handle.result(timeout_s=10)
+
+    # then all that are kept are here, the rest is counted, and few pages were asked for
+    assert [one.number for one in handle.scalars["a"]] == list(range(0, 900, 3))
+    assert handle.scalars_lost == {"a": 600}
+    assert len([one for one in a.sent("job-status") if one.get("scalars_from") is not None]) <= 3
+
+
 def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, federate: Open) -> None:
     with (
         RunningNode(mosquitto.port, "mute") as mute,
