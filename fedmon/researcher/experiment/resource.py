@@ -36,6 +36,7 @@ class ResourceManager(Known):
     """
 
     _release_patience_s: ClassVar[float] = 5.0
+    _running: tuple[str, ...] = ()  # verbs within verbs, of who has the turn
 
     @classmethod
     def overrides(cls, verb: str) -> bool:
@@ -140,8 +141,14 @@ class ResourceManager(Known):
         if not self._may(verb) or not self.turn.take(is_over=lambda: self.state >= ResourceState.FAILED):
             return
         try:
-            if self._may(verb):  # it may have moved on while we waited
-                hook()
+            if verb in self._running:
+                self.debug(f"{verb} does nothing within itself")
+            elif self._may(verb):  # it may have moved on while we waited
+                self._running = (*self._running, verb)
+                try:
+                    hook()
+                finally:
+                    self._running = self._running[:-1]
         finally:
             self.turn.give()
 

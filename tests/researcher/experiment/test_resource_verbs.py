@@ -389,6 +389,18 @@ def test_a_hook_may_call_back_into_the_experiment() -> None:
     assert rm.did == ["deploy", "start", "configure"]
 
 
+def test_a_hook_that_calls_its_own_verb_does_not_do_so_for_ever() -> None:
+    ec = SmallExperiment()
+    one, two = ec.add(Scripted), ec.add(Scripted)
+    for rm in (one, two):
+        rm.set_ready()
+    one.script["start"], two.script["start"] = two.start, one.start
+
+    one.start()
+
+    assert (one.did, two.did, ec.states()) == (["start"], ["start"], ["STARTED", "STARTED"])
+
+
 def test_conditions_and_groups_are_seen_as_registered() -> None:
     ec = SmallExperiment()
     rm = ec.add(Plain)
