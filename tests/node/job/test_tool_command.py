@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.errors import StorageError
 from tests.node.job.tool_runs import FEDMON, environment, fitting, logs, recordings, start, the
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -63,15 +64,29 @@ def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) ->
 
 def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path) -> None:
     require(os.geteuid() == 0 and shutil.which("unshare"), "hiding the cgroups takes root and unshare")
-    script = "(setsid sh -c 'sleep 1.4; :' > /dev/null &); sleep 1.5; exit 3"
-    hidden = f'mount -t tmpfs none /sys/fs/cgroup && exec "{FEDMON}" job -i 0.2 -d "{tmp_path}" -- sh -c "$1"'
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    # Both wait until the pipe is opened to write, and end when it is closed.
+    script = f"(setsid sh -c 'cat {go}; :' > /dev/null &); cat {go}; exit 3"
+    hidden = f'mount -t tmpfs none /sys/fs/cgroup && exec "{FEDMON}" job -i 0.2 -c 0.2 -d "{tmp_path}" -- sh -c "$1"'
 
-    done = subprocess.run(["unshare", "-m", "sh", "-c", hidden, "sh", script], env=environment(), timeout=30)
+    def processes() -> float:
+        try:
+            return max(fitting(the(tmp_path).columns.get("job_processes", [])), default=0)
+        except (StorageError, ValueError):  # it is being made
+            return 0
+
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", hidden, "sh", script], env=environment()) as tool:
+        try:
+            # The orphan and its child among them.
+            wait_until(lambda: processes() >= 3, timeout_s=30, what="the orphan among the processes of the job")
+        finally:
+            go.open("wb", buffering=0).close()
+        tool.wait(30)
 
     found = the(tmp_path)
-    assert done.returncode == 3
+    assert tool.returncode == 3
     assert found.job["cgroup"] is None
-    assert max(fitting(found.columns["job_processes"])) >= 3  # the orphan and its child among them
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/", 126)])
