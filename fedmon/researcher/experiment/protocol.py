@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedmon.researcher.experiment.events import Verb
 from fedmon.researcher.experiment.situation import Resource
-from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
 if TYPE_CHECKING:
     from fedmon.researcher.experiment.resource import ResourceManager
+
+Guids = int | Iterable[int]
 
 
 class Experiment(Protocol):
@@ -52,6 +54,22 @@ class Experiment(Protocol):
 
     def unregister_connection(self, guid1: int, guid2: int) -> None:
         """Take two resources apart."""
+        ...
+
+    def register_condition(
+        self, guids1: Guids, action: ResourceAction, guids2: Guids, state: ResourceState, time: str | None = None
+    ) -> Any:
+        """Have an action of resources wait for others."""
+        ...
+
+    def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | None = None) -> None:
+        """Have resources wait for others no longer."""
+        ...
+
+    def set_with_conditions(
+        self, name: str, value: Any, guids1: Guids, guids2: Guids, state: ResourceState, time: str | None = None
+    ) -> None:
+        """Have an attribute of resources set when others are in a state."""
         ...
 
     def schedule(self, date: str | None, callback: Callable[[], Any], track: bool = False) -> int:  # noqa: FBT001, FBT002 - NEPI's

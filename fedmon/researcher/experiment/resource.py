@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from fedmon.researcher.experiment.known import Known
-from fedmon.researcher.experiment.protocol import Experiment
-from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.protocol import Experiment, Guids
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 from fedmon.researcher.experiment.templates import Template, clsinit, clsinit_copy
 from fedmon.researcher.experiment.verbs import failtrap, states_for, told
 
@@ -75,6 +75,24 @@ class ResourceManager(Known):
             return isinstance(self, rtype)
         return any(vars(each).get("_rtype") == rtype for each in type(self).__mro__)
 
+    # --- what it waits for --------------------------------------------------------------------------------------------
+
+    def register_condition(
+        self, action: ResourceAction, group: Guids, state: ResourceState, time: str | None = None
+    ) -> None:
+        """Have an action wait until a group is in a state, and has been for a time. Raises InvalidConditionError."""
+        self.ec.register_condition(self._guid, action, group, state, time)
+
+    def unregister_condition(self, group: Guids, action: ResourceAction | None = None) -> None:
+        """Have an action, or every one, wait for a group no longer."""
+        self.ec.unregister_condition(self._guid, group, action)
+
+    def set_with_conditions(
+        self, name: str, value: Any, group: Guids, state: ResourceState, time: str | None = None
+    ) -> None:
+        """Have an attribute set when a group is in a state and this resource is STARTED."""
+        self.ec.set_with_conditions(name, value, self._guid, group, state, time)
+
     # --- verbs --------------------------------------------------------------------------------------------------------
 
     @failtrap
@@ -113,13 +131,14 @@ class ResourceManager(Known):
         self._run("stop", self.do_stop)
 
     def fail(self, reason: str = "") -> None:
-        """Have it fail, now, even while another verb runs."""
+        """Have it fail, now, even while another verb runs; its hook clears up when it is FAILED already."""
         self.reason = reason or self.reason
         has_turn = self.turn.take(timeout_s=0, even_if_over=True)
         try:
             if self.state < ResourceState.FAILED:
-                self._finish(self.do_fail, "fail")
+                # First the state, for others wait for it, and nobody knows how long the hook takes.
                 self.end(ResourceState.FAILED)
+                self._finish(self.do_fail, "fail")
         finally:
             if has_turn:
                 self.turn.give()
@@ -212,7 +231,7 @@ class ResourceManager(Known):
         self.set_released()
 
     def do_fail(self) -> None:
-        """Clear up after a failure."""
+        """Clear up after a failure; the resource is FAILED already."""
         self.set_failed()
 
     # --- what hooks say was reached -----------------------------------------------------------------------------------

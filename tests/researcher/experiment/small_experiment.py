@@ -147,6 +147,21 @@ class SmallExperiment:
         self.tasks.append((moment_of(date, now=self.now), callback))
         return len(self.tasks)
 
+    def register_condition(
+        self, guids1: Any, action: ResourceAction, guids2: Any, state: ResourceState, time: str | None = None
+    ) -> None:
+        self.condition(guids1, action, guids2, state, time or "")
+
+    def unregister_condition(self, guids1: Any, guids2: Any, action: ResourceAction | None = None) -> None:
+        self.post(events.ConditionsRemoved(t=self.now, guids=(guids1,), group=(guids2,), action=action))
+
+    def set_with_conditions(
+        self, name: str, value: Any, guids1: Any, guids2: Any, state: ResourceState, time: str | None = None
+    ) -> None:
+        self.get_resource(guids1).check_value(name, value)
+        made = StateCondition(number=len(self.events) + 1, group=(guids2,), state=state, delay_s=seconds(time))
+        self.post(events.SetWanted(t=self.now, guids=(guids1,), name=name, value=value, condition=made))
+
     def _connected(self, how: Callable[..., None], one: int, other: int, *, is_on: bool) -> None:
         event = events.Connected(t=self.now, guid=one, other=other, is_on=is_on)
         how(self.get_resource(one), self.get_resource(other), lambda: self.post(event))

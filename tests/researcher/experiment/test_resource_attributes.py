@@ -114,6 +114,18 @@ def test_what_conditions_are_to_set_is_checked_when_they_are_registered() -> Non
     assert rm.get("plain") == 0
 
 
+def test_an_attribute_is_set_when_another_resource_is_there_and_this_one_started() -> None:
+    ec = SmallExperiment()
+    rm, other = ec.add(Flagged), ec.add(Flagged)
+    rm.set_with_conditions("plain", 7, other.guid, ResourceState.STARTED, "1s")
+
+    ec.deploy(1, 2)
+    seen = [rm.get("plain")]
+    ec.advance(1.0)
+
+    assert [*seen, rm.get("plain")] == [1, 7]
+
+
 def test_a_wrong_value_names_attribute_resource_value_and_what_is_allowed() -> None:
     ec = SmallExperiment()
     rm = ec.add(Flagged)

@@ -416,6 +416,18 @@ def test_conditions_and_groups_are_seen_as_registered() -> None:
     assert rm.deployment_group == 4
 
 
+def test_a_resource_registers_its_own_conditions() -> None:
+    ec = SmallExperiment()
+    rm, other = ec.add(Plain), ec.add(Plain)
+
+    rm.register_condition(ResourceAction.START, other.guid, ResourceState.STARTED, "1s")
+    seen = dict(rm.conditions)
+    rm.unregister_condition(other.guid)
+
+    assert seen == {ResourceAction.START: [([2], ResourceState.STARTED, "1s")]}
+    assert rm.conditions == {}
+
+
 def test_a_resource_that_outlives_its_experiment_says_so() -> None:
     rm = SmallExperiment().add(Plain)
     gc.collect()
