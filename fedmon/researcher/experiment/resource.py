@@ -41,8 +41,7 @@ class ResourceManager(Known):
     @classmethod
     def overrides(cls, verb: str) -> bool:
         """Tell whether the type does anything of its own when a verb is called; else the verb only sets the state."""
-        names = (verb, f"do_{verb}", _SETTERS.get(verb, verb))
-        return any(getattr(cls, name) is not getattr(ResourceManager, name) for name in names)
+        return any(getattr(cls, name) is not base for name, base in _BASE[verb])
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 
@@ -274,3 +273,10 @@ class ResourceManager(Known):
         self.ec._became(self._guid, state, reason)  # noqa: SLF001 - for resources alone
         if state >= ResourceState.FAILED:
             self.turn.dismiss()
+
+
+# What does nothing but set the state, by verb.
+_BASE: Mapping[str, tuple[tuple[str, Any], ...]] = {
+    verb: tuple((name, getattr(ResourceManager, name)) for name in (verb, f"do_{verb}", _SETTERS.get(verb, verb)))
+    for verb in (*_SETTERS, "configure")
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
@@ -59,12 +60,14 @@ def read_trace(
     except ValueError:
         raise TraceNotReadableError(f"of a trace one asks {', '.join(TraceAttr)}, not {attr!r}") from None
     try:
+        about = Path(path).stat()
+        if not stat.S_ISREG(about.st_mode):  # a pipe would keep its reader for ever
+            raise TraceNotReadableError(f"trace {path} cannot be read: it is no file")
         match asked:
             case TraceAttr.PATH:
-                Path(path).stat()
                 return str(path)
             case TraceAttr.SIZE:
-                return Path(path).stat().st_size
+                return about.st_size
             case TraceAttr.ALL:
                 return Path(path).read_bytes().decode("utf-8", "replace")
             case TraceAttr.STREAM:

@@ -173,6 +173,8 @@ def test_a_type_knows_which_verbs_it_does_nothing_for() -> None:
     assert [verb for verb in [*VERBS, "release", "fail"] if Plain.overrides(verb)] == []
     assert [verb for verb in [*VERBS, "release", "fail"] if Old.overrides(verb)] == ["start", "stop"]
     assert Scripted.overrides("deploy")
+    assert Scripted.overrides("configure")
+    assert not Plain.overrides("configure")
     assert not Scripted.overrides("reserve")
 
 
@@ -199,6 +201,22 @@ def test_a_hook_that_raises_fails_its_resource_and_no_other(verb: str, caplog: p
     assert ec._seen(1).reason == f"{verb} failed: OSError: no such device"
     records = [record for record in caplog.records if record.levelno == logging.ERROR and record.exc_info]
     assert [f"{verb} of resource 1" in record.getMessage() for record in records] == [True]
+
+
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_a_hook_may_fail_its_resource_itself(is_raised: bool) -> None:
+    ec = SmallExperiment()
+    rm = ec.add(Scripted)
+
+    def give_up() -> None:
+        rm.fail("no licence")
+        if is_raised:
+            raise OSError("no licence")
+
+    rm.script["start"] = give_up
+    ec.deploy(1)
+
+    assert (rm.state.name, rm.did, ec._seen(1).reason) == ("FAILED", ["deploy", "start", "fail"], "no licence")
 
 
 def test_failtrap_gives_the_exception_to_who_called() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,14 @@ def test_what_cannot_be_asked_is_refused_by_name(stdout: Path, asked: dict[str, 
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path, attr: TraceAttr) -> None:
     with pytest.raises(TraceNotReadableError, match="stdout cannot be read: nothing was written yet"):
         read_trace(tmp_path / "stdout", attr)
+
+
+def test_a_pipe_or_a_folder_in_place_of_a_trace_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(TraceNotReadableError, match="it is no file"):
+            read_trace(path)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "", "out\0", "link/x"])
