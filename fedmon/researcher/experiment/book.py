@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedmon.researcher.experiment.attributes import MASK
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
 from fedmon.researcher.experiment.events import AnyEvent, Registered, Removed, Retry, Verb
@@ -69,6 +70,9 @@ class Book:
                     guid=number,
                     rtype=rtype,
                     critical=bool(resource.get("critical")),
+                    attributes={
+                        each.name: MASK if each.is_secret else each.value for each in resource.changed_attributes()
+                    },
                     timeouts=dict(timeouts or {}),
                     retry=dict(retry or {}),
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from immutables import Map
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment import events
@@ -17,6 +18,7 @@ def registered(change: Change, event: events.Registered) -> None:
         guid=event.guid,
         rtype=event.rtype,
         critical=event.critical,
+        attributes=Map(event.attributes),
         timeouts=event.timeouts,
         retry=event.retry,
     )
@@ -49,9 +51,13 @@ def connected(change: Change, event: events.Connected) -> None:
 def attribute_set(change: Change, event: events.AttributeSet) -> None:
     """Look at a new value of an attribute; ``critical`` alone says what others do."""
     resource = change.resources.get(event.guid)
-    if resource is not None and event.name == "critical":
-        change.resources[event.guid] = replace(resource, critical=bool(event.value))
+    if resource is None:
+        return
+    resource = replace(resource, attributes=resource.attributes.set(event.name, event.value))
+    if event.name == "critical":
+        resource = replace(resource, critical=bool(event.value))
         change.wake_watchers(event.guid)
+    change.resources[event.guid] = resource
 
 
 def condition_added(change: Change, event: events.ConditionAdded) -> None:

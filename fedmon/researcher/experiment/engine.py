@@ -64,9 +64,17 @@ class Engine:
     on, and can only be released.
     """
 
-    def __init__(self, doer: Doer, journal: Journal | None, *, state: State | None = None, threads: int = 512) -> None:
+    def __init__(
+        self,
+        doer: Doer,
+        journal: Journal | None,
+        *,
+        state: State | None = None,
+        after: float = 0.0,
+        threads: int = 512,
+    ) -> None:
         self.state = State() if state is None else state
-        self.now = SteadyClock()
+        self.now = SteadyClock(after=after)
         self.pool = Pool(max_threads=threads)
         self.timers = Timers(self.now, self._fire)
         self._doer, self._journal = doer, journal
@@ -118,6 +126,24 @@ class Engine:
                 self._waits.remove(wait)
                 seen = self.state
         return result_of(wait, seen, timed_out=not in_time)
+
+    def resume(self) -> None:
+        """Set again the timers of a state that another process left, each for the moment it was meant for."""
+        for want in self.state.wants.values():
+            if want.due is not None:
+                self.timers.set(Timer(guid=want.key.guid, purpose="delay", want=want.key.name), want.due)
+            for condition in want.conditions:
+                if condition.timeout_s is not None:
+                    timer = Timer(
+                        guid=want.key.guid, purpose="condition-timeout", want=want.key.name, number=condition.number
+                    )
+                    self.timers.set(timer, want.since + condition.timeout_s)
+        for resource in self.state.resources.values():
+            if resource.retrying is not None:
+                self.timers.set(Timer(guid=resource.guid, purpose="retry", want=resource.retrying), self.now())
+            if resource.calling is not None and resource.calling in resource.timeouts:
+                timer = Timer(guid=resource.guid, purpose="verb-timeout", want=resource.calling)
+                self.timers.set(timer, self.now() + resource.timeouts[resource.calling])
 
     def stop(self) -> None:
         """Do nothing any more that was put off: drop timers and queued work, and end all waits."""

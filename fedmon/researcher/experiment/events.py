@@ -45,11 +45,12 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(Event, frozen=True, kw_only=True, tag="registered"):
-    """A resource came into the experiment. ``timeouts`` and ``retry`` are by verb."""
+    """A resource came into the experiment, with these attributes. ``timeouts`` and ``retry`` are by verb."""
 
     guid: int
     rtype: str
     critical: bool = True
+    attributes: dict[str, Any] = {}
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
 

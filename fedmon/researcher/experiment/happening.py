@@ -74,7 +74,9 @@ def verb_failed(change: Change, event: events.VerbFailed) -> None:
         give_up(change, resource, f"{event.verb} failed{tried}: {event.reason}")
         return
     attempt = resource.attempt + 1
-    change.resources[event.guid] = replace(resource, attempt=attempt, calling=None, reason=event.reason)
+    change.resources[event.guid] = replace(
+        resource, attempt=attempt, calling=None, retrying=event.verb, reason=event.reason
+    )
     timer = Timer(guid=event.guid, purpose="retry", want=event.verb)
     change.actions.append(Alarm(timer=timer, at=event.t + retry.delay_before_s(attempt)))
 

@@ -15,6 +15,7 @@ from fedmon.common.errors import FolderInUseError, StorageError
 from fedmon.researcher.experiment.events import AnyEvent
 
 NAME = "journal.jsonl"
+_BLOCK_BYTES = 65_536
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(AnyEvent)
 
@@ -30,7 +31,7 @@ class Journal:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(f"cannot keep the journal {path}: {error.strerror}") from error
         try:
@@ -41,6 +42,7 @@ class Journal:
                 f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
             ) from error
         self._size = os.lseek(self._file, 0, os.SEEK_END)
+        self._cut_torn_line()
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +64,20 @@ class Journal:
                 os.ftruncate(self._file, self._size)
             raise StorageError(f"cannot write to the journal {self.path}: {error.strerror}") from error
         self._size += len(text)
+
+    def _cut_torn_line(self) -> None:
+        """Take out a last line that a crash cut off, so that the next one begins on its own."""
+        end = self._size
+        while end:
+            begin = max(0, end - _BLOCK_BYTES)
+            at = os.pread(self._file, end - begin, begin).rfind(b"\n")
+            if at >= 0:
+                end = begin + at + 1
+                break
+            end = begin
+        if end != self._size:
+            os.ftruncate(self._file, end)
+            self._size = end
 
     def close(self) -> None:
         """Let others have the run."""

@@ -106,13 +106,14 @@ class Pool:
                 is_woken = self._changed.wait(_IDLE_S) or bool(self._waiting)
                 self._idle -= 1
             self._threads -= 1
-            self._changed.notify_all()
+            if self._is_closed:
+                self._changed.notify_all()
             return None
 
     def _watch(self) -> None:
         """Have more threads as long as there is work that nobody takes up."""
         with self._changed:
-            while self._waiting and not self._is_closed:
+            while self._waiting and self._threads < self._max_threads and not self._is_closed:
                 before = self._taken
                 self._stuck.wait(_STUCK_S)
                 if self._taken == before:

@@ -15,8 +15,8 @@ from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, Re
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """One resource. ``times`` holds when it came to each state, in seconds as events count them.
 
-    ``calling`` is the verb that runs now, and ``attempt`` how often it has failed before. ``sets`` names the attributes
-    that are still to be set, by the names of their wants.
+    ``calling`` is the verb that runs now, ``retrying`` the one that waits to be tried again, and ``attempt`` how often
+    it has failed before. ``attributes`` are those that were set; ``sets`` names the wants of those still to be set.
     """
 
     guid: int
@@ -29,7 +29,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     group: int | None = None
     sets: tuple[str, ...] = ()
     calling: Verb | None = None
+    retrying: Verb | None = None
     attempt: int = 0
+    attributes: Map[str, Any] = Map()
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
     reason: str = ""

@@ -81,10 +81,13 @@ class Timers:
 
 
 class SteadyClock:
-    """Unix time in seconds that never jumps: the wall clock's when it was made, and the monotonic clock's since."""
+    """Unix time in seconds that never jumps: the wall clock's when it was made, and the monotonic clock's since.
 
-    def __init__(self) -> None:
-        self._start = time.time() - time.monotonic()
+    It begins no earlier than ``after``: what was written down before must not lie ahead.
+    """
+
+    def __init__(self, *, after: float = 0.0) -> None:
+        self._start = max(time.time(), after) - time.monotonic()
 
     def __call__(self) -> float:
         """Return the present moment."""

@@ -127,7 +127,7 @@ def _settle(change: Change, want: Want, resource: Resource, found: Verdict) -> N
 
 def call(change: Change, resource: Resource, verb: Verb, reason: str = "") -> None:
     """Have a verb called, and ended in time."""
-    change.resources[resource.guid] = replace(resource, calling=verb)
+    change.resources[resource.guid] = replace(resource, calling=verb, retrying=None)
     change.actions.append(Call(guid=resource.guid, verb=verb, reason=reason))
     timeout_s = resource.timeouts.get(verb)
     if timeout_s is not None:

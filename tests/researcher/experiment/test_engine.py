@@ -246,7 +246,7 @@ def test_threads_come_when_all_are_stuck_and_go_when_nothing_is_to_be_done() -> 
 
     for _ in range(200):
         pool.put(stuck)
-    wait_until(lambda: pool.busy == 64)
+    wait_until(lambda: pool.busy == 64, 30.0)
     assert pool.threads == 64
     gate.set()
     for _ in range(200):
