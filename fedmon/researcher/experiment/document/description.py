@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment.conditions import AnyCondition
-from fedmon.researcher.experiment.document.errors import DescriptionError, DuplicateGuidError, ExperimentIdError
+from fedmon.researcher.experiment.document.errors import DescriptionError, DuplicateResourceError, ExperimentIdError
 from fedmon.researcher.experiment.document.values import plain
 from fedmon.researcher.experiment.events import Retry, Verb
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
@@ -155,9 +155,9 @@ def even(description: Description) -> Description:
     for resource in description.resources:
         _check_resource(resource)
         if resource.guid in neighbours:
-            raise DuplicateGuidError(f"two resources have the guid {resource.guid}; each needs one of its own")
+            raise DuplicateResourceError(f"two resources have the guid {resource.guid}; each needs one of its own")
         if resource.name and resource.name in names:
-            raise DuplicateGuidError(f"two resources have the name {resource.name!r}; each needs one of its own")
+            raise DuplicateResourceError(f"two resources have the name {resource.name!r}; each needs one of its own")
         neighbours[resource.guid] = set(resource.connections)
         names.add(resource.name)
     for resource in description.resources:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.researcher.experiment.errors import ExperimentError
+from fedmon.researcher.experiment.errors import ExperimentError, InvalidExperimentError
 
 
 class DescriptionError(ExperimentError, InvalidInputError):
     """A document does not describe an experiment; the message names the place, what is wrong and what is allowed."""
 
 
-class ExperimentIdError(DescriptionError):
+class ExperimentIdError(DescriptionError, InvalidExperimentError):
     """The id of an experiment or run cannot be the name of one folder."""
 
 
-class DuplicateGuidError(DescriptionError):
+class DuplicateResourceError(DescriptionError):
     """Two resources have the same guid, or the same name."""
 
 

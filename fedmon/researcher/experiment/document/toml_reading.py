@@ -30,7 +30,7 @@ from fedmon.researcher.experiment.document.errors import (
     ConditionTextError,
     DescriptionError,
     DocumentTooLargeError,
-    DuplicateGuidError,
+    DuplicateResourceError,
     MalformedDocumentError,
 )
 from fedmon.researcher.experiment.document.toml_tables import (
@@ -97,7 +97,7 @@ def _with_guids(resources: list[dict[str, Any]]) -> Iterator[tuple[int, Resource
         if table.name:
             checked_name(table.name)
             if table.name in seen:
-                raise DuplicateGuidError(f"two resources have the name {table.name!r}; each needs one of its own")
+                raise DuplicateResourceError(f"two resources have the name {table.name!r}; each needs one of its own")
             seen.add(table.name)
         yield guid, table
 

@@ -15,7 +15,7 @@ from fedmon.researcher.experiment.document.description import (
     SetDescription,
     even,
 )
-from fedmon.researcher.experiment.document.errors import DescriptionError, DuplicateGuidError, ValueFormError
+from fedmon.researcher.experiment.document.errors import DescriptionError, DuplicateResourceError, ValueFormError
 from fedmon.researcher.experiment.document.nepi_versions import TIMES, VERSIONS, state_of, version_of
 from fedmon.researcher.experiment.document.values import from_text, integer, number
 from fedmon.researcher.experiment.document.xml_conditions import action_of, condition_of
@@ -92,7 +92,7 @@ class _Reader:
         for each in element.each("attributes", "attribute"):
             name = each.needed("name", where=where)
             if name in seen:
-                raise DuplicateGuidError(f"{where} has two values of the attribute {name!r}")
+                raise DuplicateResourceError(f"{where} has two values of the attribute {name!r}")
             seen.add(name)
             yield name, self._value(each, f"{where}: {name}")
 

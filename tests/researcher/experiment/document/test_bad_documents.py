@@ -22,7 +22,7 @@ from fedmon.researcher.experiment.document import (
 from fedmon.researcher.experiment.document.errors import (
     ConditionTextError,
     DocumentTooLargeError,
-    DuplicateGuidError,
+    DuplicateResourceError,
     ExperimentIdError,
     MalformedDocumentError,
     UnknownMemberError,
@@ -154,9 +154,9 @@ def test_what_is_wrong_in_a_resource_is_named(inside: str, given: str) -> None:
 
 
 def test_two_resources_of_one_guid_or_name_are_refused() -> None:
-    with pytest.raises(DuplicateGuidError, match="guid 1"):
+    with pytest.raises(DuplicateResourceError, match="guid 1"):
         from_xml('<experiment exp_id="e"><rms><rm guid="1" rtype="t"/><rm guid="1" rtype="t"/></rms></experiment>')
-    with pytest.raises(DuplicateGuidError, match="'a'"):
+    with pytest.raises(DuplicateResourceError, match="'a'"):
         from_toml('[experiment]\nid="e"\n[[resource]]\nname="a"\ntype="t"\n[[resource]]\nname="a"\ntype="t"')
 
 
