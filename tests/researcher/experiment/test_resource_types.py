@@ -189,7 +189,7 @@ def test_types_are_registered_found_and_made() -> None:
 def test_an_unknown_type_is_named_with_what_there_is(rtype: Any) -> None:
     ResourceFactory.register_type(Machine)
 
-    with pytest.raises(UnknownTypeError, match="there is test::Machine") as caught:
+    with pytest.raises(UnknownTypeError, match="test::Machine") as caught:
         ResourceFactory.create(rtype, SmallExperiment(), 1)
     assert isinstance(caught.value, KeyError)
 
@@ -274,7 +274,8 @@ def test_types_in_plugin_folders_are_found_when_they_are_asked_for(
 
     # then
     assert {name: each.__name__ for name, each in found.items()} == {name: name for name in found}
-    assert sorted(ResourceFactory.get_resource_types()) == ["plug::First", "plug::Lab", "plug::Part", "plug::Second"]
+    plugged = sorted(name for name in ResourceFactory.get_resource_types() if name.startswith("plug::"))
+    assert plugged == ["plug::First", "plug::Lab", "plug::Part", "plug::Second"]
     assert ResourceFactory.plugin_errors() == []
 
 
