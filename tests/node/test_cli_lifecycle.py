@@ -76,18 +76,23 @@ def asking(broker: Broker, researcher_id: str = "alice", node_id: str = "hospita
         asker.transport.stop()
 
 
+def live(folder: Path) -> dict[str, Any]:
+    """Return how the node of a folder is; empty while none runs."""
+    try:
+        with ControlClient(folder) as client:
+            return dict(client.call("status")["live"])
+    except DaemonNotRunningError:
+        return {}
+
+
+def wait_online(folder: Path) -> None:
+    """Wait until the node of a folder is connected."""
+    wait_until(lambda: live(folder).get("connected"), 30.0, what="the connection")
+
+
 def online(folder: Path) -> dict[str, Any]:
-    """Wait until the node of a folder is connected, and return its status."""
-
-    def connected() -> dict[str, Any] | None:
-        try:
-            with ControlClient(folder) as client:
-                status = client.call("status")
-        except DaemonNotRunningError:
-            return None
-        return status if status["live"]["connected"] else None
-
-    wait_until(connected, 15.0, what="the connection")
+    """Wait until the node of a folder is connected, and return what the shell tells of it."""
+    wait_online(folder)
     return told(folder, "status")
 
 
@@ -116,7 +121,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker)
 
 def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path) -> None:
     with NodeProcess(folder) as running:
-        online(folder)
+        wait_online(folder)
         command = Path(f"/proc/{running.pid}/cmdline").read_bytes().split(b"\0")
         libraries = Path(f"/proc/{running.pid}/maps").read_text()
 
@@ -139,9 +144,8 @@ def test_two_nodes_live_on_one_machine_from_separate_folders(folder: Path, tmp_p
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
     with NodeProcess(folder):
-        status = wait_until(
-            lambda: (document := told(folder, "status"))["live"] and document["live"]["last_error"] and document
-        )
+        wait_until(lambda: live(folder).get("last_error"), 30.0)
+        status = told(folder, "status")
         screen = node(folder, "status").stdout
 
     assert "127.0.0.1:1" in status["live"]["last_error"]
@@ -150,7 +154,7 @@ def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) ->
 
 def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(folder: Path) -> None:
     with NodeProcess(folder) as running:
-        online(folder)
+        wait_online(folder)
         running.signal(signal.SIGSTOP)
         message = refused(folder, "stop", "--timeout", "0.3", code=6)
         forced = refused(folder, "stop", "--timeout", "0.3", "--force", code=6)
@@ -171,7 +175,7 @@ def test_a_node_in_a_folder_of_a_long_path_is_reached(tmp_path: Path, mosquitto:
 
 def test_a_rule_holds_at_once_in_a_running_node(folder: Path, mosquitto: Broker) -> None:
     with NodeProcess(folder), asking(mosquitto) as alice:
-        online(folder)
+        wait_online(folder)
         alice.ask(Ping)
         before = alice.hear(Error)
         told(folder, "policy", "allow", "alice")
@@ -188,7 +192,7 @@ def test_a_rule_holds_at_once_in_a_running_node(folder: Path, mosquitto: Broker)
 def test_a_decision_reaches_the_researcher_without_being_asked_for(folder: Path, mosquitto: Broker) -> None:
     told(folder, "policy", "allow", "alice")
     with NodeProcess(folder), asking(mosquitto) as alice:
-        online(folder)
+        wait_online(folder)
         alice.ask(Approval, name="logistic", sha256=DIGEST, size_bytes=len(PLAN), source=PLAN.decode())
         asked = alice.hear(ApprovalReply)
         shown = told(folder, "plan", "show", asked.plan_id)
@@ -222,7 +226,7 @@ def test_datasets_and_plans_are_kept_through_the_running_node_as_through_the_sto
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     (tmp_path / "p.py").write_bytes(PLAN)
     with NodeProcess(folder):
-        online(folder)
+        wait_online(folder)
         added = told(folder, "dataset", "add", str(tmp_path / "a.csv"), "--name", "A", "--tags", "t")
         plan = told(folder, "plan", "register", str(tmp_path / "p.py"))["plan"]
         checked = wait_until(lambda: (shown := told(folder, "plan", "show", "p")["plan"])["checked"] and shown)
