@@ -31,7 +31,7 @@ class Pool:
     def __init__(self, *, max_threads: int = MAX_THREADS) -> None:
         self._max_threads = max_threads
         lock = threading.Lock()
-        self._changed, self._stuck = threading.Condition(lock), threading.Condition(lock)
+        self._changed, self._needed = threading.Condition(lock), threading.Condition(lock)
         self._waiting: deque[Work] = deque()
         self._taken = self._idle = self._threads = 0
         self._is_closed = self._is_watched = False
@@ -57,6 +57,8 @@ class Pool:
                 self._changed.notify()
             elif not self._threads:
                 self._begin(1)
+            elif len(self._waiting) == 1:
+                self._have_watched()
 
     def drop(self) -> None:
         """Forget what nobody began to do."""
@@ -98,9 +100,8 @@ class Pool:
                 if self._waiting:
                     self._taken += 1
                     work = self._waiting.popleft()
-                    if self._waiting and not self._idle and not self._is_watched:
-                        self._is_watched = True
-                        self._thread(self._watch, "fedmon-experiment-watch")
+                    if self._waiting and not self._idle:
+                        self._have_watched()
                     return work
                 self._idle += 1
                 is_woken = self._changed.wait(_IDLE_S) or bool(self._waiting)
@@ -110,13 +111,22 @@ class Pool:
                 self._changed.notify_all()
             return None
 
+    def _have_watched(self) -> None:
+        if self._is_watched:
+            self._needed.notify()
+        else:
+            self._is_watched = True
+            self._thread(self._watch, "fedmon-experiment-watch")
+
     def _watch(self) -> None:
-        """Have more threads as long as there is work that nobody takes up."""
+        """Have more threads whenever there is work that nobody takes up; end with the last of them."""
         with self._changed:
-            while self._waiting and self._threads < self._max_threads and not self._is_closed:
+            while self._threads and not self._is_closed:
+                if not self._waiting or self._threads >= self._max_threads:
+                    self._needed.wait(_IDLE_S)
+                    continue
                 before = self._taken
-                self._stuck.wait(_STUCK_S)
-                if self._taken == before:
-                    more = min(len(self._waiting), max(1, self._threads), self._max_threads - self._threads)
+                if not self._needed.wait(_STUCK_S) and self._taken == before:
+                    more = min(len(self._waiting), self._threads, self._max_threads - self._threads)
                     self._begin(more)
             self._is_watched = False
