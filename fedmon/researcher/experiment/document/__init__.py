@@ -12,7 +12,8 @@ from fedmon.researcher.experiment.document.description import (
     even,
 )
 from fedmon.researcher.experiment.document.errors import DescriptionError
-from fedmon.researcher.experiment.document.files import read, write
+from fedmon.researcher.experiment.document.files import SFormats, read, write
+from fedmon.researcher.experiment.document.state import as_state, attributes_of, names_of
 from fedmon.researcher.experiment.document.toml_reading import from_toml
 from fedmon.researcher.experiment.document.toml_writing import to_toml
 from fedmon.researcher.experiment.document.xml_reading import from_xml
@@ -23,14 +24,18 @@ __all__ = [
     "DescriptionError",
     "Net",
     "ResourceDescription",
+    "SFormats",
     "SetDescription",
     "Topology",
     "TopologyEdge",
     "TopologyNode",
+    "as_state",
+    "attributes_of",
     "checked_exp_id",
     "even",
     "from_toml",
     "from_xml",
+    "names_of",
     "read",
     "to_toml",
     "to_xml",

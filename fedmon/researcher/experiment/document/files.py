@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from enum import StrEnum
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
@@ -12,6 +13,13 @@ from fedmon.researcher.experiment.document.description import Description
 from fedmon.researcher.experiment.document.errors import DescriptionError, DocumentTooLargeError
 
 FORMATS = (".xml", ".toml")
+
+
+class SFormats(StrEnum):
+    """What an experiment can be saved as; the value is also the ending of the file."""
+
+    XML = "xml"
+    TOML = "toml"
 
 
 def read(path: Path | str, *, nepi: int | None = None) -> Description:
