@@ -37,6 +37,9 @@ class Dependencies:
     ``ends_itself`` tells of a type whether its resources come to STOPPED without being told to, ``measures_when_ready``
     whether they tell metrics before they are STARTED. Resources that ``is_coming`` denies are deployed by somebody at
     some time: nothing is known to hold them back.
+
+    With ``among``, only these resources are looked at, and steps that nothing can hold back are left out: enough to
+    tell whether there are circles, at a part of the cost.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Dependencies:
         group_of: Callable[[Resource], int | None],
         ends_itself: Callable[[str], bool],
         measures_when_ready: Callable[[str], bool],
+        among: Iterable[int] | None = None,
     ) -> None:
         self._state = state
         self._is_coming, self._group_of = is_coming, group_of
@@ -55,7 +59,8 @@ class Dependencies:
         self.takes: dict[Step, int] = {}
         self.causes: dict[tuple[Step, Step], AnyCondition] = {}
         self.waves: list[list[Step]] = []
-        self._build()
+        self._is_brief = among is not None
+        self._build(state.resources.values() if among is None else map(state.resources.__getitem__, among))
         self._solve()
 
     @property
@@ -95,15 +100,18 @@ class Dependencies:
 
     # --- the steps and their needs -----------------------------------------------------------------------------------
 
-    def _build(self) -> None:
-        for resource in self._state.resources.values():
-            if resource.state >= ResourceState.FAILED:
-                continue
-            if not self._is_coming(resource):
+    def _build(self, resources: Iterable[Resource]) -> None:
+        for resource in resources:
+            if resource.state >= ResourceState.FAILED or not self._is_coming(resource):
                 continue
             for kind in ("deploy", "start", "stop"):
-                if resource.state < _DONE[kind]:
+                if resource.state < _DONE[kind] and (kind == "start" or self._has(resource, kind)):
                     self._add(resource, kind)
+
+    def _has(self, resource: Resource, kind: Kind) -> bool:
+        """Tell whether a step is worth a look: whether anything could hold it back but the one before it."""
+        action = ResourceAction[kind.upper()]
+        return not self._is_brief or any(mine is action for mine, _ in resource.conditions)
 
     def _add(self, resource: Resource, kind: Literal["deploy", "start", "stop"]) -> None:
         step = Step(resource.guid, kind)
@@ -127,9 +135,15 @@ class Dependencies:
         other = self._state.resources.get(guid)
         if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or not self._is_coming(other):
             return None
-        kind: Kind = "deploy" if wanted <= ResourceState.READY else "start"
-        if wanted is ResourceState.STOPPED:
+        kind: Kind = "start"
+        if wanted <= ResourceState.READY:
+            kind = "deploy"
+            if not self._has(other, "deploy"):
+                return None
+        elif wanted is ResourceState.STOPPED and self._has(other, "stop"):
             kind = "stop"
+        elif other.state >= ResourceState.STARTED:
+            return None
         need = Step(guid, kind)
         self.needs[step].append(need)
         return need

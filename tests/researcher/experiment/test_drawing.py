@@ -15,7 +15,8 @@ from fedmon.researcher.experiment.conditions import Metric, MetricCondition, Sta
 from fedmon.researcher.experiment.drawing import COLOURS, MAX_DRAWN, PFormats, dot_of, draw, picture_of, plot
 from fedmon.researcher.experiment.layers import placed
 from fedmon.researcher.experiment.machine import step
-from fedmon.researcher.experiment.planning import Facts, plan
+from fedmon.researcher.experiment.plan_facts import Facts
+from fedmon.researcher.experiment.planning import plan
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 

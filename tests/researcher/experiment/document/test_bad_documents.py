@@ -55,11 +55,11 @@ def test_declarations_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_xml_that_is_200000_deep_is_refused_at_once(closed: bool) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(DocumentTooLargeError):
         from_xml("<experiment>" * 200_000 + ("</experiment>" * 200_000 if closed else ""))
 
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("deep", ["a = " + "[" * 200_000, "[" + "a." * 200_000 + "b]", "a = " + "{a=" * 100_000])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fedmon.researcher.experiment.document import from_toml
 from fedmon.researcher.experiment.document.state import as_state, attributes_of, names_of
 from fedmon.researcher.experiment.drawing import dot_of, picture_of
-from fedmon.researcher.experiment.planning import Facts, plan
+from fedmon.researcher.experiment.plan_facts import Facts
+from fedmon.researcher.experiment.planning import plan
 
 TEXT = """\
 [experiment]

@@ -129,7 +129,7 @@ def test_what_is_no_condition_is_refused_with_the_place(text: str) -> None:
 
 
 def test_long_nonsense_is_refused_at_once() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     long = (
         "a " * 40_000,
         "[" + "a," * 40_000,
@@ -141,7 +141,7 @@ def test_long_nonsense_is_refused_at_once() -> None:
         with pytest.raises(DescriptionError):
             condition_from(text, NAMES, number=1, where="x")
 
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_large_experiment_is_written_and_read_in_time() -> None:
@@ -155,8 +155,8 @@ def test_a_large_experiment_is_written_and_read_in_time() -> None:
             for guid in range(1, 301)
         ),
     )
-    began = time.monotonic()
+    began = time.process_time()
 
     assert from_xml(to_xml(description)) == description
     assert from_toml(to_toml(description)) == description
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
