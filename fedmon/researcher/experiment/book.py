@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedmon.researcher.experiment.attributes import MASK
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
-from fedmon.researcher.experiment.events import AnyEvent, Registered, Removed, Retry, Verb
-from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.events import Registered, Removed, Retry, Verb
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
 
@@ -26,7 +26,9 @@ class Book:
     def __init__(self, ec: Experiment, engine: Engine) -> None:
         self._ec, self._engine = ec, engine
         self._resources: dict[int, ResourceManager] = {}
+        self._coming: set[int] = set()
         self._highest = 0
+        self._lock = threading.Lock()
 
     def __contains__(self, guid: int) -> bool:
         return guid in self._resources
@@ -53,39 +55,46 @@ class Book:
         if guid is not None and (type(guid) is not int or guid < 1):
             raise InvalidExperimentError(f"guid {guid!r} is no positive whole number: leave it out to get the next one")
 
-        def made(_state: State) -> list[AnyEvent]:
-            number = self._highest + 1 if guid is None else guid
-            if number in self._resources:
-                taken = self._resources[number].get_rtype()
-                raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
+        number, before = self._take_number(guid)
+        try:
+            # Outside of every lock: what a type's constructor does is its own affair.
             resource = ResourceFactory.create(rtype, self._ec, number)
             for name, value in (attributes or {}).items():
                 resource.set(name, value)
+            changed = {each.name: MASK if each.is_secret else each.value for each in resource.changed_attributes()}
             self._resources[number] = resource
-            self._highest = max(self._highest, number)
-            named.append(number)
-            return [
+            self._engine.post(
                 Registered(
                     t=self._engine.now(),
                     guid=number,
                     rtype=rtype,
                     critical=bool(resource.get("critical")),
-                    attributes={
-                        each.name: MASK if each.is_secret else each.value for each in resource.changed_attributes()
-                    },
+                    attributes=changed,
                     timeouts=dict(timeouts or {}),
                     retry=dict(retry or {}),
                 )
-            ]
-
-        named: list[int] = []
-        try:
-            self._engine.checked(made)
+            )
         except BaseException:
-            for number in named:
-                self._resources.pop(number, None)
+            self._resources.pop(number, None)
+            with self._lock:
+                self._highest = before if self._highest == number else self._highest
             raise
-        return named[0]
+        finally:
+            with self._lock:
+                self._coming.discard(number)
+        return number
+
+    def _take_number(self, guid: int | None) -> tuple[int, int]:
+        with self._lock:
+            number = self._highest + 1 if guid is None else guid
+            if number in self._resources:
+                taken = self._resources[number].get_rtype()
+                raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
+            if number in self._coming:
+                raise DuplicateGuidError(f"guid {number} is being registered by another thread: leave the guid out")
+            self._coming.add(number)
+            before, self._highest = self._highest, max(self._highest, number)
+            return number, before
 
     def get(self, guid: int) -> ResourceManager:
         """Return a resource. Raises UnknownGuidError, which says which there are."""

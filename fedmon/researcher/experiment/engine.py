@@ -107,11 +107,6 @@ class Engine:
             finally:
                 self._is_applying = False
 
-    def checked(self, check: Callable[[State], Sequence[AnyEvent]]) -> None:
-        """Apply the events that ``check`` makes of the present state, with nothing between the look and the step."""
-        with self._lock:
-            self.post(*check(self.state))
-
     def wait(
         self, guids: Iterable[int], state: ResourceState, *, timeout_s: float | None, heeds_abort: bool = True
     ) -> WaitResult:
