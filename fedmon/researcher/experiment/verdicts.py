@@ -63,20 +63,34 @@ MET, MOOT = Met(), Moot()
 
 
 def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
-    """Judge a want as things stand at ``now``."""
+    """Judge a want as things stand at ``now``.
+
+    One that is blocked looks at everybody whose values it counts, too: what held once has held, whatever came first.
+    """
     kind = want.key.name.partition(":")[0]
     resource = resources.get(want.key.guid)
     if resource is None:
         return MOOT
     if resource.state in _MAY_STILL[kind]:
-        return Blocked((resource.guid,))
+        return _counting(Blocked((resource.guid,)), want, resources)
     if resource.state not in _MAY[kind]:
         return MOOT
     for condition in want.conditions:
         found = verdict_on_condition(condition, want, resources, now)
         if found is not MET:
-            return found
+            return _counting(found, want, resources) if isinstance(found, Blocked) else found
     return MET
+
+
+def _counting(found: Blocked, want: Want, resources: Resources) -> Blocked:
+    counted = {
+        guid: None
+        for condition in want.conditions
+        if isinstance(condition, MetricCondition)
+        for guid in condition.group
+        if resources.get(guid) is not None
+    }
+    return found._replace(guids=tuple(dict.fromkeys((*found.guids, *counted)))) if counted else found
 
 
 def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:

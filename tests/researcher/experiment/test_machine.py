@@ -253,6 +253,22 @@ def test_a_condition_on_a_metric_wants_so_many_values_in_a_row_and_keeps_what_he
     assert world.calls() == [("start", 1)]
 
 
+def test_values_count_while_something_else_is_still_waited_for() -> None:
+    world = World(1, 2, 3).started(2)
+    metric = Metric(name="accuracy", comparison=">", value=0.9, samples=2)
+    world.condition([1], ResourceAction.START, after(1, 3))
+    world.condition([1], ResourceAction.START, MetricCondition(number=2, group=(2,), metric=metric))
+    world.deploy(1, group=2)
+
+    world.became(READY, 1)
+    for _ in range(2):
+        world.tell(Measured(t=1.0, guid=2, name="accuracy", value=0.95))
+        assert world.calls() == []
+    world.became(STARTED, 3)
+
+    assert world.calls() == [("start", 1)]
+
+
 def test_a_condition_that_takes_too_long_fails_who_waits_and_says_what_for() -> None:
     world = World(1, 2)
     world.condition([1], ResourceAction.START, after(7, 2, timeout_s=30.0))
