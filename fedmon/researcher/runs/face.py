@@ -41,6 +41,7 @@ class Runs:
         inputs: Mapping[str, Any] | None = None,
         limits: RunLimits | Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
+        job_id: str | None = None,
     ) -> RunHandle:
         """Run an approved plan on nodes; returns as soon as every node accepted or refused, see `RunHandle`.
 
@@ -48,8 +49,9 @@ class Runs:
         all that are there; with ``tags``, or the id of a ``dataset``, on those that offer such a dataset, which the
         plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
-        nodes lower them to their own. Raises InvalidInputError, naming the value, before anything is sent, and
-        NobodyToRunError, a NoAnswerError, when there is no node to ask.
+        nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up where
+        it is null. Raises InvalidInputError, naming the value, before anything is sent, and NobodyToRunError, a
+        NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of
         from fedmon.researcher.runs.starting import start_run
@@ -65,6 +67,7 @@ class Runs:
             limits=limits,
             repository=self.settings.repository,
             timeout_s=timeout_s,
+            job_id=job_id,
         )
 
     def job(self, job_id: str, *, nodes: Nodelist = None, timeout_s: float | None = None) -> RunHandle:

@@ -92,6 +92,18 @@ class RunHandle:
         """Call back at each scalar, also those that are here already, until removed; what was lost comes late."""
         return self._ledger.listen(callback)
 
+    def on_over(self, callback: Callable[[], object], *, without: Sequence[str] = ()) -> Subscription:
+        """Call back once, when it is over (at once where it is) or the federation was closed, unless removed before.
+
+        It counts as over without the nodes named in ``without``.
+        """
+        return self._ledger.on_over(callback, without={NodeId(node) for node in without})
+
+    @property
+    def closed(self) -> str:
+        """Why nothing more will be heard of it; empty as long as it may be."""
+        return self._ledger.closed
+
     def logs(self, node: str, stream: Literal["stdout", "stderr"] = "stdout", *, offset: int = 0) -> JobLog:
         """Return what the plan printed on a node from byte ``offset`` on, or why its owner does not let it leave.
 

@@ -39,6 +39,7 @@ class Ledger:
         self._dispatcher, self._tally = dispatcher, tally
         self._parts: dict[NodeId, Part] = {}
         self._listeners: tuple[ScalarListener, ...] = ()
+        self._at_end: tuple[tuple[Subscription, frozenset[NodeId]], ...] = ()
         self._settled = 0
 
     # --- whom it is about --------------------------------------------------------------------------------------------
@@ -246,6 +247,14 @@ class Ledger:
             self._listeners += (listener,)
         return listener
 
+    def on_over(self, callback: Callable[[], object], *, without: Collection[NodeId] = ()) -> Subscription:
+        """Call back once, when all is here that will ever be, or nothing comes any more; now, where it is so."""
+        listener = Subscription(lambda _: callback(), lambda _: None)
+        with self.changed:
+            self._at_end += ((listener, frozenset(without)),)
+            self._touch()
+        return listener
+
     def close(self, why: str) -> None:
         """End every wait: nothing comes any more."""
         with self.changed:
@@ -269,6 +278,13 @@ class Ledger:
     def _touch(self) -> None:
         self.version += 1
         self.changed.notify_all()
+        if not self._at_end:
+            return
+        unsettled = {node_id for node_id, part in self._parts.items() if not part.is_settled}
+        for entry in self._at_end:
+            if self.closed or unsettled <= entry[1]:
+                self._at_end = tuple(one for one in self._at_end if one is not entry)
+                self._dispatcher.call(entry[0], (None,), urgent=True)
 
 
 def _told(node_id: NodeId, scalars: Iterable[Scalar]) -> list[RunScalar]:

@@ -9,7 +9,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, InvalidMessageError
-from fedmon.common.ids import NodeId, new_id
+from fedmon.common.ids import NodeId, checked_id, new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import Run, RunLimits, RunReply
@@ -41,6 +41,7 @@ def start_run(
     limits: RunLimits | Mapping[str, Any] | None,
     repository: RepositorySettings,
     timeout_s: float | None,
+    job_id: str | None = None,
 ) -> RunHandle:
     """Ask nodes to run a plan; return once each accepted or refused, or the time is over.
 
@@ -48,6 +49,7 @@ def start_run(
     """
     if not parts.dialect.announced:
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
+    job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
     deadline = Deadline(parts.timeout_s if timeout_s is None else checked_timeout(timeout_s))
     plain, wanted_tags, bounds = checked_arguments(arguments), _checked_tags(tags), checked_limits(limits)
     named = nodes is not None
@@ -55,7 +57,6 @@ def start_run(
     if not asked:
         raise NobodyToRunError("no node was named")
     parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
-    job_id = new_id()
     request = parts.asker.request(
         Run,
         job_id=job_id,
@@ -67,8 +68,8 @@ def start_run(
         limits=bounds,
     )
     ledger = Ledger(job_id, sha256=sha256, dispatcher=parts.dispatcher, tally=parts.tally)
+    ledger = parts.runs.open(ledger)
     ledger.take_part(asked)
-    parts.runs.open(ledger)
     parts.machinery.runs_changed()
     try:
         # Packing and uploading take their own time; whoever is asked gets a second at least.
