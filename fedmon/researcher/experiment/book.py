@@ -10,6 +10,7 @@ from fedmon.researcher.experiment.attributes import MASK
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
 from fedmon.researcher.experiment.events import Registered, Removed, Retry, Verb
+from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
 
@@ -95,6 +96,14 @@ class Book:
             self._coming.add(number)
             before, self._highest = self._highest, max(self._highest, number)
             return number, before
+
+    def take_up(self, state: State, highest: int) -> None:
+        """Make the resources of a state that another process left. Raises UnknownTypeError."""
+        self._highest = highest
+        for guid, seen in sorted(state.resources.items()):
+            resource = ResourceFactory.create(seen.rtype, self._ec, guid)
+            self._resources[guid] = resource
+            resource.restore(seen.attributes, seen.traces)
 
     def get(self, guid: int) -> ResourceManager:
         """Return a resource. Raises UnknownGuidError, which says which there are."""

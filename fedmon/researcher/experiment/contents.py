@@ -60,6 +60,13 @@ def attribute_set(change: Change, event: events.AttributeSet) -> None:
     change.resources[event.guid] = resource
 
 
+def trace_enabled(change: Change, event: events.TraceEnabled) -> None:
+    """Note that a trace is kept."""
+    resource = change.resources.get(event.guid)
+    if resource is not None and event.name not in resource.traces:
+        change.resources[event.guid] = replace(resource, traces=(*resource.traces, event.name))
+
+
 def condition_added(change: Change, event: events.ConditionAdded) -> None:
     """Give resources one more condition; what they wait for already waits for it, too."""
     name = event.action.name.lower()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedmon.researcher.experiment.attribute_methods import AttributeMethods
 from fedmon.researcher.experiment.book import Book
 from fedmon.researcher.experiment.doing import Doing
 from fedmon.researcher.experiment.engine import Engine
-from fedmon.researcher.experiment.events import AttributeSet, Became, Measured, Verb, VerbFailed
+from fedmon.researcher.experiment.events import AttributeSet, Became, Measured, TraceEnabled, Verb, VerbFailed
 from fedmon.researcher.experiment.failure import FailureManager
+from fedmon.researcher.experiment.federation_link import FederationLink
 from fedmon.researcher.experiment.journal import NAME, Journal
 from fedmon.researcher.experiment.life import Life
 from fedmon.researcher.experiment.life_methods import LifeMethods
 from fedmon.researcher.experiment.pool import MAX_THREADS
+from fedmon.researcher.experiment.reconnecting import Left, left_in
 from fedmon.researcher.experiment.resource_methods import ResourceMethods
 from fedmon.researcher.experiment.run_folder import run_folder
 from fedmon.researcher.experiment.situation import Resource, State
@@ -24,12 +27,17 @@ from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceS
 from fedmon.researcher.experiment.tasks import Tasks
 from fedmon.researcher.experiment.wiring import Wiring
 
+if TYPE_CHECKING:
+    from fedmon.researcher.federation import Federation
+
 
 class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
     """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
 
     A context manager, which always releases. Every method is safe from any thread; none blocks but `wait_*`, `release`
     and `shutdown`. The run's files lie in ``local_dir/exp_id/run_id``; ``journal=False`` keeps none.
+    Resources of a federation use the one given, or one that is opened from the settings when the first needs it and
+    closed at the end.
     """
 
     def __init__(
@@ -39,23 +47,51 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
         persist: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
         fm: FailureManager | None = None,
         *,
+        federation: Federation | None = None,
         journal: bool = True,
         nthreads: int | None = None,
+        left: Left | None = None,
     ) -> None:
-        self.folder = run_folder(exp_id, local_dir)
+        """Begin a run, or, by ``left``, take one up again; see `reconnect`."""
+        self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = persist
         self.nthreads = nthreads or int(os.environ.get("NEPI_NTHREADS", MAX_THREADS))
         self.logger = logging.getLogger("fedmon.experiment")
         self.fm = FailureManager() if fm is None else fm
         self._doing = Doing(self.fm)
         kept = Journal(self.folder.make() / NAME) if journal else None
-        self._engine = Engine(self._doing, kept, threads=self.nthreads)
+        left = Left(folder=self.folder) if left is None else left
+        self._engine = Engine(self._doing, kept, state=left.state, after=left.until, threads=self.nthreads)
         self._book = Book(self, self._engine)
-        self._wiring = Wiring(self._book, self._engine)
+        self._wiring = Wiring(self._book, self._engine, conditions=left.conditions)
         self._tasks = Tasks(self._engine)
-        self._life = Life(self._book, self._engine)
+        self._link = FederationLink(federation)
+        self._life = Life(self._book, self._engine, at_end=self._link.close)
         self._doing.book, self._doing.engine = self._book, self._engine
         self.fm.set_ec(self)
+        if left.state.resources:
+            self._book.take_up(left.state, left.highest_guid)
+
+    @classmethod
+    def reconnect(
+        cls,
+        run_dir: str | Path,
+        *,
+        fm: FailureManager | None = None,
+        federation: Federation | None = None,
+        attributes: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> Self:
+        """Take up again the run in a folder whose process died: nothing is done twice, and what goes on is adopted.
+
+        ``attributes`` gives credentials again, by guid, which are never written down. Raises StorageError where there
+        is no journal, and FolderInUseError where the process lives.
+        """
+        left = left_in(run_dir)
+        made = cls(left=left, fm=fm, federation=federation)
+        for guid, values in (attributes or {}).items():
+            made.get_resource(guid).restore(values, ())
+        made._doing.take_up(left)
+        return made
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +130,11 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
     def run_dir(self) -> str:
         """The folder of this run."""
         return str(self.folder.run_dir)
+
+    @property
+    def federation(self) -> Federation:
+        """The federation that resources use; connects where that was not done. Raises ConnectionFailedError."""
+        return self._link.get()
 
     @property
     def ecstate(self) -> ECState:
@@ -135,4 +176,7 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
         self._engine.note(VerbFailed(t=self._engine.now(), guid=guid, verb=verb, reason=reason))
 
     def _attribute_set(self, guid: int, name: str, value: Any) -> None:
-        self._engine.note(AttributeSet(t=self._engine.now(), guid=guid, name=name, value=value))
+        self._engine.post(AttributeSet(t=self._engine.now(), guid=guid, name=name, value=value))
+
+    def _trace_enabled(self, guid: int, name: str) -> None:
+        self._engine.post(TraceEnabled(t=self._engine.now(), guid=guid, name=name))

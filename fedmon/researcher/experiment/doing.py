@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,8 @@ from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment import failure
 from fedmon.researcher.experiment.events import Leveled, Verb
 from fedmon.researcher.experiment.failure import FailureManager
+from fedmon.researcher.experiment.reconnecting import Left
+from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.verbs import perform
 
 if TYPE_CHECKING:
@@ -34,6 +38,25 @@ class Doing:
         """Call a verb."""
         if self.book is not None and guid in self.book:
             perform(self.book.get(guid), verb, reason)
+
+    def take_up(self, left: Left) -> None:
+        """Go on where another process stopped: set timers and attributes, and have resources ask how they stand."""
+        if self.engine is None:
+            return
+        self.engine.resume()
+        for guid, name, value in left.unassigned:
+            self.engine.pool.put(functools.partial(self.assign, guid, name, value))
+        for guid, seen in sorted(left.state.resources.items()):
+            if seen.state is ResourceState.FAILED:
+                self.failed(guid)
+            if seen.state is not ResourceState.RELEASED:
+                self.engine.pool.put(functools.partial(self.reconnect, guid, seen.calling))
+
+    def reconnect(self, guid: int, verb: Verb | None) -> None:
+        """Have a resource take up again what another process had begun."""
+        if self.book is not None and guid in self.book:
+            with contextlib.suppress(Exception):  # the resource has failed with it, and said so
+                self.book.get(guid).reconnect(verb)
 
     def assign(self, guid: int, name: str, value: Any) -> None:
         """Set an attribute."""

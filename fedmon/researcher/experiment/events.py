@@ -77,6 +77,13 @@ class AttributeSet(Event, frozen=True, kw_only=True, tag="attribute"):
     value: Any
 
 
+class TraceEnabled(Event, frozen=True, kw_only=True, tag="trace"):
+    """A trace of a resource is kept."""
+
+    guid: int
+    name: str
+
+
 class ConditionAdded(Event, frozen=True, kw_only=True, tag="condition"):
     """Resources have one more condition for an action."""
 
@@ -158,6 +165,7 @@ AnyEvent = (
     | Removed
     | Connected
     | AttributeSet
+    | TraceEnabled
     | ConditionAdded
     | ConditionsRemoved
     | SetWanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedmon.researcher.experiment.attributes import MASK, Attribute, Flags, write_refusal
@@ -112,7 +112,17 @@ class Holder(Template, Logged):
     def enable_trace(self, name: str) -> None:
         """Have a trace written. Raises UnknownTraceError, a KeyError."""
         self._check_trace(name)
+        if name not in self._enabled and self._is_registered():
+            self.ec._trace_enabled(self._guid, name)  # noqa: SLF001
         self._enabled |= {name}
+
+    def restore(self, attributes: Mapping[str, Any], traces: Iterable[str]) -> None:
+        """Take the attributes and traces that another process left written down; credentials were not."""
+        for name, value in attributes.items():
+            attribute = self._attribute(name)
+            if not (attribute.is_secret and value == MASK):
+                self._own[name] = attribute.with_value(attribute.accepted(value, resource=self.name))
+        self._enabled |= {name for name in traces if name in self._trace_templates}
 
     def trace_enabled(self, name: str) -> bool:
         """Tell whether a trace is written. Raises UnknownTraceError, a KeyError."""

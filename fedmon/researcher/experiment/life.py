@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fedmon.common.clock import Deadline
@@ -27,10 +27,10 @@ _CLOSE_S = 2.0
 
 
 class Life:
-    """Deploys and releases resources; safe from any thread."""
+    """Deploys and releases resources; safe from any thread. ``at_end`` is called once, when all is released."""
 
-    def __init__(self, book: Book, engine: Engine) -> None:
-        self._book, self._engine = book, engine
+    def __init__(self, book: Book, engine: Engine, *, at_end: Callable[[], None] = lambda: None) -> None:
+        self._book, self._engine, self._at_end = book, engine, at_end
         self._lock = threading.Lock()
         self._is_released = self._is_terminated = False
         self.release_timeout_s = RELEASE_TIMEOUT_S
@@ -111,3 +111,4 @@ class Life:
             busy = self._engine.close(timeout_s=min(_CLOSE_S, deadline.left_s()))
             if busy:
                 logger.warning("%d hooks of resources are still at work; they cannot be ended from outside", busy)
+            self._at_end()

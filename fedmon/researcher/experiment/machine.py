@@ -28,6 +28,7 @@ _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.Removed: contents.removed,
     events.Connected: contents.connected,
     events.AttributeSet: contents.attribute_set,
+    events.TraceEnabled: contents.trace_enabled,
     events.ConditionAdded: contents.condition_added,
     events.ConditionsRemoved: contents.conditions_removed,
     events.SetWanted: wanting.set_wanted,

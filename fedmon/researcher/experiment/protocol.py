@@ -44,6 +44,10 @@ class Experiment(Protocol):
         """Note a value that an attribute is about to have; credentials come masked."""
         ...
 
+    def _trace_enabled(self, guid: int, name: str) -> None:
+        """Note a trace that is about to be kept."""
+        ...
+
     def get_resource(self, guid: int) -> ResourceManager:
         """Return a resource. Raises UnknownGuidError."""
         ...

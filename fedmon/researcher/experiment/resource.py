@@ -155,6 +155,17 @@ class ResourceManager(Known):
             if has_turn:
                 self.turn.give()
 
+    @failtrap
+    def reconnect(self, verb: str | None) -> None:
+        """Take up again what a process that died had begun; ``verb`` is the one that was under way."""
+        if self.state >= ResourceState.FAILED and verb != "release":
+            return
+        self.turn.take()
+        try:
+            self.do_reconnect(verb)
+        finally:
+            self.turn.give()
+
     def _run(self, verb: str, hook: Callable[[], Any]) -> None:
         if not self._may(verb) or not self.turn.take(is_over=lambda: self.state >= ResourceState.FAILED):
             return
@@ -232,6 +243,11 @@ class ResourceManager(Known):
     def do_fail(self) -> None:
         """Clear up after a failure; the resource is FAILED already."""
         self.set_failed()
+
+    def do_reconnect(self, verb: str | None) -> None:
+        """Call a verb anew that was under way; types whose work goes on elsewhere ask there how it stands."""
+        if verb is not None:
+            getattr(self, verb)()
 
     # --- what hooks say was reached -----------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """One resource. ``times`` holds when it came to each state, in seconds as events count them.
 
     ``calling`` is the verb that runs now, ``retrying`` the one that waits to be tried again, and ``attempt`` how often
-    it has failed before. ``attributes`` are those that were set; ``sets`` names the wants of those still to be set.
+    it has failed before. ``attributes`` are those that were set, ``traces`` those that are kept; ``sets`` names the
+    wants of attributes that are still to be set.
     """
 
     guid: int
@@ -32,6 +33,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     retrying: Verb | None = None
     attempt: int = 0
     attributes: Map[str, Any] = Map()
+    traces: tuple[str, ...] = ()
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
     reason: str = ""

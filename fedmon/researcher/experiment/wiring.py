@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Wiring:
     """Registers connections and conditions; everything is checked before anything takes effect."""
 
-    def __init__(self, book: Book, engine: Engine) -> None:
+    def __init__(self, book: Book, engine: Engine, *, conditions: int = 0) -> None:
         self._book, self._engine = book, engine
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(conditions + 1)
 
     def connect(self, guid: int, other: int) -> None:
         """Connect two resources that both find it right. Raises InvalidConnectionError naming who does not."""
