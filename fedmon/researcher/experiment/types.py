@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
@@ -21,12 +22,15 @@ from fedmon.researcher.experiment.verbs import told
 
 logger = logging.getLogger(__name__)
 
+_OWN = "fedmon.researcher.experiment.federation"
+
 
 class ResourceFactory:
     """Knows every resource type of this process by its name.
 
-    The folders of ``NEPI_SEARCH_PATH`` are searched when a type is asked for that nobody registered. A file there that
-    cannot be used is logged, listed in `plugin_errors`, and named when a type is missing; the others are used.
+    When a type is asked for that nobody registered, those of a federation are loaded, and then the folders of
+    ``NEPI_SEARCH_PATH`` are searched. A file there that cannot be used is logged, listed in `plugin_errors`, and named
+    when a type is missing; the others are used.
     """
 
     _resource_types: ClassVar[dict[str, type[ResourceManager]]] = {}
@@ -54,13 +58,16 @@ class ResourceFactory:
 
     @classmethod
     def get_resource_types(cls) -> dict[str, type[ResourceManager]]:
-        """Return all types, by name, those of the plug-in folders included."""
+        """Return all types, by name, those of a federation and of the plug-in folders included."""
+        cls._load_own()
         cls.populate()
         return dict(cls._resource_types)
 
     @classmethod
     def get_resource_type(cls, rtype: str) -> type[ResourceManager]:
         """Return a type by name. Raises UnknownTypeError, a KeyError, which names what is like it."""
+        if rtype not in cls._resource_types:
+            cls._load_own()
         if rtype not in cls._resource_types:
             cls.populate()
         found = cls._resource_types.get(rtype)
@@ -83,6 +90,21 @@ class ResourceFactory:
                 "super().__init__(ec, guid)"
             )
         return made
+
+    @classmethod
+    def register_own(cls, rclass: type[ResourceManager]) -> None:
+        """Register a type, unless somebody has registered one of that name."""
+        if rclass.get_rtype() not in cls._resource_types:
+            cls.register_type(rclass)
+
+    @classmethod
+    def _load_own(cls) -> None:
+        """Load the types of a federation; experiments without them need not."""
+        own = importlib.import_module(_OWN)
+        for each in map(vars(own).get, own.__all__):
+            # Also when they were loaded before: whoever replaced the register has them again.
+            if isinstance(each, type) and issubclass(each, ResourceManager):
+                cls.register_own(each)
 
     @classmethod
     def populate(cls, environ: Mapping[str, str] | None = None) -> list[PluginError]:

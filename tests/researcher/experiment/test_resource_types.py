@@ -241,6 +241,23 @@ def test_a_constructor_that_fails_is_named(rclass: type[ResourceManager], reason
         ResourceFactory.create(rclass.get_rtype(), SmallExperiment(), 3)
 
 
+def test_the_types_of_a_federation_are_there_without_being_registered_and_also_again() -> None:
+    for _ in range(2):
+        ResourceFactory._resource_types = {}
+
+        assert ResourceFactory.resource_types() == {}
+        assert ResourceFactory.get_resource_type("fedmon::Node").get_rtype() == "fedmon::Node"
+
+
+def test_an_own_type_comes_before_one_of_the_federation() -> None:
+    class Mine(ResourceManager):
+        _rtype = "fedmon::Node"
+
+    ResourceFactory.register_type(Mine)
+
+    assert ResourceFactory.get_resource_types()["fedmon::Node"] is Mine
+
+
 # --- plug-in folders --------------------------------------------------------------------------------------------------
 
 PLUGIN = """

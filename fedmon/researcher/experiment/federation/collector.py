@@ -1,0 +1,127 @@
+"""`fedmon::Collector`: puts a trace of what it is connected to into the folder of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path, PurePosixPath
+
+from fedmon.common.errors import StorageError
+from fedmon.researcher.experiment.attributes import Flags
+from fedmon.researcher.experiment.errors import TraceNotReadableError
+from fedmon.researcher.experiment.federation import job_files
+from fedmon.researcher.experiment.federation.errors import MissingPartError
+from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.federation.values import CheckedAttribute, file_name, inner_path, own
+from fedmon.researcher.experiment.protocol import Experiment
+from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.researcher.experiment.traces import TraceAttr
+from fedmon.researcher.experiment.verbs import told
+
+
+@clsinit_copy
+class Collector(LinkedResource):
+    """At its release writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
+
+    It waits for nobody: what a resource writes until its own release is collected once more then. Of a trace that is
+    not there a file ``....missing`` says why, and ``missing`` lists it.
+    """
+
+    _rtype = "fedmon::Collector"
+    _help = "Collects a trace of every resource that it is connected to into the folder of the run, at its release."
+
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(ec, guid)
+        self._collected: dict[int, str] = {}
+        self._missing: dict[int, str] = {}
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        for attribute in (
+            CheckedAttribute(
+                "traceName", "The trace that is collected.", inner_path, "the name of a trace", flags=Flags.Design
+            ),
+            CheckedAttribute(
+                "subDir", "A folder within that of the run.", inner_path, "the name of a folder", flags=Flags.Design
+            ),
+            CheckedAttribute(
+                "rename", "The name of the files, after the guid.", file_name, "the name of a file", flags=Flags.Design
+            ),
+            own("collected", "What was collected: the names of files within the folder of the run, with commas."),
+            own("missing", "What was not there, and why."),
+        ):
+            cls._register_attribute(attribute)
+
+    def do_deploy(self) -> None:
+        """Refuse what could never collect anything."""
+        if not self.get("traceName"):
+            raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
+        super().do_deploy()
+
+    def do_release(self) -> None:
+        """Collect from all."""
+        if self.get("traceName"):
+            for guid in sorted(self.connections):
+                with contextlib.suppress(KeyError):  # it was taken out just now
+                    self.collect(self.ec.get_resource(guid))
+        super().do_release()
+
+    def collect(self, source: ResourceManager) -> None:
+        """Write the trace of one resource, over what was collected of it before."""
+        name = self.get("traceName")
+        if not name:
+            return
+        target = Path(self.ec.run_dir) / (self.get("subDir") or "")
+        target /= f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
+        mark = target.with_name(f"{target.name}.missing")
+        try:
+            _copy(source, name, target)
+        except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
+            reason = told(error)
+            if self._missing.get(source.guid) != reason:
+                self.warning(f"trace {name} of {source.name} is missing: {reason}")
+            with contextlib.suppress(StorageError):
+                job_files.write(mark, f"trace {name} of {source.name}: {reason}\n".encode("utf-8", "replace"))
+            self._note(source.guid, missing=reason)
+            return
+        with contextlib.suppress(OSError):
+            mark.unlink(missing_ok=True)
+        self._note(source.guid, collected=str(target.relative_to(self.ec.run_dir)))
+
+    def _note(self, guid: int, *, collected: str = "", missing: str = "") -> None:
+        with self.lock:
+            for found in (self._collected, self._missing):
+                found.pop(guid, None)
+            if missing:
+                self._missing[guid] = missing
+            else:
+                self._collected[guid] = collected
+            name = self.get("traceName")
+            lacking = "; ".join(f"{each}.{name}: {reason}" for each, reason in sorted(self._missing.items()))
+            self._set_own("missing", lacking or None)
+            self._set_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
+
+
+@clsinit_copy
+class NepiCollector(Collector):
+    """The Collector under the name that NEPI's scripts and files have for it."""
+
+    _rtype = "Collector"
+
+
+def _copy(source: ResourceManager, name: str, target: Path) -> None:
+    """Copy the file of a trace; of a type that has no files, its text."""
+    path: object = None
+    with contextlib.suppress(TraceNotReadableError):
+        path = source.trace(name, TraceAttr.PATH)
+    if isinstance(path, str):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.copyfile(path, target)
+        except OSError as error:
+            raise StorageError(f"cannot copy {path} to {target}: {error.strerror or error}") from error
+        return
+    text = source.trace(name, TraceAttr.ALL)
+    if not isinstance(text, str):
+        raise TraceNotReadableError("it was not written")
+    job_files.write(target, text.encode("utf-8", "replace"))

@@ -1,0 +1,85 @@
+"""`fedmon::Dataset`: a dataset that nodes offer, found by its tags."""
+
+from __future__ import annotations
+
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import SearchReply
+from fedmon.researcher.experiment.attributes import Attribute, Flags
+from fedmon.researcher.experiment.federation.errors import MissingPartError, NotOfferedError
+from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.federation.node import Node
+from fedmon.researcher.experiment.federation.values import CheckedAttribute, own, words
+from fedmon.researcher.experiment.resource import clsinit_copy
+from fedmon.researcher.outcomes import Outcomes
+
+
+@clsinit_copy
+class Dataset(LinkedResource):
+    """DISCOVERED when every node that it is connected to offers one dataset with all of its tags; READY at once then.
+
+    Connected to no node, it is looked for on all that are there.
+    """
+
+    _rtype = "fedmon::Dataset"
+    _help = "A dataset on the nodes that it is connected to, found by its tags."
+    _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(
+            CheckedAttribute(
+                "tags",
+                "The tags that it has; nodes may give it more.",
+                words,
+                'a list of texts, such as ["mri", "2024"], or "mri, 2024"',
+                flags=Flags.Design,
+            )
+        )
+        cls._register_attribute(
+            Attribute("datasetId", "Its id, where the tags alone fit more than one of a node.", flags=Flags.Design)
+        )
+        cls._register_attribute(own("foundOn", "The nodes that offer it, with commas."))
+
+    @property
+    def found_on(self) -> list[NodeId]:
+        """The nodes that offer it; empty before it was DISCOVERED."""
+        return [NodeId(node_id) for node_id in (self.get("foundOn") or "").split(",") if node_id]
+
+    def do_deploy(self) -> None:
+        """Look for it on the nodes, as soon as they are READY."""
+        tags = self.get("tags")
+        if not tags:
+            raise MissingPartError(self.name, "tags", 'set them, such as tags=["mri"]')
+        nodes = self.ready(Node)
+        if nodes is None:
+            return
+        asked = [node.node_id for node in nodes]
+        outcomes = self.federation.search(tags, nodes=asked or None)
+        found = self._offering(outcomes)
+        missing = [node_id for node_id in asked if node_id not in found]
+        if missing or not found:
+            raise NotOfferedError(self._why_not(outcomes, missing))
+        self._set_own("foundOn", ",".join(found))
+        self.set_discovered()
+        self.set_ready()
+
+    def _offering(self, outcomes: Outcomes[SearchReply]) -> list[NodeId]:
+        wanted = self.get("datasetId")
+        found: list[NodeId] = []
+        for node_id, reply in outcomes.ok.items():
+            fitting = [one for one in reply.datasets if wanted is None or one.dataset_id == wanted]
+            if len(fitting) > 1:
+                ids = ", ".join(f"{one.dataset_id} ({one.name})" for one in fitting)
+                raise NotOfferedError(f"node {node_id} offers more than one dataset that fits; set datasetId: {ids}")
+            found += [NodeId(node_id)] if fitting else []
+        return found
+
+    def _why_not(self, outcomes: Outcomes[SearchReply], missing: list[NodeId]) -> str:
+        tags = ", ".join(self.get("tags"))
+        wanted = f"dataset {self.get('datasetId')} with the tags {tags}" if self.get("datasetId") else f"tags {tags}"
+        said = [
+            f"{node_id}: {outcomes[node_id].reason or 'it offers none to you'}"
+            for node_id in (missing or outcomes)
+            if node_id in outcomes
+        ]
+        return f"no dataset for {wanted}: {'; '.join(said) or outcomes.explanation()}"

@@ -1,0 +1,132 @@
+"""`fedmon::Node`: a node of the federation, there as long as its presence is confirmed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedmon.common.ids import NodeId, checked_id
+from fedmon.researcher.experiment.attributes import Flags, Types
+from fedmon.researcher.experiment.federation.errors import MissingPartError
+from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.federation.values import CheckedAttribute, duration, own
+from fedmon.researcher.experiment.resource import clsinit_copy
+from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.roster import NodeState
+
+if TYPE_CHECKING:
+    from fedmon.researcher.roster import Node as SeenNode
+
+_GONE = (NodeState.OFFLINE, NodeState.STALE)
+
+
+@clsinit_copy
+class Node(LinkedResource):
+    """DISCOVERED once the node was heard of, READY when it gave a sign of life, FAILED when it stays away too long.
+
+    A node that was lost may return within ``grace`` as if nothing had been. One that returns later is ``present``
+    again, but stays FAILED, as everything does that failed: register another resource with the same ``nodeId``.
+    """
+
+    _rtype = "fedmon::Node"
+    _help = (
+        "A node of the federation: READY when its presence is confirmed, FAILED when it is lost for longer than grace."
+    )
+    _losses = 0
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(
+            CheckedAttribute(
+                "nodeId",
+                "The id of the node.",
+                lambda value: checked_id(str(value), what="node id"),
+                "the id of a node",
+                flags=Flags.Design,
+            )
+        )
+        cls._register_attribute(
+            CheckedAttribute(
+                "grace",
+                "For how long a node that is lost may come back before it counts as FAILED.",
+                duration,
+                'a duration, such as "30s"',
+                default="30s",
+            )
+        )
+        cls._register_attribute(own("present", "Whether the node is there now.", type=Types.Bool, default=False))
+        cls._register_attribute(own("agentVersion", "The version of what runs there."))
+
+    @property
+    def node_id(self) -> NodeId:
+        """The id of the node. Raises MissingPartError."""
+        node_id = self.get("nodeId")
+        if not node_id:
+            raise MissingPartError(self.name, "nodeId", "set it to the id of the node, which `fedmon nodes` lists")
+        return NodeId(node_id)
+
+    def do_deploy(self) -> None:
+        """Look who is there, and listen from then on; it is READY when the node gives a sign of life."""
+        node_id = self.node_id
+        self.deafen()
+        self.listen("presence", self._told)
+        node = self.federation.nodes().get(node_id)
+        if node is None or node.state in _GONE:
+            self.info(f"waits for node {node_id}, which {'was not heard of' if node is None else node.state.value}")
+        if node is not None:
+            self._told(node)
+        # What the broker retains is a belief; an answer is a sign of life. A silent node may still come up.
+        is_believed = node is not None and node.state not in _GONE and node.last_seen is None
+        if is_believed and self.federation.ping(nodes=[node_id]).ok:
+            self._confirmed()
+
+    def _told(self, node: SeenNode) -> None:
+        if node.node_id != self.node_id:
+            return
+        with self.lock:
+            state = self.state
+            is_there = node.state not in _GONE
+            if state is ResourceState.NEW:
+                self.set_discovered()
+            if is_there and node.last_seen is not None:
+                self._confirmed()
+            elif not is_there:
+                self._lost(node)
+            if node.agent_version and node.agent_version != self.get("agentVersion"):
+                self._set_own("agentVersion", node.agent_version)
+
+    def _confirmed(self) -> None:
+        with self.lock:
+            if not self.get("present"):
+                if self.state >= ResourceState.READY:
+                    self.info("is back")
+                self._set_own("present", value=True)
+            if self.state < ResourceState.READY:
+                self.set_ready()
+
+    def _lost(self, node: SeenNode) -> None:
+        if not self.get("present"):
+            return
+        self._set_own("present", value=False)
+        if ResourceState.READY <= self.state < ResourceState.FAILED:
+            reason = f"node {node.node_id} is {node.state.value}{f' ({node.reason})' if node.reason else ''}"
+            self.warning(f"{reason}; it has {self.get('grace')} to come back")
+            self._losses += 1
+            losses = self._losses
+            self.later(lambda: self._give_up(losses, reason), after=self.get("grace"))
+
+    def _give_up(self, losses: int, reason: str) -> None:
+        with self.lock:
+            # A node that came back and went again has its whole time anew.
+            is_over = self.get("present") or losses != self._losses or self.state >= ResourceState.FAILED
+        if not is_over:
+            self.fail(f"{reason}, and did not come back within {self.get('grace')}")
+
+    def _set_state(self, state: ResourceState) -> None:
+        super()._set_state(state)
+        if state is ResourceState.FAILED:
+            self.later(self._listen_on)
+
+    def _listen_on(self) -> None:
+        """Go on to tell whether it is there: FAILED is final, but who looks may see that a node is back."""
+        if self.state is ResourceState.FAILED:
+            self.listen("presence", self._told)

@@ -1,0 +1,167 @@
+"""`fedmon::TrainingPlan`: a plan, RESERVED while owners look at it and READY when all of them approved it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedmon.common.errors import StorageError
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.messages import PlanStatus
+from fedmon.researcher.experiment.attributes import Attribute, Flags
+from fedmon.researcher.experiment.federation.dataset import Dataset
+from fedmon.researcher.experiment.federation.errors import MissingPartError, NotApprovedError
+from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.federation.node import Node
+from fedmon.researcher.experiment.federation.values import CheckedAttribute, class_name, is_source, own, plan
+from fedmon.researcher.experiment.protocol import Experiment
+from fedmon.researcher.experiment.resource import clsinit_copy
+from fedmon.researcher.experiment.states import ResourceState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedmon.common.wire.messages import PlanDecision
+    from fedmon.researcher.roster import Node as SeenNode
+
+Decided = tuple[PlanStatus, str]
+
+
+@clsinit_copy
+class TrainingPlanResource(LinkedResource):
+    """Asks the owners of its nodes for approval: RESERVED while one has not decided, READY when all approved.
+
+    FAILED as soon as one rejected it. Its nodes are those that it is connected to, or those of its jobs, or else all
+    that are there. It waits for owners as long as they take, unless a timeout of deploy says otherwise.
+    """
+
+    _rtype = "fedmon::TrainingPlan"
+    _help = "A training plan: RESERVED while approval is pending, READY when approved, FAILED when rejected."
+    _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
+
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(ec, guid)
+        self._asked: frozenset[NodeId] = frozenset()
+        self._decided: dict[NodeId, Decided] = {}
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(
+            CheckedAttribute(
+                "plan",
+                "The file of the plan, or its class, which is kept as source.",
+                plan,
+                "the path of a Python file, or a class or instance of TrainingPlan",
+                flags=Flags.Design,
+            )
+        )
+        cls._register_attribute(Attribute("description", "What owners are told of it.", default="", flags=Flags.Design))
+        cls._register_attribute(own("sha256", "The digest of what was handed in."))
+
+    @property
+    def approved_by(self) -> list[NodeId]:
+        """The nodes whose owners approved it."""
+        with self.lock:
+            decided = sorted(self._decided.items())
+        return [node_id for node_id, (status, _) in decided if status is PlanStatus.APPROVED and node_id in self._asked]
+
+    def do_deploy(self) -> None:
+        """Hand it in, as soon as its nodes are READY; decisions come by themselves."""
+        if not self.get("plan"):
+            raise MissingPartError(self.name, "plan", "set it to the path of a Python file, or to a class")
+        if self.ready(Node) is None:
+            return
+        nodes = self._nodes()
+        if nodes is None:
+            return
+        from fedmon.common.plan_source import load_source
+
+        path = self._file()
+        self._set_own("sha256", load_source(path).sha256)
+        with self.lock:
+            self._decided, self._asked = {}, frozenset()
+        self.deafen()
+        self.listen("decision", self._decision)  # before it is asked, so that none is missed
+        self.listen("presence", self._heard)
+        outcomes = self.federation.approve(path, description=self.get("description") or "", nodes=nodes)
+        refused = {node_id: outcome.reason for node_id, outcome in outcomes.failed.items()}
+        if refused or not outcomes:
+            self.deafen()
+            said = "; ".join(f"{node_id}: {reason}" for node_id, reason in refused.items()) or outcomes.explanation()
+            raise NotApprovedError(f"the plan could not be handed in: {said}")
+        with self.lock:
+            self._asked = frozenset(outcomes)
+            for node_id, reply in outcomes.ok.items():
+                self._decided.setdefault(NodeId(node_id), (reply.status, reply.note))  # a decision is newer
+            self._judge()
+
+    def _nodes(self) -> list[NodeId] | None:
+        """Return whose owners are asked; empty for all that are there, null while those of a job are not READY."""
+        from fedmon.researcher.experiment.federation.job import Job
+
+        nodes = self.linked(Node)
+        for job in () if nodes else self.linked(Job):
+            nodes += [*job.linked(Node), *(node for dataset in job.linked(Dataset) for node in dataset.linked(Node))]
+        living = [node for node in nodes if node.state < ResourceState.FAILED]
+        if any(node.state < ResourceState.READY for node in living):
+            # Nodes of a job are not its own neighbours: the job passes on that they moved.
+            self._deploy_again = True
+            return None
+        return list(dict.fromkeys(node.node_id for node in living)) or self._everybody()
+
+    def _everybody(self) -> list[NodeId]:
+        return list(self.federation.nodes().online)
+
+    def _file(self) -> Path:
+        """Return the file; the source of a class is written to one, which stays with the run."""
+        from pathlib import Path
+
+        text = self.get("plan")
+        if not is_source(text):
+            return Path(text).expanduser()
+        path = self.folder / f"{class_name(text)}.py"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        return path
+
+    def _decision(self, decision: PlanDecision) -> None:
+        if decision.sha256 != self.get("sha256"):
+            return
+        said = (decision.status, decision.note or decision.problem)
+        # One that was kept may be older than what the owner decided since, so the node has the last word.
+        self.later(lambda: self._ask(NodeId(decision.node_id), said))
+
+    def _heard(self, node: SeenNode) -> None:
+        """Ask a node anew that came back: what its owner decided meanwhile may have reached another process."""
+        status, _ = self._decided.get(node.node_id, (None, ""))
+        if status is PlanStatus.PENDING and node.last_seen is not None and self.state < ResourceState.READY:
+            self.later(lambda: self._ask(node.node_id))
+
+    def _ask(self, node_id: NodeId, said: Decided | None = None) -> None:
+        """Ask a node where the plan stands; ``said`` counts where it does not answer."""
+        reply = self.federation.plan_status(self._file(), nodes=[node_id]).ok.get(node_id)
+        if reply is not None and reply.status is not None:
+            said = (reply.status, reply.note)
+        if said is not None:
+            with self.lock:
+                self._decided[node_id] = said
+                self._judge()
+
+    def _judge(self) -> None:
+        """Set the state that follows from what owners decided; called under the lock."""
+        if not self._asked or self.state >= ResourceState.FAILED:
+            return
+        mine = {node_id: self._decided[node_id] for node_id in self._asked if node_id in self._decided}
+        rejected = {node_id: note for node_id, (status, note) in mine.items() if status is PlanStatus.REJECTED}
+        if rejected:
+            said = "; ".join(f"{node_id}{f' ({note})' if note else ''}" for node_id, note in sorted(rejected.items()))
+            self.later(lambda: self.fail(f"the plan was rejected by the owner of {said}"))
+        elif self.state < ResourceState.READY:
+            pending = [node_id for node_id, (status, _) in mine.items() if status is PlanStatus.PENDING]
+            if not pending and len(mine) == len(self._asked):
+                self.set_ready()
+            elif self.state < ResourceState.RESERVED:
+                self.info(f"waits for the owners of {', '.join(sorted(pending))} to approve it")
+                self.set_reserved()
