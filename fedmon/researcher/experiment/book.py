@@ -28,6 +28,8 @@ class Book:
         self._ec, self._engine = ec, engine
         self._resources: dict[int, ResourceManager] = {}
         self._coming: set[int] = set()
+        self.names: dict[int, str] = {}
+        """What the document that they come from calls those that have a name there."""
         self._highest = 0
         self._lock = threading.Lock()
 

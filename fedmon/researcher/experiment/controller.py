@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedmon.researcher.experiment.attribute_methods import AttributeMethods
 from fedmon.researcher.experiment.book import Book
+from fedmon.researcher.experiment.describing import build
+from fedmon.researcher.experiment.document.description import Description, Nid
+from fedmon.researcher.experiment.document_methods import DocumentMethods
 from fedmon.researcher.experiment.doing import Doing
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.events import AttributeSet, Became, Measured, TraceEnabled, Verb, VerbFailed
@@ -25,13 +28,15 @@ from fedmon.researcher.experiment.run_folder import run_folder
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceState
 from fedmon.researcher.experiment.tasks import Tasks
+from fedmon.researcher.experiment.topology import NetGraph
+from fedmon.researcher.experiment.topology_document import build as build_topology
 from fedmon.researcher.experiment.wiring import Wiring
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
 
 
-class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
+class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, DocumentMethods):
     """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
 
     A context manager, which always releases. Every method is safe from any thread; none blocks but `wait_*`, `release`
@@ -46,13 +51,19 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
         local_dir: str | Path | None = None,
         persist: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
         fm: FailureManager | None = None,
+        add_node_callback: Callable[[Any, Nid], object] | None = None,
+        add_edge_callback: Callable[[Any, Nid, Nid], object] | None = None,
         *,
         federation: Federation | None = None,
         journal: bool = True,
         nthreads: int | None = None,
         left: Left | None = None,
+        **netgraph: Any,
     ) -> None:
-        """Begin a run, or, by ``left``, take one up again; see `reconnect`."""
+        """Begin a run, or, by ``left``, take one up again; see `reconnect`.
+
+        Further keywords are those of `NetGraph`; the callbacks are called for each of its nodes and edges.
+        """
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = persist
         self.nthreads = nthreads or int(os.environ.get("NEPI_NTHREADS", MAX_THREADS))
@@ -66,11 +77,17 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
         self._wiring = Wiring(self._book, self._engine, conditions=left.conditions)
         self._tasks = Tasks(self._engine)
         self._link = FederationLink(federation)
-        self._life = Life(self._book, self._engine, at_end=self._link.close)
+        self._life = Life(self._book, self._engine, at_release=self._keep, at_end=self._link.close)
         self._doing.book, self._doing.engine = self._book, self._engine
         self.fm.set_ec(self)
+        self._netgraph = NetGraph(**netgraph) if netgraph else None
         if left.state.resources:
             self._book.take_up(left.state, left.highest_guid)
+        if self._netgraph is not None:
+            for nid in self._netgraph.nodes() if add_node_callback is not None else ():
+                add_node_callback(self, nid)  # type: ignore[misc] # it is there, or there were no nodes
+            for nid1, nid2 in self._netgraph.edges() if add_edge_callback is not None else ():
+                add_edge_callback(self, nid1, nid2)  # type: ignore[misc] # as above
 
     @classmethod
     def reconnect(
@@ -91,6 +108,24 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
         for guid, values in (attributes or {}).items():
             made.get_resource(guid).restore(values, ())
         made._doing.take_up(left)
+        return made
+
+    @classmethod
+    def from_description(cls, description: Description) -> Self:
+        """Make a controller of a description. Raises what registering does, naming the resource."""
+        made = cls(
+            description.exp_id,
+            description.local_dir,
+            persist=description.persist,
+            nthreads=description.nthreads,
+        )
+        try:
+            if description.topology is not None:
+                made._netgraph = build_topology(description.topology)
+            build(description, made._book, made._wiring)
+        except BaseException:
+            made._life.shutdown()
+            raise
         return made
 
     def __enter__(self) -> Self:
@@ -180,3 +215,7 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods):
 
     def _trace_enabled(self, guid: int, name: str) -> None:
         self._engine.post(TraceEnabled(t=self._engine.now(), guid=guid, name=name))
+
+    def _keep(self) -> None:
+        if self.persist:
+            self.save()

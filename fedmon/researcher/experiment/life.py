@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment.book import Book
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import ExperimentOverError, InvalidExperimentError
 from fedmon.researcher.experiment.events import Became, DeployAsked, ReleaseAsked
+from fedmon.researcher.experiment.planning import refuse_circles
 from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceState
 from fedmon.researcher.experiment.waits import WaitResult
 from fedmon.researcher.experiment.wiring import guids_of
@@ -27,10 +29,20 @@ _CLOSE_S = 2.0
 
 
 class Life:
-    """Deploys and releases resources; safe from any thread. ``at_end`` is called once, when all is released."""
+    """Deploys and releases resources; safe from any thread.
 
-    def __init__(self, book: Book, engine: Engine, *, at_end: Callable[[], None] = lambda: None) -> None:
-        self._book, self._engine, self._at_end = book, engine, at_end
+    ``at_release`` is called whenever resources were released, ``at_end`` once, when the experiment is over.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        engine: Engine,
+        *,
+        at_release: Callable[[], None] = lambda: None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._book, self._engine, self._at_release, self._at_end = book, engine, at_release, at_end
         self._lock = threading.Lock()
         self._is_released = self._is_terminated = False
         self.release_timeout_s = RELEASE_TIMEOUT_S
@@ -57,6 +69,7 @@ class Life:
             self._book.get(guid)
         if group is not None and (type(group) is not int or group < 0):
             raise InvalidExperimentError(f"group {group!r} is no whole number from 0: leave it out to get a new one")
+        refuse_circles(self._engine.state, deploying=chosen, wait_all_ready=wait_all_ready)
         with self._lock:
             number = max(self._engine.state.groups, default=0) + 1 if group is None else group
             self._is_released = False
@@ -89,6 +102,10 @@ class Life:
             self._engine.note(
                 Became(t=self._engine.now(), guids=found.timed_out, state=ResourceState.RELEASED, reason=reason)
             )
+        try:
+            self._at_release()
+        except FedmonError as error:
+            logger.warning("the experiment was released, and could not be saved: %s", error)
         if hard:
             self._book.remove(hard)
         with self._lock:

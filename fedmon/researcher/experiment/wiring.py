@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from fedmon.researcher.experiment.book import Book
 from fedmon.researcher.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
 from fedmon.researcher.experiment.connections import connect, disconnect
@@ -59,6 +61,21 @@ class Wiring:
         self._engine.post(ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=made))
         return made
 
+    def add(self, guids: Guids, action: ResourceAction, condition: AnyCondition) -> None:
+        """Have an action wait for a condition that was made elsewhere; it gets a number of ours."""
+        waiting = self._checked(guids)
+        self._checked(condition.group)
+        mine = replace(condition, number=next(self._numbers))
+        self._engine.post(ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=mine))
+
+    def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
+        """Have an attribute set when a condition holds that was made elsewhere."""
+        waiting = self._checked(guids)
+        for guid in waiting:
+            self._book.get(guid).check_value(name, value)
+        mine = None if condition is None else replace(condition, number=next(self._numbers))
+        self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=value, condition=mine))
+
     def free(self, guids: Guids, group: Guids, action: ResourceAction | None) -> None:
         """Have ``guids`` wait for ``group`` no longer, in one action or in all."""
         known = None if action is None else _action(action)
@@ -72,11 +89,7 @@ class Wiring:
         self, guids: Guids, name: str, value: Any, group: Guids, state: ResourceState, time: str | None
     ) -> None:
         """Have an attribute of each of ``guids`` set as soon as ``group`` is there; the value is checked now."""
-        waiting = self._checked(guids)
-        for guid in waiting:
-            self._book.get(guid).check_value(name, value)
-        made = self._made(group, state, time=time)
-        self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=value, condition=made))
+        self.add_set(guids, name, value, self._made(group, state, time=time))
 
     def _made(
         self,

@@ -1,0 +1,107 @@
+"""A controller's experiment as a description, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedmon.researcher.experiment.attributes import MASK, Flags
+from fedmon.researcher.experiment.document.description import (
+    Description,
+    ResourceDescription,
+    SetDescription,
+    Topology,
+    even,
+)
+from fedmon.researcher.experiment.plan_facts import Facts
+from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.types import ResourceFactory
+
+if TYPE_CHECKING:
+    from fedmon.researcher.experiment.book import Book
+    from fedmon.researcher.experiment.run_folder import RunFolder
+    from fedmon.researcher.experiment.wiring import Wiring
+
+
+def description_of(
+    book: Book, state: State, folder: RunFolder, *, nthreads: int, persist: bool, topology: Topology | None
+) -> Description:
+    """Return an experiment as documents keep it; credentials are masked."""
+    return even(
+        Description(
+            exp_id=folder.exp_id,
+            run_id=folder.run_id,
+            nthreads=nthreads,
+            local_dir=str(folder.local_dir),
+            persist=persist,
+            topology=topology,
+            resources=tuple(_resource(book, state, guid) for guid in book.guids),
+        )
+    )
+
+
+def _resource(book: Book, state: State, guid: int) -> ResourceDescription:
+    resource, seen = book.get(guid), state.resources[guid]
+    wanted = [want for key, want in sorted(state.wants.items()) if key.guid == guid and want.attribute is not None]
+    return ResourceDescription(
+        guid=guid,
+        rtype=seen.rtype,
+        name=book.names.get(guid, ""),
+        attributes={each.name: MASK if each.is_secret else each.value for each in resource.changed_attributes()},
+        connections=tuple(sorted(seen.connections)),
+        conditions=seen.conditions,
+        sets=tuple(
+            SetDescription(
+                attribute=want.attribute[0], value=want.attribute[1], condition=next(iter(want.conditions), None)
+            )
+            for want in wanted
+            if want.attribute is not None
+        ),
+        traces=tuple(resource.enabled_traces()),
+        retry=seen.retry,
+        timeouts=seen.timeouts,
+        state=seen.state,
+        times=seen.times,
+    )
+
+
+def build(description: Description, book: Book, wiring: Wiring) -> None:
+    """Register what a description tells of. Raises what registering does, naming the resource."""
+    for each in description.resources:
+        attributes = _settable(each.rtype, each.attributes)
+        book.register(each.rtype, each.guid, attributes=attributes, timeouts=each.timeouts, retry=each.retry)
+        if each.name:
+            book.names[each.guid] = each.name
+        for trace in each.traces:
+            book.get(each.guid).enable_trace(trace)
+    for each in description.resources:
+        for other in each.connections:
+            wiring.connect(each.guid, other)
+        for action, condition in each.conditions:
+            wiring.add([each.guid], action, condition)
+        for one in each.sets:
+            wiring.add_set([each.guid], one.attribute, one.value, one.condition)
+
+
+def _settable(rtype: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that may be given to a new resource: none that it sets by itself, and no masked ones."""
+    known = {each.name: each for each in ResourceFactory.get_resource_type(rtype).get_attributes()}
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name not in known or not (known[name].has_flag(Flags.NoWrite) or (known[name].is_secret and value == MASK))
+    }
+
+
+def facts_of(book: Book, state: State) -> Facts:
+    """Return what the resources of an experiment know beside its state."""
+    return Facts(
+        rtypes=ResourceFactory.get_resource_types(),
+        accepts=lambda one, other: book.get(one).valid_connection(other),
+        attributes={
+            guid: {each.name: each.value for each in book.get(guid).changed_attributes() if not each.is_secret}
+            for guid in state.resources
+            if guid in book
+        },
+        names=book.names,
+    )

@@ -1,0 +1,99 @@
+"""The methods of a controller about the experiment as a whole: saved, loaded, planned, explained and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import InvalidInputError
+from fedmon.researcher.experiment import drawing, explaining, planning, topology_document
+from fedmon.researcher.experiment.delegate import Delegate
+from fedmon.researcher.experiment.describing import description_of, facts_of
+from fedmon.researcher.experiment.document import Description, SFormats, read, to_toml, to_xml, write
+from fedmon.researcher.experiment.run_folder import RunFolder, run_id_of
+from fedmon.researcher.experiment.topology import NetGraph
+
+
+class DocumentMethods(Delegate):
+    """An experiment as a document, a plan and a picture."""
+
+    folder: RunFolder
+    nthreads: int
+    persist: bool
+    _netgraph: NetGraph | None
+
+    @property
+    def netgraph(self) -> NetGraph:
+        """The topology that the experiment was made from; an empty one where it was made from none."""
+        if self._netgraph is None:
+            self._netgraph = NetGraph()
+        return self._netgraph
+
+    def describe(self) -> Description:
+        """Return the experiment as it stands."""
+        return description_of(
+            self._book,
+            self._engine.state,
+            self.folder,
+            nthreads=self.nthreads,
+            persist=self.persist,
+            topology=None if self._netgraph is None else topology_document.describe(self._netgraph),
+        )
+
+    def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
+        """Return the experiment as the text of a document. Raises InvalidInputError for another format."""
+        if format not in set(SFormats):
+            raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
+        return to_xml(self.describe()) if format == SFormats.XML else to_toml(self.describe())
+
+    def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
+        """Write the experiment into a folder, the run's where it is null, and return the path of the file.
+
+        Credentials are masked. Raises InvalidInputError for another format, and StorageError.
+        """
+        if format not in set(SFormats):
+            raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
+        folder = self.folder.make() if dirpath is None else Path(dirpath)
+        name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}.{SFormats(format).value}"
+        return str(write(self.describe(), folder / name))
+
+    @classmethod
+    def load(
+        cls,
+        filepath: str | Path,
+        format: str | None = None,  # noqa: A002, ARG003 - NEPI's name; the ending of the file says it
+        *,
+        nepi: int | None = None,
+    ) -> Self:
+        """Make a controller of a document of ours, or of NEPI 3 or 6, which ``nepi`` says where the file does not.
+
+        Everything in it is NEW, and the run a new one. Raises DescriptionError, NotFoundError, UnknownTypeError.
+        """
+        return cls.from_description(read(filepath, nepi=nepi))
+
+    @classmethod
+    def from_description(cls, description: Description) -> Self:
+        """Make a controller of a description; it says itself how."""
+        raise NotImplementedError
+
+    def plan(self) -> planning.Plan:
+        """Return a dry run: what would happen in which order, and what never can."""
+        state = self._engine.state
+        return planning.plan(state, facts_of(self._book, state))
+
+    def explain(self, guid: int) -> explaining.Explanation:
+        """Return why a resource is as it is: whom it waits for, since when, and how long still."""
+        return explaining.explain(self._engine.state, self._book.get(guid).guid, self._engine.now())
+
+    def plot(
+        self,
+        dirpath: str | Path | None = None,
+        format: str = drawing.PFormats.FIGURE,  # noqa: A002 - NEPI's name
+        show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
+    ) -> str:
+        """Draw the experiment, with states and conditions, into a folder, and return the path of the file."""
+        folder = self.folder.make() if dirpath is None else Path(dirpath)
+        picture = drawing.picture_of(self._engine.state, names=self._book.names)
+        name = f"{self.folder.exp_id}_{self.folder.run_id}"
+        return str(drawing.plot(picture, folder, name, format=format, show=show))
