@@ -33,7 +33,7 @@ check: venv
 	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m "not soak and not slow_docs"
 
 bench: venv
-	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job runs; do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job runs experiment; do $(BIN)/python -m bench.$$name || exit 1; done
 
 format: venv
 	@$(BIN)/ruff format .

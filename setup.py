@@ -43,6 +43,7 @@ REPORT = [
 ]
 RUNS = ["numpy>=1.26"]
 TEST = [
+    "asynciojobs>=0.21",
     "build>=1.2",
     "hypothesis>=6.100",
     "import-linter>=2.3",
