@@ -99,6 +99,11 @@ class RunHandle:
         """
         return self._ledger.on_over(callback, without={NodeId(node) for node in without})
 
+    def expect(self, nodes: Sequence[str]) -> None:
+        """Count nodes as part of it from which nothing was heard yet; they are asked until they say how it stands."""
+        self._ledger.take_part(NodeId(node) for node in nodes)
+        self._parts.machinery.runs_changed()
+
     @property
     def closed(self) -> str:
         """Why nothing more will be heard of it; empty as long as it may be."""

@@ -36,7 +36,7 @@ class Aggregator(LinkedResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
-        self.result: dict[str, Any] | None = None
+        self._result: dict[str, Any] | None = None
         self._is_done = False
 
     @classmethod
@@ -56,6 +56,20 @@ class Aggregator(LinkedResource):
     @classmethod
     def _register_traces(cls) -> None:
         cls._register_trace(Trace("result", "What came of it, as JSON; arrays by type, shape and, if few, elements."))
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What came of it, with arrays; null as long as nothing has."""
+        if self._result is None and self.get("result") is not None:
+            self._result = job_files.saved_values(self.folder).get("values")
+        return self._result
+
+    def do_reconnect(self, verb: str | None) -> None:
+        """Go on to wait for the jobs."""
+        if self.state is ResourceState.STARTED and verb in (None, "start"):
+            self._look()
+        else:
+            super().do_reconnect(verb)
 
     def do_deploy(self) -> None:
         """Refuse to be READY without jobs."""
@@ -97,7 +111,7 @@ class Aggregator(LinkedResource):
         text = json.dumps(job_files.shown(found), ensure_ascii=False)
         if len(text) > MAX_ATTRIBUTE_BYTES:
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
-        self.result = found
+        self._result = found
         self._set_own("result", text)
         numbers = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
         self.tell_metrics(self.guid, numbers)

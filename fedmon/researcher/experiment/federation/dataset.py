@@ -9,6 +9,7 @@ from fedmon.researcher.experiment.federation.errors import MissingPartError, Not
 from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, own, words
+from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.outcomes import Outcomes
 
@@ -62,6 +63,26 @@ class Dataset(LinkedResource):
         self._set_own("foundOn", ",".join(found))
         self.set_discovered()
         self.set_ready()
+
+    def foreseen(self) -> list[Problem]:
+        """Tell which nodes that are there do not offer it."""
+        tags = self.get("tags")
+        if not tags:
+            return [Problem(kind="wrong-attribute", guids=(self.guid,), text=f"{self.name} has no tags")]
+        there = set(self.federation.nodes().online)
+        asked = [node.node_id for node in self.linked(Node) if node.get("nodeId")]
+        present = [node_id for node_id in asked if node_id in there]
+        if asked and not present:
+            return []  # nobody can say; that the nodes are offline is said by them
+        outcomes = self.federation.search(tags, nodes=present or None)
+        try:
+            found = self._offering(outcomes)
+        except NotOfferedError as error:
+            return [Problem(kind="missing-dataset", guids=(self.guid,), text=str(error))]
+        missing = [node_id for node_id in present if node_id not in found]
+        if found and not missing:
+            return []
+        return [Problem(kind="missing-dataset", guids=(self.guid,), text=self._why_not(outcomes, missing))]
 
     def _offering(self, outcomes: Outcomes[SearchReply]) -> list[NodeId]:
         wanted = self.get("datasetId")

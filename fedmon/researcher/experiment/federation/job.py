@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Any
 from fedmon.common.errors import FedmonError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
-from fedmon.researcher.experiment.attributes import Attribute, Flags, Types
-from fedmon.researcher.experiment.federation import job_files
+from fedmon.researcher.experiment.federation import job_description, job_files
 from fedmon.researcher.experiment.federation.dataset import Dataset
 from fedmon.researcher.experiment.federation.errors import JobFailedError, MissingPartError
 from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.training_plan import TrainingPlanResource
-from fedmon.researcher.experiment.federation.values import CheckedAttribute, inputs, json_object, limits, own, words
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
-from fedmon.researcher.experiment.traces import Trace
 
 if TYPE_CHECKING:
     from fedmon.researcher.runs.handle import RunHandle, Values
     from fedmon.researcher.runs.scalar_listener import RunScalar
 
 _STOP_TIMEOUT_S = 5.0
+_END_PATIENCE = "10s"
+"""For what nodes say of the end of a run that was stopped by its release."""
 
 
 @clsinit_copy
@@ -49,40 +48,17 @@ class Job(LinkedResource):
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self.handle: RunHandle | None = None
-        self._is_stopping = False
+        self._is_stopping = self._is_releasing = False
         self._lost: frozenset[NodeId] = frozenset()
 
     @classmethod
     def _register_attributes(cls) -> None:
-        form = 'a JSON object, such as {"rounds": 3}'
-        for attribute in (
-            CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, form),
-            CheckedAttribute(
-                "inputs",
-                "What the plan finds in context.inputs.",
-                inputs,
-                f"{form}, or the path of a .json or .npz file, which may hold arrays",
-            ),
-            Attribute(
-                "inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer
-            ),
-            CheckedAttribute("limits", "What it may take at most; nodes lower that to their own limits.", limits,
-                             'a JSON object, such as {"wall_s": 60}'),
-            CheckedAttribute("tags", "The tags of the dataset, where no fedmon::Dataset is connected.", words,
-                             "a list of texts", flags=Flags.Design),
-            own("jobId", "The id under which nodes know it, once it was started."),
-            own("outcome", "How it ended, node by node."),
-        ):  # fmt: skip
+        for attribute in job_description.attributes():
             cls._register_attribute(attribute)
 
     @classmethod
     def _register_traces(cls) -> None:
-        for trace in (
-            Trace("stdout", "What the plan printed, where the owners let that leave."),
-            Trace("stderr", "What the plan printed to its standard error, where the owners let that leave."),
-            Trace("result", "What the plan returned, as JSON by node; arrays by type, shape and, if few, elements."),
-            Trace("scalars", "What the plan reported, a line of JSON each."),
-        ):
+        for trace in job_description.traces():
             cls._register_trace(trace)
 
     # --- what it needs ------------------------------------------------------------------------------------------------
@@ -132,13 +108,17 @@ class Job(LinkedResource):
 
     def do_start(self) -> None:
         """Ask the nodes to run the plan; how it ends comes by itself."""
+        self._run_as(new_id())
+
+    def _run_as(self, job_id: str) -> None:
         plan = self.linked(TrainingPlanResource)[0]
         datasets = self.linked(Dataset)
         dataset_id = datasets[0].get("datasetId") if datasets else None
         tags = datasets[0].get("tags") if datasets else self.get("tags")
         values = self._inputs()
-        job_id = new_id()
         self._set_own("jobId", job_id)  # before anybody is asked: after a crash it says what to look for
+        if self.get("outcome") is not None:  # of an earlier run
+            self._set_own("outcome", None)
         self._is_stopping, self._lost = False, frozenset()
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
@@ -150,6 +130,7 @@ class Job(LinkedResource):
             limits=self.get("limits"),
             job_id=job_id,
         )
+        self._set_own("ranOn", ",".join(handle.nodes))
         if self.state >= ResourceState.FAILED:  # it was released while nodes were asked
             handle.stop(timeout_s=_STOP_TIMEOUT_S)
             return
@@ -163,17 +144,29 @@ class Job(LinkedResource):
         """Take up the run of ``jobId``, also one that another process began; false where no node knows it."""
         from fedmon.researcher.runs.errors import RunNotKnownError
 
-        job_id = self.get("jobId")
+        job_id, nodes = self.get("jobId"), self.ran_on
         if not job_id:
             return False
         try:
-            handle = self.federation.job(job_id)
+            handle = self.federation.job(job_id, nodes=nodes or None)
         except RunNotKnownError:
             return False
+        handle.expect(nodes)  # those that did not answer may run it all the same
         if self.state < ResourceState.STARTED:
             self.set_started()
         self._follow(handle)
         return True
+
+    def do_reconnect(self, verb: str | None) -> None:
+        """Take up the run. One that was about to start is asked for under its id, so that no node starts it twice."""
+        if verb == "start" and self.get("jobId") and self.get("outcome") is None:
+            self._run_as(self.get("jobId"))
+        elif verb in (None, "stop") and self.state is ResourceState.STARTED:
+            if not self.adopt():
+                raise JobFailedError(f"no node that answers knows job {self.get('jobId')}")
+            super().do_reconnect(verb)
+        else:
+            super().do_reconnect(verb)
 
     def _follow(self, handle: RunHandle) -> None:
         self.handle = handle
@@ -236,9 +229,16 @@ class Job(LinkedResource):
     # --- what came of it ----------------------------------------------------------------------------------------------
 
     @property
+    def ran_on(self) -> list[NodeId]:
+        """The nodes that were asked to run it."""
+        return [NodeId(node_id) for node_id in (self.get("ranOn") or "").split(",") if node_id]
+
+    @property
     def results(self) -> Values:
         """What it returned, by node: of the nodes that succeeded so far."""
-        return {} if self.handle is None else self.handle.results()
+        if self.handle is not None:
+            return self.handle.results()
+        return job_files.saved_values(self.folder / "returned") if self.state >= ResourceState.STOPPED else {}
 
     def written(self, name: str) -> Path:
         """Return the file of a trace, fetched where it may have changed."""
@@ -260,6 +260,25 @@ class Job(LinkedResource):
         self._is_stopping = True
         if self.handle is not None:
             self.handle.stop()
+
+    def do_release(self) -> None:
+        """End what runs; it is RELEASED when nodes say how it ended, or have not said so in time."""
+        self._is_releasing = True
+        handle, is_running = self.handle, self.state is ResourceState.STARTED
+        self._quietly(self.end_work)
+        if handle is None or not is_running:
+            self.finish_release()
+            return
+        handle.on_over(lambda: self.later(self.finish_release))
+        self.later(self.finish_release, after=_END_PATIENCE)
+
+    def finish_release(self) -> None:
+        """Take how it ended, and release it, once."""
+        with self.lock:
+            is_first, self._is_releasing = self._is_releasing, False
+        if is_first:
+            self._over()
+            super().finish_release()
 
     def end_work(self) -> None:
         """End what runs on nodes."""

@@ -60,6 +60,12 @@ def save_values(folder: Path, values: Mapping[str, Mapping[str, Any]]) -> None:
     cli_run_values.save(values, folder)
 
 
+def saved_values(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what `save_values` wrote, by name; nothing where it wrote nothing."""
+    paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".npz"))
+    return {path.stem: read_inputs(path) for path in paths}
+
+
 def write_result(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Write what a job returned, by node: to be read, and as it is."""
     write_shown(folder / "result", results)

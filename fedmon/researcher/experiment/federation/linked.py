@@ -22,6 +22,7 @@ from fedmon.researcher.experiment.verbs import perform, told
 if TYPE_CHECKING:
     from fedmon.researcher.dispatcher import Subscription
     from fedmon.researcher.experiment.controller import ExperimentController
+    from fedmon.researcher.experiment.plan_problems import Problem
     from fedmon.researcher.federation import Federation
 
 _L = TypeVar("_L", bound="LinkedResource")
@@ -149,6 +150,10 @@ class LinkedResource(ResourceManager):
             self.deafen()
         for other in self.linked(LinkedResource):
             other.neighbour_moved(self)
+
+    def foreseen(self) -> list[Problem]:
+        """Return what stands in its way as the federation is now; it asks nodes, so that may take a moment."""
+        return []
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

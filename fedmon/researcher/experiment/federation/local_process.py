@@ -125,6 +125,17 @@ class LocalProcess(LinkedResource):
             return ""
         return f": {tail.splitlines()[-1]}" if tail else ""
 
+    def do_reconnect(self, verb: str | None) -> None:
+        """Say that nobody knows what became of it: it was a child of the process that died."""
+        if verb == "start" or (verb in (None, "stop") and self.state is ResourceState.STARTED):
+            pid = self.get("pid")
+            still = (
+                f"; look for process {pid}, which may still run" if pid and self.state is ResourceState.STARTED else ""
+            )
+            self.fail(f"it was a child of the process that died, and how it ends is not known{still}")
+        else:
+            super().do_reconnect(verb)
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def do_stop(self) -> None:

@@ -86,6 +86,13 @@ class Monitor(LinkedResource):
         self.set_started()
         self._look()
 
+    def do_reconnect(self, verb: str | None) -> None:
+        """Go on with the recording, which lacks what was measured meanwhile unless nodes still have it."""
+        if verb is None and self.state is ResourceState.STARTED:
+            self._look()
+        else:
+            super().do_reconnect(verb)
+
     def neighbour_moved(self, other: LinkedResource) -> None:
         """Look whether jobs run."""
         super().neighbour_moved(other)
@@ -115,7 +122,7 @@ class Monitor(LinkedResource):
     def _nodes(self) -> list[NodeId]:
         nodes = [node.node_id for node in self.linked(Node) if node.state < ResourceState.FAILED]
         for job in self.linked(Job):
-            nodes += [NodeId(node_id) for node_id in (job.handle.nodes if job.handle is not None else ())]
+            nodes += job.ran_on
         return list(dict.fromkeys(nodes))
 
     def _sampled(self, sample: LiveSample) -> None:

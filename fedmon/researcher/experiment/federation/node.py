@@ -9,6 +9,7 @@ from fedmon.researcher.experiment.attributes import Flags, Types
 from fedmon.researcher.experiment.federation.errors import MissingPartError
 from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, duration, own
+from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.roster import NodeState
@@ -71,13 +72,34 @@ class Node(LinkedResource):
         self.listen("presence", self._told)
         node = self.federation.nodes().get(node_id)
         if node is None or node.state in _GONE:
-            self.info(f"waits for node {node_id}, which {'was not heard of' if node is None else node.state.value}")
+            said = "was not heard of" if node is None else f"is {node.state.value}"
+            self.info(f"waits for node {node_id}, which {said}")
+            self._lost(f"node {node_id} {said}")
         if node is not None:
             self._told(node)
         # What the broker retains is a belief; an answer is a sign of life. A silent node may still come up.
         is_believed = node is not None and node.state not in _GONE and node.last_seen is None
         if is_believed and self.federation.ping(nodes=[node_id]).ok:
             self._confirmed()
+
+    def foreseen(self) -> list[Problem]:
+        """Tell whether the node is there."""
+        if not self.get("nodeId"):
+            return [Problem(kind="wrong-attribute", guids=(self.guid,), text=f"{self.name} has no nodeId")]
+        node = self.federation.nodes().get(self.node_id)
+        if node is not None and node.state not in _GONE:
+            return []
+        text = f"node {self.node_id} {'was not heard of' if node is None else f'is {node.state.value}'}"
+        return [Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)]
+
+    def do_reconnect(self, verb: str | None) -> None:
+        """Look who is there now; one that was lost meanwhile has its grace from now on."""
+        if verb == "release":
+            super().do_reconnect(verb)
+        elif self.state >= ResourceState.READY or verb == "deploy":
+            if not self.get("present") and self.state >= ResourceState.READY:
+                self._set_own("present", value=True)  # it was lost before, and its grace with the process
+            self.do_deploy()
 
     def _told(self, node: SeenNode) -> None:
         if node.node_id != self.node_id:
@@ -90,7 +112,8 @@ class Node(LinkedResource):
             if is_there and node.last_seen is not None:
                 self._confirmed()
             elif not is_there:
-                self._lost(node)
+                why = f" ({node.reason})" if node.reason else ""
+                self._lost(f"node {node.node_id} is {node.state.value}{why}")
             if node.agent_version and node.agent_version != self.get("agentVersion"):
                 self._set_own("agentVersion", node.agent_version)
 
@@ -103,12 +126,11 @@ class Node(LinkedResource):
             if self.state < ResourceState.READY:
                 self.set_ready()
 
-    def _lost(self, node: SeenNode) -> None:
+    def _lost(self, reason: str) -> None:
         if not self.get("present"):
             return
         self._set_own("present", value=False)
         if ResourceState.READY <= self.state < ResourceState.FAILED:
-            reason = f"node {node.node_id} is {node.state.value}{f' ({node.reason})' if node.reason else ''}"
             self.warning(f"{reason}; it has {self.get('grace')} to come back")
             self._losses += 1
             losses = self._losses

@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.federation.errors import MissingPartError, Not
 from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, class_name, is_source, own, plan
+from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
@@ -56,13 +57,37 @@ class TrainingPlanResource(LinkedResource):
         )
         cls._register_attribute(Attribute("description", "What owners are told of it.", default="", flags=Flags.Design))
         cls._register_attribute(own("sha256", "The digest of what was handed in."))
+        cls._register_attribute(own("approvedBy", "The nodes whose owners approved it, with commas."))
 
     @property
     def approved_by(self) -> list[NodeId]:
         """The nodes whose owners approved it."""
-        with self.lock:
-            decided = sorted(self._decided.items())
-        return [node_id for node_id, (status, _) in decided if status is PlanStatus.APPROVED and node_id in self._asked]
+        return [NodeId(node_id) for node_id in (self.get("approvedBy") or "").split(",") if node_id]
+
+    def do_reconnect(self, verb: str | None) -> None:
+        """Ask anew, which owners do not see, or hear whether an approval is taken back."""
+        if verb is None and ResourceState.READY <= self.state < ResourceState.FAILED:
+            self._asked = frozenset(self.approved_by)
+            self.listen("decision", self._decision)
+        else:
+            super().do_reconnect(verb)
+
+    def foreseen(self) -> list[Problem]:
+        """Tell whose approval is still needed, and who rejected it."""
+        if not self.get("plan"):
+            return [Problem(kind="wrong-attribute", guids=(self.guid,), text=f"{self.name} has no plan")]
+        there = set(self.federation.nodes().online)
+        asked = [node_id for node_id in self._wanted() if node_id in there] or sorted(there)
+        found = []
+        for node_id, reply in self.federation.plan_status(self._file(), nodes=asked).ok.items():
+            if reply.status is PlanStatus.REJECTED:
+                text = f"the owner of {node_id} rejected it{f' ({reply.note})' if reply.note else ''}"
+                found.append(Problem(kind="approval-needed", guids=(self.guid,), text=text))
+            elif reply.status is not PlanStatus.APPROVED:
+                said = "has not decided yet" if reply.status is PlanStatus.PENDING else "has not seen it yet"
+                text = f"the owner of {node_id} {said}"
+                found.append(Problem(kind="approval-needed", severity="warning", guids=(self.guid,), text=text))
+        return found
 
     def do_deploy(self) -> None:
         """Hand it in, as soon as its nodes are READY; decisions come by themselves."""
@@ -96,17 +121,23 @@ class TrainingPlanResource(LinkedResource):
 
     def _nodes(self) -> list[NodeId] | None:
         """Return whose owners are asked; empty for all that are there, null while those of a job are not READY."""
-        from fedmon.researcher.experiment.federation.job import Job
-
-        nodes = self.linked(Node)
-        for job in () if nodes else self.linked(Job):
-            nodes += [*job.linked(Node), *(node for dataset in job.linked(Dataset) for node in dataset.linked(Node))]
-        living = [node for node in nodes if node.state < ResourceState.FAILED]
+        living = [node for node in self._linked_nodes() if node.state < ResourceState.FAILED]
         if any(node.state < ResourceState.READY for node in living):
             # Nodes of a job are not its own neighbours: the job passes on that they moved.
             self._deploy_again = True
             return None
         return list(dict.fromkeys(node.node_id for node in living)) or self._everybody()
+
+    def _linked_nodes(self) -> list[Node]:
+        from fedmon.researcher.experiment.federation.job import Job
+
+        nodes = self.linked(Node)
+        for job in () if nodes else self.linked(Job):
+            nodes += [*job.linked(Node), *(node for dataset in job.linked(Dataset) for node in dataset.linked(Node))]
+        return nodes
+
+    def _wanted(self) -> list[NodeId]:
+        return list(dict.fromkeys(node.node_id for node in self._linked_nodes() if node.get("nodeId")))
 
     def _everybody(self) -> list[NodeId]:
         return list(self.federation.nodes().online)
@@ -161,6 +192,7 @@ class TrainingPlanResource(LinkedResource):
         elif self.state < ResourceState.READY:
             pending = [node_id for node_id, (status, _) in mine.items() if status is PlanStatus.PENDING]
             if not pending and len(mine) == len(self._asked):
+                self._set_own("approvedBy", ",".join(sorted(mine)))
                 self.set_ready()
             elif self.state < ResourceState.RESERVED:
                 self.info(f"waits for the owners of {', '.join(sorted(pending))} to approve it")

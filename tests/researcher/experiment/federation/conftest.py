@@ -55,7 +55,7 @@ class TwoNodes(msgspec.Struct, frozen=True, kw_only=True):
         return next(path for path in self.folder.rglob("*.py") if digest(path.read_bytes()).hexdigest() == sha256)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     folder = tmp_path_factory.mktemp("federation")
     plan = folder / "echo.py"

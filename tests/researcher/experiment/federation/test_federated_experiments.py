@@ -16,6 +16,8 @@ from fedmon.researcher.experiment.controller import ExperimentController
 from fedmon.researcher.experiment.errors import TraceNotReadableError
 from fedmon.researcher.experiment.failure import OptionalFailures
 from fedmon.researcher.experiment.federation.job import Job
+from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 from fedmon.researcher.experiment.traces import TraceAttr
 from tests.researcher.experiment.federation.conftest import PLAN, TwoNodes
@@ -42,6 +44,11 @@ def job_on(ec: ExperimentController, plan: int, nodes: list[int], **attributes: 
     return ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], **attributes)
 
 
+def foreseen(ec: ExperimentController) -> list[Problem]:
+    found = [ec.get_resource(guid) for guid in ec.resources]
+    return [problem for each in found if isinstance(each, LinkedResource) for problem in each.foreseen()]
+
+
 def weighted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     rows = sum(values["rows"] for values in results.values())
     return {"rows": rows, "mean": sum(values["rows"] * values["mean"] for values in results.values()) / rows}
@@ -53,6 +60,7 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     source = two.folder / "fresh.py"
     source.write_text(PLAN.format(name="Fresh"))
     plan = ec.register_resource("fedmon::TrainingPlan", plan=source, description="How many rows?", connectedTo=nodes)
+    assert [(one.kind, one.severity) for one in foreseen(ec)] == [("approval-needed", "warning")] * 2
     first = job_on(ec, plan, [*nodes, dataset], args={"reports": 20})
     ec.enable_trace(first, "stdout")
     aggregate = ec.register_resource("fedmon::Aggregator", function=weighted, connectedTo=first)
@@ -156,9 +164,12 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
     two: TwoNodes, ec: ExperimentController
 ) -> None:
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan)
-    job = job_on(ec, plan, nodes_of(ec, "a"), args={"spin": True})
+    job = job_on(ec, plan, nodes_of(ec, "a"), args={"reports": 1, "spin": True})
     ec.deploy()
     assert ec.wait_started(job, timeout=20)
+    running = ec.get_resource(job)
+    assert isinstance(running, Job)
+    wait_until(lambda: running.handle is not None and running.handle.scalars["a"])
     with ExperimentController("again", two.folder / "runs", federation=two.fed) as other:
         again = other.register_resource("fedmon::Job")
         resource = other.get_resource(again)
@@ -178,6 +189,11 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
 def test_what_is_not_offered_is_named(two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]) -> None:
     nodes = nodes_of(ec, "a", "b")
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
+    absent = ec.register_resource("fedmon::Node", nodeId="nobody")
+    assert [(one.kind, one.guids, one.text) for one in foreseen(ec)] == [
+        ("missing-dataset", (dataset,), "no dataset for tags cells, a: b: it offers none to you"),
+        ("offline-node", (absent,), "node nobody was not heard of"),
+    ]
     ec.deploy()
 
     wait_until(lambda: ec.state(dataset) is FAILED)
@@ -192,13 +208,17 @@ def test_a_node_may_return_within_its_grace_and_is_lost_after_it(
     patient, hasty = (
         ec.register_resource("fedmon::Node", nodeId="b", grace=grace, critical=False) for grace in ("30s", "10ms")
     )
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=[hasty])
+    job = job_on(ec, plan, [hasty], args={"reports": 1, "spin": True}, critical=False)
     ec.deploy()
-    assert ec.wait_started([patient, hasty], timeout=10)
+    assert ec.wait_started([patient, hasty, job], timeout=10)
 
     process.stop()
     wait_until(lambda: ec.state(hasty) is FAILED)
     assert "node b is offline" in why(hasty)
     assert "did not come back within 10ms" in why(hasty)
+    wait_until(lambda: ec.state(job) is FAILED)
+    assert why(job).startswith("b: ")
     assert (ec.state(patient), ec.get(patient, "present")) == (STARTED, False)
     late = ec.register_resource("fedmon::Node", nodeId="b")
     ec.deploy(late)
