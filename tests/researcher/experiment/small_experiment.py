@@ -176,6 +176,9 @@ class SmallExperiment:
     def _seen(self, guid: int) -> Resource:
         return self.machine.resources[guid]
 
+    def _trace_enabled(self, guid: int, name: str) -> None:
+        self.post(events.TraceEnabled(t=self.now, guid=guid, name=name))
+
     def _attribute_set(self, guid: int, name: str, value: Any) -> None:
         self.post(events.AttributeSet(t=self.now, guid=guid, name=name, value=value))
 
