@@ -7,19 +7,25 @@ import functools
 import importlib.metadata
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fedmon"
-DISTRIBUTIONS = importlib.metadata.packages_distributions()
 EXTRAS = ("broker", "report")
 """Each is named after the folder of fedmon that needs it."""
 FOR_ARRAYS = "runs"
 """Values of a run may hold arrays anywhere; only what meets one imports what this extra brings."""
 WITHOUT_AN_IMPORT = {"archspec", "nvidia-ml-py"}
 """Declared for collectors that name their processor and graphics card."""
+
+
+@functools.cache
+def distributions() -> Mapping[str, list[str]]:
+    """Return by package which distributions bring it; it takes as long as the import of a hundred modules."""
+    return importlib.metadata.packages_distributions()
 
 
 def plain(name: str) -> str:
@@ -50,7 +56,8 @@ def imported(path: Path) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             heads.add(node.module.partition(".")[0])
     foreign = heads - set(sys.stdlib_module_names) - {"fedmon"}
-    return frozenset(plain(DISTRIBUTIONS[head][0]) if head in DISTRIBUTIONS else head for head in foreign)
+    known = distributions()
+    return frozenset(plain(known[head][0]) if head in known else head for head in foreign)
 
 
 def extra_of(path: Path) -> str:
