@@ -84,7 +84,7 @@ class Change:
 
     def drop_wants(self, resource: Resource) -> None:
         """Give up everything that a resource is still to do."""
-        for name in (*_VERBS, *resource.sets):
+        for name in (*_VERBS, *resource.sets) if self.wants else ():
             want = self.wants.get(WantKey(resource.guid, name))
             if want is not None:
                 self.end_want(want)
@@ -96,7 +96,9 @@ class Change:
 
     def wake_watchers(self, guid: int) -> None:
         """Have those who wait for a resource judged again."""
-        self.awake.extend(sorted(self.watchers.get(guid, ())))
+        watchers = self.watchers.get(guid)
+        if watchers:
+            self.awake.extend(sorted(watchers))
 
     def _set_delay(self, key: WantKey, due: float | None) -> None:
         self.actions.append(Alarm(timer=Timer(guid=key.guid, purpose="delay", want=key.name), at=due))

@@ -21,7 +21,7 @@ COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
 }
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class Metric(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A scalar or a metric of a resource, and what it has to be for ``samples`` values in a row."""
 
     name: str
@@ -38,7 +38,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} {self.comparison} {self.value:g}{rows}"
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_defaults=True):
+class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_defaults=True, gc=False):
     """One of the conditions of an action; all of an action's must hold.
 
     It asks something of the members of ``group``: of ``at_least`` so many of them, or of all where that is null.
@@ -56,7 +56,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_
         return len(self.group) if self.at_least is None else min(self.at_least, len(self.group))
 
 
-class StateCondition(Condition, frozen=True, kw_only=True, tag="state", omit_defaults=True):
+class StateCondition(Condition, frozen=True, kw_only=True, tag="state", omit_defaults=True, gc=False):
     """The members must have come to ``state`` at least, ``delay_s`` seconds ago."""
 
     state: ResourceState
@@ -66,7 +66,7 @@ class StateCondition(Condition, frozen=True, kw_only=True, tag="state", omit_def
         return f"{self.state.name}{f' since {self.delay_s:g} s' if self.delay_s else ''}"
 
 
-class MetricCondition(Condition, frozen=True, kw_only=True, tag="metric", omit_defaults=True):
+class MetricCondition(Condition, frozen=True, kw_only=True, tag="metric", omit_defaults=True, gc=False):
     """``metric`` must have held for the members."""
 
     metric: Metric

@@ -16,13 +16,13 @@ from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, Re
 Verb = Literal["discover", "reserve", "provision", "deploy", "start", "stop", "release", "fail"]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False):
     """Something that happened at ``t``."""
 
     t: float
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
+class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How often a verb that failed is tried again, and after how long: ``delay_s`` times ``factor`` each time."""
 
     times: int
@@ -35,7 +35,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.max_delay_s, self.delay_s * self.factor ** min(attempt - 1, 1000))
 
 
-class Timer(msgspec.Struct, frozen=True, kw_only=True):
+class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a timer is for: of which resource, which waiting or verb of it, and which condition."""
 
     guid: int
@@ -44,7 +44,7 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
-class Registered(Event, frozen=True, kw_only=True, tag="registered"):
+class Registered(Event, frozen=True, kw_only=True, tag="registered", gc=False):
     """A resource came into the experiment, with these attributes. ``timeouts`` and ``retry`` are by verb."""
 
     guid: int
@@ -55,13 +55,13 @@ class Registered(Event, frozen=True, kw_only=True, tag="registered"):
     retry: dict[Verb, Retry] = {}
 
 
-class Removed(Event, frozen=True, kw_only=True, tag="removed"):
+class Removed(Event, frozen=True, kw_only=True, tag="removed", gc=False):
     """Resources left the experiment."""
 
     guids: tuple[int, ...]
 
 
-class Connected(Event, frozen=True, kw_only=True, tag="connected"):
+class Connected(Event, frozen=True, kw_only=True, tag="connected", gc=False):
     """Two resources were connected, or, with ``is_on`` false, are so no more."""
 
     guid: int
@@ -69,7 +69,7 @@ class Connected(Event, frozen=True, kw_only=True, tag="connected"):
     is_on: bool = True
 
 
-class AttributeSet(Event, frozen=True, kw_only=True, tag="attribute"):
+class AttributeSet(Event, frozen=True, kw_only=True, tag="attribute", gc=False):
     """An attribute has a new value; ``critical`` is what the machine looks at."""
 
     guid: int
@@ -77,14 +77,14 @@ class AttributeSet(Event, frozen=True, kw_only=True, tag="attribute"):
     value: Any
 
 
-class TraceEnabled(Event, frozen=True, kw_only=True, tag="trace"):
+class TraceEnabled(Event, frozen=True, kw_only=True, tag="trace", gc=False):
     """A trace of a resource is kept."""
 
     guid: int
     name: str
 
 
-class ConditionAdded(Event, frozen=True, kw_only=True, tag="condition"):
+class ConditionAdded(Event, frozen=True, kw_only=True, tag="condition", gc=False):
     """Resources have one more condition for an action."""
 
     guids: tuple[int, ...]
@@ -92,7 +92,7 @@ class ConditionAdded(Event, frozen=True, kw_only=True, tag="condition"):
     condition: AnyCondition
 
 
-class ConditionsRemoved(Event, frozen=True, kw_only=True, tag="no-condition"):
+class ConditionsRemoved(Event, frozen=True, kw_only=True, tag="no-condition", gc=False):
     """Resources wait no longer for ``group``; for no action, where ``action`` is null."""
 
     guids: tuple[int, ...]
@@ -100,7 +100,7 @@ class ConditionsRemoved(Event, frozen=True, kw_only=True, tag="no-condition"):
     action: ResourceAction | None = None
 
 
-class SetWanted(Event, frozen=True, kw_only=True, tag="set-wanted"):
+class SetWanted(Event, frozen=True, kw_only=True, tag="set-wanted", gc=False):
     """An attribute is to be set when a condition holds and the resource is STARTED."""
 
     guids: tuple[int, ...]
@@ -109,7 +109,7 @@ class SetWanted(Event, frozen=True, kw_only=True, tag="set-wanted"):
     condition: AnyCondition | None = None
 
 
-class DeployAsked(Event, frozen=True, kw_only=True, tag="deploy"):
+class DeployAsked(Event, frozen=True, kw_only=True, tag="deploy", gc=False):
     """Resources are to be deployed and started: each when all of the group are READY, or each for itself."""
 
     guids: tuple[int, ...]
@@ -117,13 +117,13 @@ class DeployAsked(Event, frozen=True, kw_only=True, tag="deploy"):
     wait_all_ready: bool = True
 
 
-class ReleaseAsked(Event, frozen=True, kw_only=True, tag="release"):
+class ReleaseAsked(Event, frozen=True, kw_only=True, tag="release", gc=False):
     """Resources are to be released."""
 
     guids: tuple[int, ...]
 
 
-class Became(Event, frozen=True, kw_only=True, tag="became"):
+class Became(Event, frozen=True, kw_only=True, tag="became", gc=False):
     """Resources came to a state; ``reason`` says why one failed."""
 
     guids: tuple[int, ...]
@@ -131,7 +131,7 @@ class Became(Event, frozen=True, kw_only=True, tag="became"):
     reason: str = ""
 
 
-class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed"):
+class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed", gc=False):
     """A verb of a resource raised."""
 
     guid: int
@@ -139,13 +139,13 @@ class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed"):
     reason: str
 
 
-class Fired(Event, frozen=True, kw_only=True, tag="fired"):
+class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
     """The moment of a timer came."""
 
     timer: Timer
 
 
-class Measured(Event, frozen=True, kw_only=True, tag="measured"):
+class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):
     """A resource told a value that a condition asks for."""
 
     guid: int
@@ -153,7 +153,7 @@ class Measured(Event, frozen=True, kw_only=True, tag="measured"):
     value: float
 
 
-class Leveled(Event, frozen=True, kw_only=True, tag="level"):
+class Leveled(Event, frozen=True, kw_only=True, tag="level", gc=False):
     """The failure manager decided how bad it is; anything but OK ends all waiting."""
 
     level: FailureLevel
@@ -182,7 +182,7 @@ AnyEvent = (
 # --- what the machine asks for ----------------------------------------------------------------------------------------
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Call a verb of a resource; ``reason`` is why one is to fail."""
 
     guid: int
@@ -190,7 +190,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Assign(msgspec.Struct, frozen=True, kw_only=True):
+class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Set an attribute of a resource."""
 
     guid: int
@@ -198,14 +198,14 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
 
 
-class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+class Alarm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tell the machine when the moment ``at`` has come; null: it need not be told any more."""
 
     timer: Timer
     at: float | None
 
 
-class Inform(msgspec.Struct, frozen=True, kw_only=True):
+class Inform(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Have the failure manager look at a resource that failed."""
 
     guid: int

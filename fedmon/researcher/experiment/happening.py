@@ -44,7 +44,7 @@ def _moved(change: Change, resource: Resource, event: events.Became) -> None:
             timer = Timer(guid=resource.guid, purpose="verb-timeout", want=calling)
             change.actions.append(Alarm(timer=timer, at=None))
         calling = None
-    kept = tuple(each for each in resource.times if each[0] is not now)
+    kept = tuple([each for each in resource.times if each[0] is not now])
     resource = replace(
         resource,
         state=now,

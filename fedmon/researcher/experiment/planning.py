@@ -9,6 +9,7 @@ import msgspec
 from fedmon.researcher.experiment.dependencies import Dependencies, Step
 from fedmon.researcher.experiment.plan_checks import condition_problems, connection_problems, type_problems
 from fedmon.researcher.experiment.plan_circles import circle_problem
+from fedmon.researcher.experiment.plan_direction import go_one_way
 from fedmon.researcher.experiment.plan_facts import Facts
 from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError, Problem
 from fedmon.researcher.experiment.situation import Resource, State
@@ -120,7 +121,7 @@ def refuse_circles(
     """
     facts = Facts() if facts is None else facts
     among = _concerned(state, deploying)
-    if not among:
+    if not among or go_one_way(state.resources, among):
         return
     brief, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready, among=among)
     if brief.takes:

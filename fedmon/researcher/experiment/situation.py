@@ -1,4 +1,8 @@
-"""What the machine knows of an experiment: values that never change, so that a step leaves the old ones alone."""
+"""What the machine knows of an experiment: values that never change, so that a step leaves the old ones alone.
+
+None of them leads back to itself, so the garbage collector, which would look at all of them again and again while
+thousands of resources come and go, is told to leave them out; those of events and conditions, too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from fedmon.researcher.experiment.events import Retry, Verb
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True):
+class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One resource. ``times`` holds when it came to each state, in seconds as events count them.
 
     ``calling`` is the verb that runs now, ``retrying`` the one that waits to be tried again, and ``attempt`` how often
@@ -50,7 +54,7 @@ class WantKey(NamedTuple):
     name: str
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True):
+class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that is to be done as soon as its conditions hold.
 
     ``watching`` is who it waits for now; ``met`` counts, by the number of a condition and the guid of a member, values
@@ -66,7 +70,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     met: Map[tuple[int, int], int] = Map()
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A deployment group: how many of its members are below READY, and who starts when none is any more."""
 
     members: tuple[int, ...]
@@ -74,7 +78,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     wait_all_ready: bool
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An experiment at a moment.
 
     ``watchers`` says whose wants look at a resource. ``numbers`` counts what was numbered so far.

@@ -67,8 +67,9 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
 
     One that is blocked looks at everybody whose values it counts, too: what held once has held, whatever came first.
     """
-    kind = want.key.name.partition(":")[0]
-    resource = resources.get(want.key.guid)
+    guid, name = want.key
+    kind = name if name in _MAY else name.partition(":")[0]
+    resource = resources.get(guid)
     if resource is None:
         return MOOT
     if resource.state in _MAY_STILL[kind]:
@@ -83,19 +84,16 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
 
 
 def _counting(found: Blocked, want: Want, resources: Resources) -> Blocked:
-    counted = {
-        guid: None
-        for condition in want.conditions
-        if isinstance(condition, MetricCondition)
-        for guid in condition.group
-        if resources.get(guid) is not None
-    }
-    return found._replace(guids=tuple(dict.fromkeys((*found.guids, *counted)))) if counted else found
+    metrics = [condition for condition in want.conditions if isinstance(condition, MetricCondition)]
+    if not metrics:
+        return found
+    counted = [guid for condition in metrics for guid in condition.group if resources.get(guid) is not None]
+    return found._replace(guids=tuple(dict.fromkeys((*found.guids, *counted))))
 
 
 def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
     """Judge one condition of a want."""
-    members = [member for member in map(resources.get, condition.group) if member is not None]
+    members = list(filter(None, map(resources.get, condition.group)))
     if isinstance(condition, MetricCondition):
         return _on_metric(condition, want, members)
     return _on_all(condition, members, now) if condition.at_least is None else _on_some(condition, members, now)

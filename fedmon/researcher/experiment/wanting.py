@@ -8,10 +8,13 @@ from msgspec.structs import replace
 
 from fedmon.researcher.experiment import events
 from fedmon.researcher.experiment.change import Change
+from fedmon.researcher.experiment.conditions import AnyCondition
 from fedmon.researcher.experiment.events import Alarm, Assign, Call, Timer, Verb
 from fedmon.researcher.experiment.situation import Group, Resource, Want, WantKey
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
 from fedmon.researcher.experiment.verdicts import Blocked, Doomed, Met, Verdict, verdict_on
+
+_ACTIONS = {action.name.lower(): action for action in ResourceAction}
 
 
 def deploy_asked(change: Change, event: events.DeployAsked) -> None:
@@ -57,9 +60,8 @@ def start_members(change: Change, guids: tuple[int, ...]) -> None:
         if resource is None or resource.state >= ResourceState.FAILED:
             continue
         begin(change, resource, "start")
-        resource = change.resources[guid]
-        if any(action is ResourceAction.STOP for action, _ in resource.conditions):
-            begin(change, resource, "stop")
+        if ResourceAction.STOP in [action for action, _ in resource.conditions]:
+            begin(change, change.resources[guid], "stop")
 
 
 def begin(change: Change, resource: Resource, name: str, *, attribute: tuple[str, Any] | None = None) -> None:
@@ -67,8 +69,10 @@ def begin(change: Change, resource: Resource, name: str, *, attribute: tuple[str
     key = WantKey(resource.guid, name)
     if key in change.wants or change.level is not FailureLevel.OK:
         return
-    kind = ResourceAction.__members__.get(name.upper())
-    conditions = tuple(condition for action, condition in resource.conditions if action is kind)
+    conditions: tuple[AnyCondition, ...] = ()
+    if resource.conditions:
+        kind = _ACTIONS[name]
+        conditions = tuple([condition for action, condition in resource.conditions if action is kind])
     wanted = Want(key=key, since=change.now, conditions=conditions, attribute=attribute)
     found = verdict_on(wanted, change.resources, change.now)
     if isinstance(found, Blocked):
