@@ -15,7 +15,15 @@ from fedmon.researcher.experiment.document.description import Description, Nid
 from fedmon.researcher.experiment.document_methods import DocumentMethods
 from fedmon.researcher.experiment.doing import Doing
 from fedmon.researcher.experiment.engine import Engine
-from fedmon.researcher.experiment.events import AttributeSet, Became, Measured, TraceEnabled, Verb, VerbFailed
+from fedmon.researcher.experiment.events import (
+    ActionWanted,
+    AttributeSet,
+    Became,
+    Measured,
+    TraceEnabled,
+    Verb,
+    VerbFailed,
+)
 from fedmon.researcher.experiment.failure import FailureManager
 from fedmon.researcher.experiment.federation_link import FederationLink
 from fedmon.researcher.experiment.journal import NAME, Journal
@@ -26,7 +34,7 @@ from fedmon.researcher.experiment.reconnecting import Left, left_in
 from fedmon.researcher.experiment.resource_methods import ResourceMethods
 from fedmon.researcher.experiment.run_folder import run_folder
 from fedmon.researcher.experiment.situation import Resource, State
-from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceState
+from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState
 from fedmon.researcher.experiment.tasks import Tasks
 from fedmon.researcher.experiment.topology import NetGraph
 from fedmon.researcher.experiment.topology_document import build as build_topology
@@ -215,6 +223,9 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
 
     def _trace_enabled(self, guid: int, name: str) -> None:
         self._engine.post(TraceEnabled(t=self._engine.now(), guid=guid, name=name))
+
+    def _action_wanted(self, guid: int, action: ResourceAction) -> None:
+        self._engine.post(ActionWanted(t=self._engine.now(), guid=guid, action=action))
 
     def _keep(self) -> None:
         if self.persist:

@@ -108,14 +108,20 @@ class Engine:
                 self._is_applying = False
 
     def wait(
-        self, guids: Iterable[int], state: ResourceState, *, timeout_s: float | None, heeds_abort: bool = True
+        self,
+        guids: Iterable[int],
+        state: ResourceState,
+        *,
+        timeout_s: float | None,
+        heeds_abort: bool = True,
+        quit_asked: Callable[[], object] | None = None,
     ) -> WaitResult:
-        """Wait until resources are at a state, a failure ends that, or the time is over."""
+        """Wait until resources are at a state, a failure or ``quit_asked`` ends that, or the time is over."""
         wait = Wait(guids, state, heeds_abort=heeds_abort)
         with self._lock:
             self._waits.add(wait, self.state)
         try:
-            in_time = waited(wait, timeout_s)
+            in_time = waited(wait, timeout_s, quit_asked)
         finally:
             with self._lock:
                 self._waits.remove(wait)

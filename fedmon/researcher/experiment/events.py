@@ -117,6 +117,13 @@ class DeployAsked(Event, frozen=True, kw_only=True, tag="deploy", gc=False):
     wait_all_ready: bool = True
 
 
+class ActionWanted(Event, frozen=True, kw_only=True, tag="action-wanted", gc=False):
+    """One resource is to be deployed, started or stopped as its conditions say, whatever its group does."""
+
+    guid: int
+    action: ResourceAction
+
+
 class ReleaseAsked(Event, frozen=True, kw_only=True, tag="release", gc=False):
     """Resources are to be released."""
 
@@ -170,6 +177,7 @@ AnyEvent = (
     | ConditionsRemoved
     | SetWanted
     | DeployAsked
+    | ActionWanted
     | ReleaseAsked
     | Became
     | VerbFailed

@@ -78,13 +78,19 @@ class Life:
             )
         return number
 
-    def wait(self, guids: Guids, state: ResourceState, timeout_s: float | None) -> WaitResult:
+    def wait(
+        self,
+        guids: Guids,
+        state: ResourceState,
+        timeout_s: float | None,
+        quit_asked: Callable[[], object] | None = None,
+    ) -> WaitResult:
         """Wait until resources are at a state; a failure of the experiment ends that. Raises UnknownGuidError."""
         chosen = guids_of(guids)
         for guid in chosen:
             self._book.get(guid)
         heeds_abort = state is not ResourceState.RELEASED
-        return self._engine.wait(chosen, state, timeout_s=timeout_s, heeds_abort=heeds_abort)
+        return self._engine.wait(chosen, state, timeout_s=timeout_s, heeds_abort=heeds_abort, quit_asked=quit_asked)
 
     def release(self, guids: Guids | None) -> WaitResult:
         """Release resources, all where ``guids`` is null, and wait for it; return who was released.

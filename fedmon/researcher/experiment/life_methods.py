@@ -54,9 +54,16 @@ class LifeMethods(Delegate):
         """Drop what was put off, release everything, and end."""
         self._life.shutdown()
 
-    def wait(self, guids: Guids, state: ResourceState, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are at a state at least; ``timeout`` in seconds."""
-        return self._life.wait(guids, state, timeout)
+    def wait(
+        self,
+        guids: Guids,
+        state: ResourceState,
+        quit: Callable[[], object] | None = None,  # noqa: A002 - NEPI's name
+        *,
+        timeout: float | None = None,
+    ) -> WaitResult:
+        """Wait until resources are at a state at least, or ``quit()`` is true; ``timeout`` in seconds."""
+        return self._life.wait(guids, state, timeout, quit)
 
     def wait_deployed(self, guids: Guids, *, timeout: float | None = None) -> WaitResult:
         """Wait until resources are READY at least."""

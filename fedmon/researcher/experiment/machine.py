@@ -33,6 +33,7 @@ _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.ConditionsRemoved: contents.conditions_removed,
     events.SetWanted: wanting.set_wanted,
     events.DeployAsked: wanting.deploy_asked,
+    events.ActionWanted: wanting.action_wanted,
     events.ReleaseAsked: wanting.release_asked,
     events.Became: happening.became,
     events.VerbFailed: happening.verb_failed,

@@ -48,6 +48,10 @@ class Experiment(Protocol):
         """Note a trace that is about to be kept."""
         ...
 
+    def _action_wanted(self, guid: int, action: ResourceAction) -> None:
+        """Have an action of a resource done as soon as its conditions hold."""
+        ...
+
     def get_resource(self, guid: int) -> ResourceManager:
         """Return a resource. Raises UnknownGuidError."""
         ...

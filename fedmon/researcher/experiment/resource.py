@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from fedmon.researcher.experiment.known import Known
-from fedmon.researcher.experiment.protocol import Experiment, Guids
-from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.conditional import Conditional
+from fedmon.researcher.experiment.protocol import Experiment
+from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.templates import Template, clsinit, clsinit_copy
 from fedmon.researcher.experiment.verbs import failtrap, states_for, told
 
@@ -26,7 +26,7 @@ _SETTERS: Mapping[str, str] = {
 
 
 @clsinit
-class ResourceManager(Known):
+class ResourceManager(Conditional):
     """A resource of an experiment.
 
     Types override the ``do_`` hooks and end them with the parent's, which says that the state was reached; a hook that
@@ -73,24 +73,6 @@ class ResourceManager(Known):
         if isinstance(rtype, type):
             return isinstance(self, rtype)
         return any(vars(each).get("_rtype") == rtype for each in type(self).__mro__)
-
-    # --- what it waits for --------------------------------------------------------------------------------------------
-
-    def register_condition(
-        self, action: ResourceAction, group: Guids, state: ResourceState, time: str | None = None
-    ) -> None:
-        """Have an action wait until a group is in a state, and has been for a time. Raises InvalidConditionError."""
-        self.ec.register_condition(self._guid, action, group, state, time)
-
-    def unregister_condition(self, group: Guids, action: ResourceAction | None = None) -> None:
-        """Have an action, or every one, wait for a group no longer."""
-        self.ec.unregister_condition(self._guid, group, action)
-
-    def set_with_conditions(
-        self, name: str, value: Any, group: Guids, state: ResourceState, time: str | None = None
-    ) -> None:
-        """Have an attribute set when a group is in a state and this resource is STARTED."""
-        self.ec.set_with_conditions(name, value, self._guid, group, state, time)
 
     # --- verbs --------------------------------------------------------------------------------------------------------
 

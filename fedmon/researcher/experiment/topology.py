@@ -78,6 +78,10 @@ class NetGraph:
         """How many nodes there are."""
         return self._graph.order()
 
+    def generate_topology(self, topo_type: str, node_count: int, branches: int | None = None) -> Graph:
+        """Return a new graph of a shape; the topology stays as it is. Raises TopologyError."""
+        return generate(topo_type, node_count, branches=branches)
+
     def nodes(self) -> list[Nid]:
         """Return the nodes."""
         return self._graph.nodes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -12,6 +12,8 @@ from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ResourceState
 
 _LOOK_S = 3600.0
+_QUIT_S = 0.1
+"""How often a caller's own function is asked: nobody can tell when it would say otherwise."""
 
 
 class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +101,16 @@ class Waits:
                 wait.over.set()
 
 
-def waited(wait: Wait, timeout_s: float | None) -> bool:
-    """Wait until it is over; false when the time was over first."""
-    if timeout_s is None:
-        while not wait.over.wait(_LOOK_S):
-            pass
-        return True
-    return wait.over.wait(Deadline(timeout_s).left_s())
+def waited(wait: Wait, timeout_s: float | None, quit_asked: Callable[[], object] | None = None) -> bool:
+    """Wait until it is over, or the caller's function says so; false when the time was over first."""
+    deadline = None if timeout_s is None else Deadline(timeout_s)
+    look_s = _LOOK_S if quit_asked is None else _QUIT_S
+    while quit_asked is None or not quit_asked():
+        if wait.over.wait(look_s if deadline is None else min(look_s, deadline.left_s())):
+            return True
+        if deadline is not None and deadline.left_s() <= 0:
+            return False
+    return True
 
 
 def result_of(wait: Wait, state: State, *, timed_out: bool) -> WaitResult:

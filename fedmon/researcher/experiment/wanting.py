@@ -92,6 +92,13 @@ def set_wanted(change: Change, event: events.SetWanted) -> None:
         change.awake.append(key)
 
 
+def action_wanted(change: Change, event: events.ActionWanted) -> None:
+    """Want one thing done with a resource."""
+    resource = change.resources.get(event.guid)
+    if resource is not None:
+        begin(change, resource, event.action.name.lower())
+
+
 def release_asked(change: Change, event: events.ReleaseAsked) -> None:
     """Have resources released; nothing holds that back."""
     for guid in event.guids:

@@ -176,6 +176,9 @@ class SmallExperiment:
     def _seen(self, guid: int) -> Resource:
         return self.machine.resources[guid]
 
+    def _action_wanted(self, guid: int, action: ResourceAction) -> None:
+        self.post(events.ActionWanted(t=self.now, guid=guid, action=action))
+
     def _trace_enabled(self, guid: int, name: str) -> None:
         self.post(events.TraceEnabled(t=self.now, guid=guid, name=name))
 
