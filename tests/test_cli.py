@@ -13,6 +13,7 @@ import pytest
 from fedmon import __version__
 from fedmon.cli import VERBS, overview
 from tests.support.node_process import fedmon, plain_environment
+from tests.support.shell_here import fedmon_here
 
 HEAVY = {"typer", "rich", "requests", "python_minifier", "paho", "psutil", "starlette", "persistqueue", "fedmon.node"}
 
@@ -55,7 +56,7 @@ def test_an_unknown_verb_is_one_line_with_a_hint(word: str, hint: str) -> None:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_each_verb_has_code_and_explains_itself(name: str) -> None:
-    done = fedmon(name, "--help")
+    done = fedmon_here(name, "--help")
 
     assert done.returncode == 0, done.stderr
     assert f"fedmon {name}" in done.stdout
@@ -64,7 +65,7 @@ def test_each_verb_has_code_and_explains_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*VERBS])
 def test_a_wrong_option_is_a_usage_error(name: str) -> None:
-    done = fedmon(name, "--no-such-option")
+    done = fedmon_here(name, "--no-such-option")
 
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""The owner's shell: every verb as a process of its own, without a terminal unless a test asks for one."""
+"""The owner's shell: verbs in processes of their own or in that of the test, with a terminal where a test asks for it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ from typing import Any, Self
 
 from fedmon.common.clock import Deadline
 from tests.support.node_process import fedmon, plain_environment
+from tests.support.shell_here import fedmon_here
 
 Ran = subprocess.CompletedProcess[str]
 
 
 def node(folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> Ran:
-    """Run `fedmon node ...` on a folder."""
+    """Run `fedmon node ...` on a folder, as a process of its own."""
     return fedmon("node", *words, "--dir", str(folder), environ=plain_environment(**(environ or {})))
+
+
+def _here(folder: Path, *words: str, environ: Mapping[str, str] | None) -> Ran:
+    """Run `fedmon node ...` on a folder inside this process, where that makes no difference."""
+    # The one becomes the node, the other leaves its own process out when it looks for those of a job.
+    run = fedmon if words[0] in ("start", "job") else fedmon_here
+    return run("node", *words, "--dir", str(folder), environ=plain_environment(**(environ or {})))
 
 
 def told(folder: Path, *words: str, code: int = 0, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a verb with --json and return its one document."""
-    ran = node(folder, *words, "--json", environ=environ)
+    ran = _here(folder, *words, "--json", environ=environ)
     assert ran.returncode == code, ran.stdout + ran.stderr
     document: dict[str, Any] = json.loads(ran.stdout)
     assert ran.stdout.count("\n") == 1
@@ -34,7 +42,7 @@ def told(folder: Path, *words: str, code: int = 0, environ: Mapping[str, str] | 
 
 def refused(folder: Path, *words: str, code: int, environ: Mapping[str, str] | None = None) -> str:
     """Run a verb that must fail with ``code``; return the one line that it says on standard error."""
-    ran = node(folder, *words, environ=environ)
+    ran = _here(folder, *words, environ=environ)
     assert (ran.returncode, ran.stdout) == (code, ""), ran.stdout + ran.stderr
     assert ran.stderr.startswith("fedmon: ")
     assert ran.stderr.count("\n") == 1, ran.stderr

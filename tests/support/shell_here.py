@@ -1,0 +1,64 @@
+"""Shell verbs inside the process of a test: what they do and say, without the start of a Python for each."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TextIO
+
+from fedmon.cli import main
+from tests.support.node_process import plain_environment
+
+
+def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run one verb to its end, without a terminal; not for verbs that become another program, nor for threads."""
+    out, err = _output(), _output()
+    code: object = 0
+    with (
+        _environment(plain_environment() if environ is None else environ),
+        Path(os.devnull).open() as nobody,
+        _input(nobody),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main(list(arguments))
+        except SystemExit as ended:
+            code = ended.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(list(arguments), code, _text(out), _text(err))
+
+
+def _output() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+@contextlib.contextmanager
+def _input(stream: TextIO) -> Iterator[None]:
+    before, sys.stdin = sys.stdin, stream
+    try:
+        yield
+    finally:
+        sys.stdin = before
+
+
+@contextlib.contextmanager
+def _environment(environ: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
