@@ -1,9 +1,10 @@
-"""The shell verbs ``fedmon broker ...`` as a user types them, in processes of their own."""
+"""The shell verbs ``fedmon broker ...`` as a user types them, in processes of their own where that may matter."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,11 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.shell_here import fedmon_here
+
 FEDMON = [sys.executable, "-m", "fedmon", "broker"]
 
 
 def fedmon_broker(*arguments: str | Path, typed: str = "") -> subprocess.CompletedProcess[str]:
     """Run one verb to its end."""
+    if arguments[0] in ("user", "config") and not typed:
+        return fedmon_here("broker", *map(str, arguments), environ=os.environ)
     return subprocess.run(
         [*FEDMON, *map(str, arguments)], input=typed, capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""The owner's shell: verbs in processes of their own or in that of the test, with a terminal where a test asks for it."""
+"""The owner's shell: verbs in processes of their own or in that of the test, with a terminal if a test asks for one."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ def _input(stream: TextIO) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(environ: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
+    before, wanted = dict(os.environ), dict(environ)
     os.environ.clear()
-    os.environ.update(environ)
+    os.environ.update(wanted)
     try:
         yield
     finally:
