@@ -138,6 +138,12 @@ class ExperimentOverError(ExperimentError):
     exit_code = 4
 
 
+class FederationUnreachableError(ExperimentError):
+    """The federation of an experiment cannot be connected to."""
+
+    exit_code = 6
+
+
 class DeadlockError(ExperimentError):
     """Hooks of resources wait for one another in a circle; this one was not made to wait for ``refused``, too."""
 

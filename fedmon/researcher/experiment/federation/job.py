@@ -142,20 +142,23 @@ class Job(LinkedResource):
 
     def adopt(self) -> bool:
         """Take up the run of ``jobId``, also one that another process began; false where no node knows it."""
-        from fedmon.researcher.runs.errors import RunNotKnownError
-
-        job_id, nodes = self.get("jobId"), self.ran_on
-        if not job_id:
+        handle = self._found()
+        if handle is None:
             return False
-        try:
-            handle = self.federation.job(job_id, nodes=nodes or None)
-        except RunNotKnownError:
-            return False
-        handle.expect(nodes)  # those that did not answer may run it all the same
+        handle.expect(self.ran_on)  # those that did not answer may run it all the same
         if self.state < ResourceState.STARTED:
             self.set_started()
         self._follow(handle)
         return True
+
+    def _found(self) -> RunHandle | None:
+        from fedmon.researcher.runs.errors import RunNotKnownError
+
+        job_id = self.get("jobId")
+        try:
+            return self.federation.job(job_id, nodes=self.ran_on or None) if job_id else None
+        except RunNotKnownError:
+            return None
 
     def do_reconnect(self, verb: str | None) -> None:
         """Take up the run. One that was about to start is asked for under its id, so that no node starts it twice."""
@@ -282,6 +285,9 @@ class Job(LinkedResource):
 
     def end_work(self) -> None:
         """End what runs on nodes."""
-        handle, self._is_stopping = self.handle, True
+        self._is_stopping = True
+        handle = self.handle
+        if handle is None and self.get("jobId") and self.get("outcome") is None:
+            handle = self._found()  # what another process left running, or a start that is not through
         if handle is not None and not handle.closed and not all(part.is_over for part in handle.states().values()):
             handle.stop(timeout_s=_STOP_TIMEOUT_S)

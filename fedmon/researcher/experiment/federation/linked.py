@@ -32,6 +32,7 @@ class LinkedResource(ResourceManager):
     """Tells those that it is connected to when it moves on, and looks again when they do.
 
     ``_partners`` are the types that it takes connections to, null for all; ``_once`` those of which it takes one only.
+    ``waits_for`` says for what a verb of it that has returned waits, "" for nothing.
     What the federation calls back runs under ``lock``; `neighbour_moved`, which others call, takes none.
     """
 
@@ -44,6 +45,7 @@ class LinkedResource(ResourceManager):
         self.lock = threading.RLock()
         self._subscriptions: list[Subscription] = []
         self._deploy_again = False
+        self.waits_for = ""
 
     # --- the experiment and its federation ----------------------------------------------------------------------------
 
@@ -133,10 +135,16 @@ class LinkedResource(ResourceManager):
             raise NeighbourLostError(self.name, lost[0].name, lost[0].state.name, lost[0].reason)
         waiting = [each for each in found if each.state < ResourceState.READY]
         if waiting:
-            self.info(f"waits for {', '.join(each.name for each in waiting)} to be READY")
+            self.wait_for(f"{', '.join(each.name for each in waiting)} to be READY")
             return None
         self._deploy_again = False
         return [each for each in found if each not in lost]
+
+    def wait_for(self, what: str) -> None:
+        """Say for what it waits."""
+        if what != self.waits_for:
+            self.waits_for = what
+            self.info(f"waits for {what}")
 
     def neighbour_moved(self, other: LinkedResource) -> None:  # noqa: ARG002 - for subclasses
         """Hear that one that it is connected to came to another state; must not block."""
@@ -146,6 +154,8 @@ class LinkedResource(ResourceManager):
 
     def _set_state(self, state: ResourceState) -> None:
         super()._set_state(state)
+        if state >= ResourceState.READY:
+            self.waits_for = ""
         if state >= ResourceState.FAILED:
             self.deafen()
         for other in self.linked(LinkedResource):

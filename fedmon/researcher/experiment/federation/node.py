@@ -73,7 +73,7 @@ class Node(LinkedResource):
         node = self.federation.nodes().get(node_id)
         if node is None or node.state in _GONE:
             said = "was not heard of" if node is None else f"is {node.state.value}"
-            self.info(f"waits for node {node_id}, which {said}")
+            self.wait_for(f"node {node_id}, which {said}")
             self._lost(f"node {node_id} {said}")
         if node is not None:
             self._told(node)
@@ -145,7 +145,7 @@ class Node(LinkedResource):
 
     def _set_state(self, state: ResourceState) -> None:
         super()._set_state(state)
-        if state is ResourceState.FAILED:
+        if state is ResourceState.FAILED and self.ready_time is not None:
             self.later(self._listen_on)
 
     def _listen_on(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmon.common.errors import StorageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.researcher.experiment.attributes import Attribute, Flags
+from fedmon.researcher.experiment.federation import job_files
 from fedmon.researcher.experiment.federation.dataset import Dataset
 from fedmon.researcher.experiment.federation.errors import MissingPartError, NotApprovedError
 from fedmon.researcher.experiment.federation.linked import LinkedResource
@@ -19,8 +20,6 @@ from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fedmon.common.wire.messages import PlanDecision
     from fedmon.researcher.roster import Node as SeenNode
 
@@ -79,7 +78,7 @@ class TrainingPlanResource(LinkedResource):
         there = set(self.federation.nodes().online)
         asked = [node_id for node_id in self._wanted() if node_id in there] or sorted(there)
         found = []
-        for node_id, reply in self.federation.plan_status(self._file(), nodes=asked).ok.items():
+        for node_id, reply in self.federation.plan_status(self._given(), nodes=asked).ok.items():
             if reply.status is PlanStatus.REJECTED:
                 text = f"the owner of {node_id} rejected it{f' ({reply.note})' if reply.note else ''}"
                 found.append(Problem(kind="approval-needed", guids=(self.guid,), text=text))
@@ -100,8 +99,9 @@ class TrainingPlanResource(LinkedResource):
             return
         from fedmon.common.plan_source import load_source
 
-        path = self._file()
-        self._set_own("sha256", load_source(path).sha256)
+        source = load_source(self._given())
+        path = self._keep(source.source)
+        self._set_own("sha256", source.sha256)
         with self.lock:
             self._decided, self._asked = {}, frozenset()
         self.deafen()
@@ -142,19 +142,19 @@ class TrainingPlanResource(LinkedResource):
     def _everybody(self) -> list[NodeId]:
         return list(self.federation.nodes().online)
 
-    def _file(self) -> Path:
-        """Return the file; the source of a class is written to one, which stays with the run."""
-        from pathlib import Path
-
+    def _given(self) -> Path:
+        """Return the file that was given; of a class, the one that its source is written to."""
         text = self.get("plan")
-        if not is_source(text):
-            return Path(text).expanduser()
-        path = self.folder / f"{class_name(text)}.py"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        return self._keep(text.encode("utf-8", "surrogateescape")) if is_source(text) else Path(text).expanduser()
+
+    def _kept(self) -> Path:
+        """Return where the run keeps what was handed in, which stays as it is when the file that was given changes."""
+        text = self.get("plan")
+        return self.folder / f"{class_name(text) if is_source(text) else Path(text).stem}.py"
+
+    def _keep(self, source: bytes) -> Path:
+        path = self._kept()
+        job_files.write(path, source)
         return path
 
     def _decision(self, decision: PlanDecision) -> None:
@@ -172,7 +172,7 @@ class TrainingPlanResource(LinkedResource):
 
     def _ask(self, node_id: NodeId, said: Decided | None = None) -> None:
         """Ask a node where the plan stands; ``said`` counts where it does not answer."""
-        reply = self.federation.plan_status(self._file(), nodes=[node_id]).ok.get(node_id)
+        reply = self.federation.plan_status(self._kept(), nodes=[node_id]).ok.get(node_id)
         if reply is not None and reply.status is not None:
             said = (reply.status, reply.note)
         if said is not None:
@@ -195,5 +195,6 @@ class TrainingPlanResource(LinkedResource):
                 self._set_own("approvedBy", ",".join(sorted(mine)))
                 self.set_ready()
             elif self.state < ResourceState.RESERVED:
-                self.info(f"waits for the owners of {', '.join(sorted(pending))} to approve it")
                 self.set_reserved()
+            if pending:
+                self.wait_for(f"the owner of {', '.join(sorted(pending))} to approve it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def foreseen(ec: ExperimentController) -> list[Problem]:
     return [problem for each in found if isinstance(each, LinkedResource) for problem in each.foreseen()]
 
 
+def resource(ec: ExperimentController, guid: int) -> LinkedResource:
+    found = ec.get_resource(guid)
+    assert isinstance(found, LinkedResource)
+    return found
+
+
 def weighted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     rows = sum(values["rows"] for values in results.values())
     return {"rows": rows, "mean": sum(values["rows"] * values["mean"] for values in results.values()) / rows}
@@ -75,6 +82,8 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     wait_until(lambda: ec.state(plan) is RESERVED)
     assert (ec.state(dataset), ec.get(dataset, "foundOn")) == (READY, "a,b")
     assert ec.state(first) is NEW
+    assert resource(ec, plan).waits_for == "the owner of a, b to approve it"
+    assert resource(ec, first).waits_for == f"resource {plan} (fedmon::TrainingPlan) to be READY"
     for node_id in ("a", "b"):
         two.decide(node_id, "approve", ec.get(plan, "sha256"))
 
@@ -243,3 +252,18 @@ def test_an_experiment_opens_the_federation_of_the_settings_and_closes_it(
         assert opened.status().connected
     with pytest.raises(Exception, match="not started"):
         opened.nodes()
+
+
+def test_without_a_broker_one_try_is_enough_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_URL", "mqtt://127.0.0.1:1")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "0.3")
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
+    begun = time.monotonic()
+    with ExperimentController("own", tmp_path, fm=OptionalFailures()) as ec:
+        nodes = [ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(40)]
+        ec.deploy()
+
+        assert ec.wait_started(nodes, timeout=10).failed == tuple(nodes)
+        reasons = {each.reason for each in ec.snapshot.resources.values()}
+        assert all("cannot connect to the broker at 127.0.0.1:1" in reason for reason in reasons)
+    assert time.monotonic() - begun < 5

@@ -74,3 +74,46 @@ def test_runs_are_adopted_and_what_waited_for_them_goes_on(two: TwoNodes, before
         assert ec.get_resource(after).results["a"]["mean"] == 5.0  # type: ignore[attr-defined]
         mine = {ec.get(guid, "jobId") for guid in ec.resources if ec.get_resource(guid).is_rm_instance("fedmon::Job")}
     assert {job_id for job_id in two.fed.jobs().runs() if job_id not in before} == mine
+
+
+KILLED = """
+import os, sys, threading
+from fedmon import Federation
+from fedmon.researcher.experiment.controller import ExperimentController
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+
+url, folder, plan_file, after_s = sys.argv[1:]
+fed = Federation(url, folder=folder + "/alice", researcher_id="alice").start()
+fed.nodes()
+ec = ExperimentController("killed", folder + "/runs", federation=fed)
+nodes = [ec.register_resource("fedmon::Node", nodeId=name) for name in ("a", "b")]
+plan = ec.register_resource("fedmon::TrainingPlan", plan=plan_file, connectedTo=nodes)
+jobs = [ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], tags=["cells"]) for _ in range(3)]
+for earlier, later in zip(jobs, jobs[1:]):
+    ec.register_condition(later, ResourceAction.START, earlier, ResourceState.STOPPED)
+total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=jobs)
+print(ec.run_dir, flush=True)
+threading.Timer(float(after_s), lambda: os.kill(os.getpid(), 9)).start()
+ec.deploy()
+ec.wait_finished(total)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("after_s", [each * 0.03 for each in range(20)])
+def test_whenever_the_process_is_killed_each_job_runs_once_on_each_node(
+    two: TwoNodes, before: set[str], after_s: float
+) -> None:
+    words = [sys.executable, "-c", KILLED, two.url, str(two.folder), str(two.plan), str(after_s)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    with ExperimentController.reconnect(done.stdout.strip(), federation=two.fed) as ec:
+        *_, total = ec.resources
+        ec.deploy()  # where it was killed before it could ask for that
+        assert ec.wait_finished(total, timeout=30), [each.reason for each in ec.snapshot.resources.values()]
+
+        assert json.loads(ec.get(total, "result"))["rows"] == 18
+    ran = {job_id: set(nodes) for job_id, nodes in two.fed.jobs().runs().items() if job_id not in before}
+    assert list(ran.values()) == [{"a", "b"}] * 3
