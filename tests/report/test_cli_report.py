@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -12,19 +13,21 @@ import pytest
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.report.cli.inputs import recordings, unix_time
 from tests.report.recorded_job import BEGIN_T, write_job
+from tests.support.shell_here import fedmon_here
 
 DRAWN = ("job_cpus_busy", "job_cpu_", "job_memory_peak")
 
 
 def fedmon(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedmon", "report", *map(str, words)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=50)
+    with contextlib.chdir(cwd):
+        return fedmon_here("report", *map(str, words))
 
 
 def test_a_report_goes_to_the_terminal_and_to_a_page_named_after_the_job(tmp_path: Path) -> None:
     write_job(tmp_path / "job.fmr", samples=4, series=DRAWN)
 
-    done = fedmon("job.fmr", cwd=tmp_path)
+    command = [sys.executable, "-m", "fedmon", "report", "job.fmr"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= 80

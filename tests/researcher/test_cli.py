@@ -13,6 +13,7 @@ from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.ports import free_port
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
@@ -38,7 +39,7 @@ def environ(url: str, tmp_path: Path) -> dict[str, str]:
 
 
 def test_nodes_shows_state_and_since(environ: dict[str, str]) -> None:
-    done = fedmon("nodes", "--json", environ=environ)
+    done = fedmon_here("nodes", "--json", environ=environ)
     document = json.loads(done.stdout)
 
     assert done.returncode == 0
@@ -47,7 +48,7 @@ def test_nodes_shows_state_and_since(environ: dict[str, str]) -> None:
 
 
 def test_ping_says_who_refuses_and_ends_with_four(environ: dict[str, str]) -> None:
-    done = fedmon("ping", "--json", environ=environ)
+    done = fedmon_here("ping", "--json", environ=environ)
     outcomes = {one["node_id"]: one for one in json.loads(done.stdout)["outcomes"]}
 
     assert done.returncode == 4
@@ -57,7 +58,7 @@ def test_ping_says_who_refuses_and_ends_with_four(environ: dict[str, str]) -> No
 
 
 def test_a_node_that_is_named_and_unknown_ends_with_six(environ: dict[str, str]) -> None:
-    done = fedmon("ping", "--node", "nobody", "--timeout", "1", "--json", environ=environ)
+    done = fedmon_here("ping", "--node", "nobody", "--timeout", "1", "--json", environ=environ)
 
     assert done.returncode == 6
     assert "never heard of" in json.loads(done.stdout)["outcomes"][0]["reason"]
@@ -65,7 +66,7 @@ def test_a_node_that_is_named_and_unknown_ends_with_six(environ: dict[str, str])
 
 @pytest.mark.parametrize("words", [("list",), ("search", "mri")])
 def test_list_and_search_answer_with_zero_datasets(words: tuple[str, ...], environ: dict[str, str]) -> None:
-    done = fedmon(*words, "--node", "open", "--json", environ=environ)
+    done = fedmon_here(*words, "--node", "open", "--json", environ=environ)
 
     assert done.returncode == 0
     assert json.loads(done.stdout)["outcomes"][0]["reply"]["datasets"] == []
@@ -75,8 +76,8 @@ def test_approve_asks_and_status_tells(environ: dict[str, str], tmp_path: Path) 
     plan = tmp_path / "plan.py"
     plan.write_text("class P:\n    pass\n")
 
-    asked = fedmon("approve", str(plan), "--node", "open", "--json", environ=environ)
-    told = fedmon("approve", str(plan), "--status", "--node", "open", "--json", environ=environ)
+    asked = fedmon_here("approve", str(plan), "--node", "open", "--json", environ=environ)
+    told = fedmon_here("approve", str(plan), "--status", "--node", "open", "--json", environ=environ)
 
     replies = [json.loads(done.stdout)["outcomes"][0]["reply"] for done in (asked, told)]
     assert [reply["status"] for reply in replies] == ["pending", "pending"]
@@ -87,7 +88,7 @@ def test_a_plan_that_is_no_python_is_refused_before_anything_is_sent(environ: di
     plan = tmp_path / "plan.py"
     plan.write_text("class P(:\n")
 
-    done = fedmon("approve", str(plan), "--json", environ=environ)
+    done = fedmon_here("approve", str(plan), "--json", environ=environ)
 
     assert done.returncode != 0
     assert "plan.py" in json.loads(done.stdout)["error"]["message"]
@@ -142,18 +143,20 @@ def test_a_verb_runs_beside_an_open_notebook_of_the_same_researcher(
 def test_forget_clears_a_ghost(tmp_path: Path, mosquitto: Broker) -> None:
     environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
     with NodeProcess(write_node_folder(tmp_path / "ghost", node_id="ghost", url=mosquitto.url, runs=NO_RUNS)) as node:
-        wait_until(lambda: "ghost" in fedmon("nodes", "--json", environ=environ).stdout, 15, what="the node online")
+        wait_until(
+            lambda: "ghost" in fedmon_here("nodes", "--json", environ=environ).stdout, 15, what="the node online"
+        )
         node.kill()
 
-    forgotten = fedmon("nodes", "forget", "ghost", "--json", environ=environ)
-    after = json.loads(fedmon("nodes", "--json", environ=environ).stdout)
+    forgotten = fedmon_here("nodes", "forget", "ghost", "--json", environ=environ)
+    after = json.loads(fedmon_here("nodes", "--json", environ=environ).stdout)
 
     assert forgotten.returncode == 0, forgotten.stdout
     assert after["nodes"] == []
 
 
 def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str, str]) -> None:
-    done = fedmon("doctor", "--timeout", "3", "--json", environ=environ)
+    done = fedmon_here("doctor", "--timeout", "3", "--json", environ=environ)
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
     assert done.returncode == 0, done.stdout
@@ -180,7 +183,7 @@ def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str,
 )
 def test_the_doctor_says_what_to_do_about_a_broker_out_of_reach(broker: str, name: str, tmp_path: Path) -> None:
     environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
-    done = fedmon("doctor", "--broker", broker.format(port=free_port()), "--json", environ=environ)
+    done = fedmon_here("doctor", "--broker", broker.format(port=free_port()), "--json", environ=environ)
     bad = [check for check in json.loads(done.stdout)["checks"] if check["verdict"] == "failed"]
 
     assert done.returncode == 1
@@ -192,7 +195,7 @@ def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path:
     folder = write_node_folder(tmp_path / "n", node_id="patient", url=url, runs=NO_RUNS)
     with NodeProcess(folder) as node:
         wait_until(
-            lambda: '"connected":true' in fedmon("node", "status", "--dir", str(folder), "--json").stdout,
+            lambda: '"connected":true' in fedmon_here("node", "status", "--dir", str(folder), "--json").stdout,
             what="the node to be connected",
         )
         done = fedmon("doctor", "--dir", str(folder), "--json")
