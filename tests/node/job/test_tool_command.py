@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from tests.node.job.tool_runs import FEDMON, environment, fitting, logs, recordings, start, the
+from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, recordings, start, the
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -151,7 +151,7 @@ def test_a_command_lives_on_and_its_recording_is_completed_when_the_tool_is_kill
     ready, go = tmp_path / "ready", tmp_path / "go"
     script = f"echo $$ > '{ready}'; while [ ! -e '{go}' ]; do sleep 0.05; done; touch '{go}.seen'"
     with start(tmp_path, "-i", "0.2", command=["sh", "-c", script]) as process:
-        wait_until(lambda: recordings(tmp_path) and ready.exists() and ready.read_text())
+        wait_until(lambda: is_measured(tmp_path) and ready.exists() and ready.read_text(), 30.0)
         process.kill()
     wait_until(lambda: "the process that ran the command was killed" in logs(tmp_path))
     go.touch()
