@@ -75,7 +75,7 @@ class Engine:
     ) -> None:
         self.state = State() if state is None else state
         self.now = SteadyClock(after=after)
-        self.pool = Pool(max_threads=threads)
+        self.pool = Pool(max_threads=threads, is_held=lambda: self._is_applying)
         self.timers = Timers(self.now, self._fire)
         self._doer, self._journal = doer, journal
         self._lock = threading.RLock()

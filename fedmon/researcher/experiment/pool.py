@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -23,18 +24,24 @@ Work = Callable[[], None]
 class Pool:
     """Does what it is given, in order of arrival; safe from any thread.
 
-    One thread does all as long as it moves on. When no work was taken up for 2 ms, there are twice as many. A thread
-    without work ends after a second. The threads are daemons: a hook of a resource that blocks for ever must not keep
-    the program from ending.
+    One thread does all as long as it moves on; with more, they would fight for what one does faster. When no work was
+    taken up for 2 ms, those who are at work count as standing still, and another one moves, the next time two more, and
+    so on; half as many as soon as they move on. ``is_held`` tells that all wait for what is over soon. A thread without
+    work ends after a second. The threads are daemons: a hook of a resource that blocks for ever must not keep the
+    program from ending.
     """
 
-    def __init__(self, *, max_threads: int = MAX_THREADS) -> None:
-        self._max_threads = max_threads
+    def __init__(self, *, max_threads: int = MAX_THREADS, is_held: Callable[[], bool] = lambda: False) -> None:
+        self._max_threads, self._is_held = max_threads, is_held
         lock = threading.Lock()
         self._changed, self._needed = threading.Condition(lock), threading.Condition(lock)
         self._waiting: deque[Work] = deque()
-        self._taken = self._idle = self._threads = 0
-        self._is_closed = self._is_watched = False
+        self._idle = self._threads = 0
+        self._moving, self._pace = 0, 1  # how many do not stand still, and how many may be that
+        self._is_moving_on = False  # whether one of them came to its end since the pace was set
+        self._standstills = 0
+        self._taken_at = 0.0
+        self._is_closed = self._is_watched = self._is_watch_asleep = False
         self._numbers = itertools.count(1)
 
     @property
@@ -53,10 +60,8 @@ class Pool:
             if self._is_closed:
                 return
             self._waiting.append(work)
-            if self._idle:
-                self._changed.notify()
-            elif not self._threads:
-                self._begin(1)
+            if not self._moving or self._stands_still():
+                self._move(1)
             elif len(self._waiting) == 1:
                 self._have_watched()
 
@@ -72,12 +77,21 @@ class Pool:
             self._is_closed = True
             self._waiting.clear()
             self._changed.notify_all()
+            self._needed.notify_all()
             while self.busy and not deadline.passed():
                 self._changed.wait(deadline.left_s())
             return self.busy
 
-    def _begin(self, number: int) -> None:
-        for _ in range(number):
+    def _stands_still(self) -> bool:
+        return time.monotonic() - self._taken_at >= _STUCK_S and not self._is_held()
+
+    def _move(self, number: int) -> None:
+        """Have threads move beside those that stand still: idle ones first, then new ones."""
+        if self._moving:
+            self._moving = 0
+            self._standstills += 1
+        self._changed.notify(number)
+        for _ in range(min(number - self._idle, self._max_threads - self._threads)):
             self._threads += 1
             self._thread(self._run, f"fedmon-experiment-{next(self._numbers)}")
 
@@ -86,24 +100,35 @@ class Pool:
         threading.Thread(target=run, name=name, daemon=True).start()
 
     def _run(self) -> None:
-        while (work := self._next()) is not None:
+        began = -1
+        while (taken := self._next(began)) is not None:
+            work, began = taken
             try:
                 work()
             except Exception:
                 logger.exception("what an experiment had to do failed")
 
-    def _next(self) -> Work | None:
-        """Return what is to be done next; null when this thread is to end."""
+    def _next(self, began: int) -> tuple[Work, int] | None:
+        """Return what is to be done next, and how often all stood still before; null when this thread is to end.
+
+        ``began`` is that number of its last work.
+        """
         with self._changed:
+            if began == self._standstills:
+                self._moving -= 1
+                self._is_moving_on = True
             is_woken = True
             while is_woken and not self._is_closed:
-                if self._waiting:
-                    self._taken += 1
+                if self._waiting and self._moving < self._pace:
+                    self._moving += 1
+                    self._taken_at = time.monotonic()
                     work = self._waiting.popleft()
-                    if self._waiting and not self._idle:
+                    if self._waiting:
                         self._have_watched()
-                    return work
+                    return work, self._standstills
                 self._idle += 1
+                if self._waiting:  # as soon as the others stand still, this one is needed
+                    self._have_watched()
                 is_woken = self._changed.wait(_IDLE_S) or bool(self._waiting)
                 self._idle -= 1
             self._threads -= 1
@@ -112,21 +137,25 @@ class Pool:
             return None
 
     def _have_watched(self) -> None:
-        if self._is_watched:
-            self._needed.notify()
-        else:
+        if not self._is_watched:
             self._is_watched = True
             self._thread(self._watch, "fedmon-experiment-watch")
+        elif self._is_watch_asleep:
+            self._needed.notify()
 
     def _watch(self) -> None:
-        """Have more threads whenever there is work that nobody takes up; end with the last of them."""
+        """Set the pace while there is work that waits; end with the last thread."""
         with self._changed:
             while self._threads and not self._is_closed:
-                if not self._waiting or self._threads >= self._max_threads:
-                    self._needed.wait(_IDLE_S)
+                is_full = not self._idle and self._threads >= self._max_threads
+                self._is_watch_asleep = is_full or not self._waiting
+                self._needed.wait(_IDLE_S if self._is_watch_asleep else _STUCK_S)
+                if not self._waiting:
                     continue
-                before = self._taken
-                if not self._needed.wait(_STUCK_S) and self._taken == before:
-                    more = min(len(self._waiting), self._threads, self._max_threads - self._threads)
-                    self._begin(more)
+                if self._stands_still():
+                    self._move(min(len(self._waiting), self._pace))
+                    self._pace = min(2 * self._pace, self._max_threads)
+                elif self._is_moving_on:
+                    self._pace = max(1, self._pace // 2)
+                self._is_moving_on = False
             self._is_watched = False
