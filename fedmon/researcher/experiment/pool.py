@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 MAX_THREADS = 512
 """What waits costs no processor; NEPI's 20 threads made whoever came 21st wait for nothing."""
 _STUCK_S = 0.002
+_BUSY_STUCK_S = 0.05  # on a machine on which even a look takes its time
 _IDLE_S = 1.0
 
 Work = Callable[[], None]
@@ -60,7 +61,7 @@ class Pool:
             if self._is_closed:
                 return
             self._waiting.append(work)
-            if not self._moving or self._stands_still():
+            if not self._moving:
                 self._move(1)
             elif len(self._waiting) == 1:
                 self._have_watched()
@@ -81,9 +82,6 @@ class Pool:
             while self.busy and not deadline.passed():
                 self._changed.wait(deadline.left_s())
             return self.busy
-
-    def _stands_still(self) -> bool:
-        return time.monotonic() - self._taken_at >= _STUCK_S and not self._is_held()
 
     def _move(self, number: int) -> None:
         """Have threads move beside those that stand still: idle ones first, then new ones."""
@@ -149,10 +147,14 @@ class Pool:
             while self._threads and not self._is_closed:
                 is_full = not self._idle and self._threads >= self._max_threads
                 self._is_watch_asleep = is_full or not self._waiting
+                slept = time.monotonic()
                 self._needed.wait(_IDLE_S if self._is_watch_asleep else _STUCK_S)
+                now = time.monotonic()
+                # Where this thread had to wait for a processor, the others may have had to as well.
+                patience_s = _STUCK_S if now - slept < 2 * _STUCK_S else _BUSY_STUCK_S
                 if not self._waiting:
                     continue
-                if self._stands_still():
+                if now - self._taken_at >= patience_s and not self._is_held():
                     self._move(min(len(self._waiting), self._pace))
                     self._pace = min(2 * self._pace, self._max_threads)
                 elif self._is_moving_on:
