@@ -45,6 +45,7 @@ VERBS: Mapping[str, Verb] = {
     "jobs": Verb(module="fedmon.researcher.cli_runs", summary="List your runs of plans, or show one.", shares_app=True),
     "job-logs": Verb(module="fedmon.researcher.cli_runs", summary="Show what a plan printed.", shares_app=True),
     "stop": Verb(module="fedmon.researcher.cli_runs", summary="End a run of a plan on its nodes.", shares_app=True),
+    "experiment": Verb(module="fedmon.researcher.experiment.cli", summary="Check, run and watch experiments."),
     "watch": Verb(module="fedmon.researcher.cli", summary="Watch live metrics of nodes.", shares_app=True),
     "record": Verb(module="fedmon.researcher.cli", summary="Keep every sample in a store.", shares_app=True),
     "logs": Verb(module="fedmon.researcher.cli", summary="Follow what nodes log.", shares_app=True),

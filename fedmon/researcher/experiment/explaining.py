@@ -141,7 +141,7 @@ def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]
         guid for guid in group.members if guid in state.resources and state.resources[guid].state < ResourceState.READY
     )
     since = resource.since(ResourceState.READY) or now
-    text = f"start waits, for {_span(now - since)}, for its group to be READY: {_who(state, guids)}"
+    text = f"start waits, for {span(now - since)}, for its group to be READY: {_who(state, guids)}"
     yield Waiting(action="start", guids=guids, text=text, since=since)
 
 
@@ -170,14 +170,14 @@ def _sentence(
 ) -> str:
     (action, since), (now, left_s, gives_up_in_s) = waiting, times
     quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
-    text = f"{action} waits, for {_span(now - since)}, for {quorum}{_who(state, guids)}"
+    text = f"{action} waits, for {span(now - since)}, for {quorum}{_who(state, guids)}"
     if isinstance(condition, StateCondition):
         text += f" to be {condition.state.name}"
-        text += f" for {_span(condition.delay_s)}" if condition.delay_s else ""
+        text += f" for {span(condition.delay_s)}" if condition.delay_s else ""
     else:
         text += f" to tell {condition}"
-    text += f"; {_span(left_s)} left" if left_s is not None else ""
-    return text + (f"; gives up in {_span(gives_up_in_s)}" if gives_up_in_s is not None else "")
+    text += f"; {span(left_s)} left" if left_s is not None else ""
+    return text + (f"; gives up in {span(gives_up_in_s)}" if gives_up_in_s is not None else "")
 
 
 def _who(state: State, guids: tuple[int, ...]) -> str:
@@ -203,7 +203,7 @@ def _chain(state: State, guid: int, now: float) -> tuple[int, ...]:
     return tuple(chain)
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """Return a time that people read."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

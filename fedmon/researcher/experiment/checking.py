@@ -1,0 +1,123 @@
+"""A document of an experiment looked through without running it: every problem, with the place that it stands at."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.researcher.experiment.attributes import Flags
+from fedmon.researcher.experiment.document import Description, as_state, attributes_of, names_of, read
+from fedmon.researcher.experiment.document.description import ResourceDescription
+from fedmon.researcher.experiment.document.places import lines_of
+from fedmon.researcher.experiment.errors import (
+    InvalidAttributeValueError,
+    InvalidConnectionError,
+    UnknownNameError,
+    UnknownTypeError,
+)
+from fedmon.researcher.experiment.plan_facts import Facts, called
+from fedmon.researcher.experiment.plan_problems import Problem
+from fedmon.researcher.experiment.planning import Plan, plan
+from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.types import ResourceFactory
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A document and its plan. ``lines`` says where in the file each resource begins, as far as that is known."""
+
+    path: Path
+    description: Description
+    plan: Plan
+    lines: dict[int, int]
+
+    def place(self, problem: Problem) -> str:
+        """Return where a problem stands: the file, with the line where it is known."""
+        line = self.line(problem)
+        return str(self.path) if line is None else f"{self.path}:{line}"
+
+    def line(self, problem: Problem) -> int | None:
+        """Return the line of the first resource that a problem is about."""
+        return next((self.lines[guid] for guid in problem.guids if guid in self.lines), None)
+
+
+def check(path: Path, *, wait_all_ready: bool = True, asks: bool = False) -> Checked:
+    """Plan the experiment in a file; with ``asks`` the federation is asked for what stands in its way.
+
+    Raises DescriptionError where the file describes none, NotFoundError, StorageError, and ConnectionFailedError.
+    """
+    description = read(path)
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    state, names = as_state(description), names_of(description)
+    problems = tuple(_attribute_problems(description, state))
+    facts = Facts(
+        rtypes=ResourceFactory.get_resource_types(),
+        attributes=attributes_of(description),
+        names=names,
+        problems=problems,
+    )
+    found = plan(state, facts, wait_all_ready=wait_all_ready)
+    if found.is_possible:
+        more = tuple(_problems_of_making(description, asks=asks))
+        if more:
+            found = plan(state, replace(facts, problems=(*problems, *more)), wait_all_ready=wait_all_ready)
+    return Checked(path=path, description=description, plan=found, lines=lines_of(text, description))
+
+
+def _attribute_problems(description: Description, state: State) -> Iterator[Problem]:
+    names = names_of(description)
+    for each in description.resources:
+        try:
+            ResourceFactory.get_resource_type(each.rtype)
+        except UnknownTypeError:  # said by the plan
+            continue
+        who = called(each.guid, names, state)
+        for text in _wrong_in(each, who):
+            yield Problem(kind="wrong-attribute", guids=(each.guid,), text=text)
+
+
+def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
+    rclass = ResourceFactory.get_resource_type(each.rtype)
+    given = [*each.attributes.items(), *((one.attribute, one.value) for one in each.sets)]
+    for name, value in given:
+        try:
+            attribute = rclass.get_attribute(name)
+            if not attribute.has_flag(Flags.NoWrite) and not attribute.is_secret:
+                attribute.checked(value, resource=who)
+        except (UnknownNameError, InvalidAttributeValueError) as error:
+            yield str(error) if who in str(error) else f"{who}: {error}"
+    known = [trace.name for trace in rclass.get_traces()]
+    for name in each.traces:
+        if name not in known:
+            there = f"there is {', '.join(known)}" if known else "there is none at all"
+            yield f"{who}: type {each.rtype} has no trace {name!r}; {there}"
+
+
+def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Problem]:
+    """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
+    from fedmon.researcher.experiment.controller import ExperimentController
+
+    with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
+        try:
+            made = ExperimentController.from_description(replace(description, local_dir=folder))
+        except FedmonError as error:
+            is_connection = isinstance(error, InvalidConnectionError)
+            yield Problem(kind="refused-connection" if is_connection else "wrong-attribute", text=str(error))
+            return
+        try:
+            for guid in made.resources if asks else ():
+                foreseen = getattr(made.get_resource(guid), "foreseen", None)
+                if foreseen is not None:
+                    yield from foreseen()
+        finally:
+            # No `shutdown`: it would release what nobody deployed, and no hook is to run.
+            made._engine.stop()  # noqa: SLF001
+            made._engine.close(timeout_s=1.0)  # noqa: SLF001
+            made._link.close()  # noqa: SLF001

@@ -1,0 +1,205 @@
+"""`fedmon experiment run`, `show`, `watch` and `reconnect`: an experiment while it runs, and as it was left."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from msgspec.structs import replace
+
+from fedmon.common.clock import Deadline
+from fedmon.common.log import escape_control
+from fedmon.researcher.cli_output import NO_ANSWER, emit
+from fedmon.researcher.experiment.checking import check
+from fedmon.researcher.experiment.cli.options import (
+    EPILOG,
+    EachOption,
+    FileArgument,
+    JsonOption,
+    RunArgument,
+)
+from fedmon.researcher.experiment.cli.showing import showing
+from fedmon.researcher.experiment.cli.tables import closing, table
+from fedmon.researcher.experiment.controller import ExperimentController
+from fedmon.researcher.experiment.document.files import write
+from fedmon.researcher.experiment.file_changes import FileChanges
+from fedmon.researcher.experiment.following import DOCUMENT, Follower
+from fedmon.researcher.experiment.journal import NAME
+from fedmon.researcher.experiment.standing import Overview, followed, heading, is_over, overview_of
+
+INTERRUPTED = 130
+LOOK_S = 1.0
+"""How old what is shown may become where the system does not tell of changes."""
+FOLDER = Path("experiments")
+
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until it is to be over; then all is released.")
+]
+ForOption = Annotated[
+    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to go on; without it until it is over.")
+]
+KeepOption = Annotated[
+    bool, typer.Option("--keep", help="When it is over, release nothing until Ctrl-C, to look around.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command(epilog=EPILOG)(run)
+    app.command(epilog=EPILOG)(show)
+    app.command(epilog=EPILOG)(watch)
+    app.command(epilog=EPILOG)(reconnect)
+
+
+def run(
+    file: FileArgument,
+    *,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Folder for the files; without it the document's, or experiments here.")
+    ] = None,
+    timeout: TimeoutOption = None,
+    keep: KeepOption = False,
+    each: EachOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Run an experiment and show its states and who holds it up; at its end, and at Ctrl-C, everything is released."""
+    found = check(file, wait_all_ready=not each)
+    found.plan.check()
+    where = directory or found.description.local_dir or FOLDER
+    description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
+    with ExperimentController.from_description(description) as ec:
+        # For those who look at the run later: its journal knows no names.
+        write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
+        ec.deploy(wait_all_ready=not each)
+        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
+
+
+def reconnect(
+    run_dir: RunArgument, *, timeout: TimeoutOption = None, keep: KeepOption = False, json: JsonOption = False
+) -> None:
+    """Take up again a run whose process died: nothing is done twice, and jobs that go on are adopted."""
+    with ExperimentController.reconnect(run_dir) as ec:
+        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
+
+
+def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
+    """Show how a run stands, also one that another process has: its journal is read, and nothing is changed."""
+    with Follower(run_dir) as follower:
+        shown = followed(follower, follower.names(), time.time())
+    _print(shown, as_json=json)
+
+
+def watch(
+    run_dir: RunArgument,
+    *,
+    timeout: ForOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line, for each change.")] = False,
+) -> None:
+    """Follow a run that another process has until it is over: states, progress and who holds it up."""
+    deadline = Deadline(10**9 if timeout is None else timeout)
+    with Follower(run_dir) as follower:
+        names = follower.names()
+        shown = followed(follower, names, time.time())
+        try:
+            is_over_already = shown.status != "running" and not json
+            with showing(lambda: shown, silent=is_over_already, as_json=json) as on_change:
+                on_change(shown)
+                while shown.status == "running" and not deadline.passed():
+                    follower.wait(min(LOOK_S, deadline.left_s()))
+                    shown = followed(follower, names, time.time())
+                    on_change(shown)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+    if not json:
+        _print(shown, as_json=False)
+    if shown.status == "running":
+        raise typer.Exit(NO_ANSWER)
+    if shown.status == "left" or not shown.is_well:
+        raise typer.Exit(1)
+
+
+def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
+    """Show a run of this process until it is over, release it, and end with the exit code of what came of it."""
+    with Follower(ec.run_dir) as follower:
+        names = follower.names()
+    began = time.time()
+
+    def look() -> Overview:
+        now = time.time()
+        return overview_of(
+            ec.snapshot,
+            names,
+            folder=(ec.exp_id, ec.run_id, ec.run_dir),
+            process=None,
+            times=(began, now, now),
+            is_live=True,
+        )
+
+    code = 0
+    with showing(look, silent=as_json) as on_change, _terminated_as_interrupted():
+        try:
+            if not _until_over(ec, lambda: on_change(look()), timeout_s):
+                code = NO_ANSWER
+            elif keep:
+                threading.Event().wait()
+        except KeyboardInterrupt:
+            code = INTERRUPTED if not (keep and is_over(ec.snapshot)) else 0
+        finally:
+            ec.shutdown()
+            on_change(look())
+    with Follower(ec.run_dir) as follower:
+        shown = followed(follower, names, time.time())
+    _print(shown, as_json=as_json)
+    if code == NO_ANSWER:
+        sys.stderr.write(f"fedmon: not over within {timeout_s:g} s; everything was released\n")
+    elif code == INTERRUPTED:
+        sys.stderr.write("fedmon: ended before it was over; everything was released\n")
+    raise typer.Exit(code or (0 if shown.is_well else 1))
+
+
+def _until_over(ec: ExperimentController, on_change: Callable[[], None], timeout_s: float | None) -> bool:
+    deadline = Deadline(10**9 if timeout_s is None else timeout_s)
+    with FileChanges(Path(ec.run_dir) / NAME) as changes:
+        while not is_over(ec.snapshot):
+            if deadline.passed():
+                return False
+            changes.wait(min(LOOK_S, deadline.left_s()))
+            on_change()
+    return True
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Have a process that is told to end release everything, as at Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print(shown: Overview, *, as_json: bool) -> None:
+    if as_json:
+        emit({"well": shown.is_well, **msgspec.structs.asdict(shown)}, text="", as_json=True)
+        return
+    from rich.console import Console
+
+    now = time.time()
+    console = Console(highlight=False, soft_wrap=False)
+    console.print(heading(shown), markup=False)
+    if shown.resources:
+        console.print(table(shown, now))
+    for line in [*closing(shown, now), escape_control(f"files: {shown.run_dir}")]:
+        console.print(line, markup=False)

@@ -1,0 +1,157 @@
+"""The report of a run as sections of tables and lines, for the terminal and for a page alike."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fedmon.researcher.experiment.explaining import span
+from fedmon.researcher.experiment.run_files import Recorded, Series
+from fedmon.researcher.experiment.run_report import RunReport
+from fedmon.researcher.experiment.standing import Standing, heading
+
+_LONGEST = 160
+_SHOWN_STATES = ("READY", "STARTED", "STOPPED", "FAILED", "RELEASED")
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows under headers; the columns numbered in ``numeric`` are set to the right."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines, and then a table, under a heading."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    table: Table | None = None
+
+
+def sections_of(report: RunReport) -> list[Section]:
+    """Return the sections of a report; those that would be empty are left out."""
+    found = [
+        _run(report),
+        _resources(report),
+        _failures(report),
+        _values(report),
+        _series("What plans reported", report.reported, report),
+        _series("What conditions asked for", report.measured, report),
+        *(_recording(each, report) for each in report.recordings),
+        _traces(report),
+    ]
+    return [each for each in found if each.lines or (each.table is not None and each.table.rows)]
+
+
+def when(t: float) -> str:
+    """Return a moment in UTC, to the second."""
+    return datetime.datetime.fromtimestamp(t, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def size(size_bytes: int) -> str:
+    """Return the size of a file for people, in powers of 1000."""
+    value, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        del units[0]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def _run(report: RunReport) -> Section:
+    shown = report.overview
+    counts = ", ".join(f"{count} {name}" for name, count in shown.counts.items()) or "none"
+    lines = [
+        heading(shown),
+        f"from {when(shown.began)} to {when(shown.until)}: {span(shown.until - shown.began)}" if shown.began else "",
+        f"{len(shown.resources)} resources: {counts}",
+        f"{shown.level}: {shown.level_reason}" if shown.level_reason else "",
+        f"blocker: {shown.blocker}" if shown.blocker else "",
+        f"files: {shown.run_dir}",
+    ]
+    return Section(title="Run", lines=tuple(line for line in lines if line))
+
+
+def _resources(report: RunReport) -> Section:
+    shown = report.overview
+    rows = []
+    for each in shown.resources:
+        moments = [f"+{span(t - shown.began)}" if (t := each.times.get(name)) else "" for name in _SHOWN_STATES]
+        rows.append((_name(each), each.rtype, each.reached, *moments))
+    headers = ("resource", "type", "reached", *(name.lower() for name in _SHOWN_STATES))
+    table = Table(headers=headers, rows=tuple(rows), numeric=frozenset(range(3, 8)))
+    return Section(title="Resources, with when they came to their states", table=table)
+
+
+def _failures(report: RunReport) -> Section:
+    return Section(
+        title="What failed, and why",
+        lines=tuple(
+            f"{_name(each)} ({each.rtype}){'' if each.critical else ', which is not critical'}: "
+            f"{each.reason or 'no reason was told'}"
+            for each in report.overview.resources
+            if each.failed
+        ),
+    )
+
+
+def _values(report: RunReport) -> Section:
+    names = {each.guid: _name(each) for each in report.overview.resources}
+    rows = tuple(
+        (names[guid], name, _short(value)) for guid, found in report.values.items() for name, value in found.items()
+    )
+    return Section(
+        title="What resources say of themselves", table=Table(headers=("resource", "what", "value"), rows=rows)
+    )
+
+
+def _series(title: str, series: tuple[Series, ...], report: RunReport) -> Section:
+    names = {each.guid: _name(each) for each in report.overview.resources}
+    rows = tuple(
+        (
+            names.get(one.guid, str(one.guid)),
+            one.node,
+            one.name,
+            str(one.count),
+            *(f"{value:.6g}" for value in (one.first, one.last, one.low, one.high)),
+        )
+        for one in series
+    )
+    headers = ("resource", "node", "name", "values", "first", "last", "lowest", "highest")
+    return Section(title=title, table=Table(headers=headers, rows=rows, numeric=frozenset(range(3, 8))))
+
+
+def _recording(one: Recorded, report: RunReport) -> Section:
+    names = {each.guid: _name(each) for each in report.overview.resources}
+    title = f"What {names.get(one.guid, one.guid)} recorded of {', '.join(one.nodes) or 'nodes'}"
+    return Section(title=title, lines=tuple(_findings(one)))
+
+
+def _findings(one: Recorded) -> Iterator[str]:
+    if one.problem:
+        yield f"{one.path} tells nothing: {one.problem}"
+    for each in one.findings:
+        yield f"{each.title}: {each.text}{f' {each.advice}' if each.advice else ''}"
+
+
+def _traces(report: RunReport) -> Section:
+    names = {each.guid: _name(each) for each in report.overview.resources}
+    rows = tuple((names[each.guid], each.path, size(each.size_bytes)) for each in report.traces)
+    total = sum(each.size_bytes for each in report.traces)
+    lines = (f"{len(rows)} files, {size(total)}",) if rows else ()
+    headers = ("resource", "file", "size")
+    return Section(title="Traces", lines=lines, table=Table(headers=headers, rows=rows, numeric=frozenset({2})))
+
+
+def _name(each: Standing) -> str:
+    return f"{each.guid} {each.name}" if each.name else str(each.guid)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
