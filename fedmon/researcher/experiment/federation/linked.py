@@ -111,7 +111,8 @@ class LinkedResource(ResourceManager):
         other = self.ec.get_resource(guid)
         if self._partners is not None and not any(other.is_rm_instance(rtype) for rtype in self._partners):
             return False
-        return not any(other.is_rm_instance(rtype) and self.get_connected(rtype) for rtype in self._once)
+        once = [rtype for rtype in self._once if other.is_rm_instance(rtype)]
+        return not any(each.guid != guid for rtype in once for each in self.get_connected(rtype))
 
     def linked(self, kind: type[_L]) -> list[_L]:
         """Return what it is connected to, of one type."""

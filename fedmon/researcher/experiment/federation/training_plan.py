@@ -121,11 +121,15 @@ class TrainingPlanResource(LinkedResource):
 
     def _nodes(self) -> list[NodeId] | None:
         """Return whose owners are asked; empty for all that are there, null while those of a job are not READY."""
+        # Nodes of a job are not our own neighbours: the job passes on that they moved. The wish for that comes before
+        # the look, so that no move in between is lost.
+        self._deploy_again = True
         living = [node for node in self._linked_nodes() if node.state < ResourceState.FAILED]
-        if any(node.state < ResourceState.READY for node in living):
-            # Nodes of a job are not its own neighbours: the job passes on that they moved.
-            self._deploy_again = True
+        waiting = [node.name for node in living if node.state < ResourceState.READY]
+        if waiting:
+            self.wait_for(f"{', '.join(waiting)} to be READY")
             return None
+        self._deploy_again = False
         return list(dict.fromkeys(node.node_id for node in living)) or self._everybody()
 
     def _linked_nodes(self) -> list[Node]:

@@ -36,7 +36,8 @@ after = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[0]], inputs
 command = ec.register_resource("local::Process", command=["sleep", "60"], critical=False)
 ec.register_condition(after, ResourceAction.START, long, ResourceState.STOPPED)
 ec.deploy()
-assert ec.wait_finished(total, timeout=20) and ec.wait_started([long, command], timeout=20)
+there = ec.wait_finished(total, timeout=20) and ec.wait_started([long, command], timeout=20)
+assert there, [(each.guid, each.state.name, each.reason) for each in ec.snapshot.resources.values()]
 print(ec.run_dir, ec.get(command, "pid"), flush=True)
 os.kill(os.getpid(), 9)
 """

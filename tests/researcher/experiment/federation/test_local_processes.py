@@ -231,6 +231,8 @@ def test_types_refuse_what_they_cannot_be_connected_to(ec: ExperimentController)
 
     assert ec.get_resource(job).connections == {plans[0]}
     assert ec.get_resource(command).connections == frozenset()
+    assert ec.get_resource(job).valid_connection(plans[0])  # a dry run asks again of what is connected
+    ec.register_connection(job, plans[0])
 
 
 @pytest.mark.parametrize(
