@@ -164,7 +164,6 @@ class Engine:
         return busy
 
     def _apply(self) -> None:
-        fresh: list[AnyEvent] = []
         while self._queue:
             event = self._queue.popleft()
             self.state, asked = step(self.state, event)
@@ -174,11 +173,12 @@ class Engine:
                 self._waits.moved(event.guids, ResourceState.RELEASED)
             elif isinstance(event, Leveled) and event.level is not FailureLevel.OK:
                 self._waits.wake(is_abort=True)
+            if not asked:
+                continue
             queued = len(self._queue)
             self._do(asked, event.t)
             if len(self._queue) > queued:
-                fresh = list(self._queue)[queued:]
-                self._write_on(fresh)
+                self._write_on(list(self._queue)[queued:])
 
     def _do(self, asked: Iterable[Action], now: float) -> None:
         at_once: dict[tuple[Verb, str], list[int]] = {}
