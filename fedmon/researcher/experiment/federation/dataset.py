@@ -6,7 +6,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import SearchReply
 from fedmon.researcher.experiment.attributes import Attribute, Flags
 from fedmon.researcher.experiment.federation.errors import MissingPartError, NotOfferedError
-from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, own, words
 from fedmon.researcher.experiment.plan_problems import Problem
@@ -55,7 +55,7 @@ class Dataset(LinkedResource):
         if nodes is None:
             return
         asked = [node.node_id for node in nodes]
-        outcomes = self.federation.search(tags, nodes=asked or None)
+        outcomes = self.federation.search(tags, nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
         found = self._offering(outcomes)
         missing = [node_id for node_id in asked if node_id not in found]
         if missing or not found:

@@ -12,7 +12,7 @@ from fedmon.common.wire.runs import JobState
 from fedmon.researcher.experiment.federation import job_description, job_files
 from fedmon.researcher.experiment.federation.dataset import Dataset
 from fedmon.researcher.experiment.federation.errors import JobFailedError, MissingPartError
-from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.training_plan import TrainingPlanResource
 from fedmon.researcher.experiment.protocol import Experiment
@@ -129,6 +129,7 @@ class Job(LinkedResource):
             inputs=values or None,
             limits=self.get("limits"),
             job_id=job_id,
+            timeout_s=ASK_TIMEOUT_S,
         )
         self._set_own("ranOn", ",".join(handle.nodes))
         if self.state >= ResourceState.FAILED:  # it was released while nodes were asked

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fedmon.researcher.experiment.plan_problems import Problem
     from fedmon.researcher.federation import Federation
 
+ASK_TIMEOUT_S = 20.0
+"""For answers that a resource cannot do without: nobody sits before it, and a busy node may take its time."""
+
 _L = TypeVar("_L", bound="LinkedResource")
 
 

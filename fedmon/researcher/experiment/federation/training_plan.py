@@ -11,7 +11,7 @@ from fedmon.researcher.experiment.attributes import Attribute, Flags
 from fedmon.researcher.experiment.federation import job_files
 from fedmon.researcher.experiment.federation.dataset import Dataset
 from fedmon.researcher.experiment.federation.errors import MissingPartError, NotApprovedError
-from fedmon.researcher.experiment.federation.linked import LinkedResource
+from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, class_name, is_source, own, plan
 from fedmon.researcher.experiment.plan_problems import Problem
@@ -107,7 +107,9 @@ class TrainingPlanResource(LinkedResource):
         self.deafen()
         self.listen("decision", self._decision)  # before it is asked, so that none is missed
         self.listen("presence", self._heard)
-        outcomes = self.federation.approve(path, description=self.get("description") or "", nodes=nodes)
+        outcomes = self.federation.approve(
+            path, description=self.get("description") or "", nodes=nodes, timeout_s=ASK_TIMEOUT_S
+        )
         refused = {node_id: outcome.reason for node_id, outcome in outcomes.failed.items()}
         if refused or not outcomes:
             self.deafen()
