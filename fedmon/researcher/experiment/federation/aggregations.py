@@ -5,6 +5,7 @@ A name leads to a function that some code registered, and never to an import: a 
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -48,14 +49,20 @@ def aggregation(name: str) -> Aggregation:
 def checked(value: Any) -> str:
     """Return the name of a function, which is registered if it is none yet."""
     if callable(value):
-        name = name_of(value)
-        if _known.get(name) is not value:
-            register_aggregation(value, name)
-        return name
+        return _own_name(value)
     if not isinstance(value, str):
         raise UnknownAggregationError(f"it is of type {type(value).__name__}")
     aggregation(value)
     return value
+
+
+def _own_name(function: Aggregation) -> str:
+    """Register a function under its name, and a number where that is taken: all lambdas have the same."""
+    with _lock:
+        names = (f"{name_of(function)}{f'#{number}' if number > 1 else ''}" for number in itertools.count(1))
+        name = next(name for name in names if name not in _known or _known[name] == function)
+        _known[name] = function
+        return name
 
 
 def collect(results: Results) -> dict[str, Any]:

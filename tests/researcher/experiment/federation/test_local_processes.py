@@ -19,6 +19,7 @@ from fedmon.researcher.experiment.errors import (
     InvalidConnectionError,
     UnknownTraceError,
 )
+from fedmon.researcher.experiment.federation.aggregations import aggregation
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 from fedmon.researcher.experiment.traces import TraceAttr
@@ -257,6 +258,16 @@ def test_wrong_values_are_refused_when_they_are_set(
         ec.set(guid, name, value)
 
     assert ec.get(guid, name) == ec.get_attribute(guid, name).default
+
+
+def test_functions_of_the_same_name_are_told_apart(ec: ExperimentController) -> None:
+    functions = [lambda results, number=number: {"number": number, "nodes": len(results)} for number in (1, 2)]
+
+    guids = [ec.register_resource("fedmon::Aggregator", function=each) for each in (*functions, functions[0])]
+
+    names = [ec.get(guid, "function") for guid in guids]
+    assert names[0] == names[2] != names[1]
+    assert [aggregation(name)({})["number"] for name in names] == [1, 2, 1]
 
 
 def test_json_attributes_are_kept_as_documents_hold_them(ec: ExperimentController) -> None:
