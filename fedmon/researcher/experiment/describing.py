@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment.attributes import MASK, Flags
 from fedmon.researcher.experiment.document.description import (
     Description,
@@ -14,13 +15,25 @@ from fedmon.researcher.experiment.document.description import (
     even,
 )
 from fedmon.researcher.experiment.plan_facts import Facts
+from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
 
 if TYPE_CHECKING:
     from fedmon.researcher.experiment.book import Book
+    from fedmon.researcher.experiment.resource import ResourceManager
     from fedmon.researcher.experiment.run_folder import RunFolder
     from fedmon.researcher.experiment.wiring import Wiring
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A resource that can say, before anything is done, what stands in its way."""
+
+    def foreseen(self) -> list[Problem]:
+        """Return what stands in its way as things are now."""
+        ...
 
 
 def description_of(
@@ -104,4 +117,18 @@ def facts_of(book: Book, state: State) -> Facts:
             if guid in book
         },
         names=book.names,
+        problems=tuple(
+            problem for guid in sorted(state.resources) if guid in book for problem in _foreseen(book.get(guid))
+        ),
     )
+
+
+def _foreseen(resource: ResourceManager) -> list[Problem]:
+    """Return what a resource that is to come to something knows to stand in its way."""
+    if not isinstance(resource, Foreseeing) or resource.state >= ResourceState.READY:
+        return []
+    try:
+        return resource.foreseen()
+    except FedmonError as error:
+        text = f"{resource.name} cannot be looked at: {error}"
+        return [Problem(kind="not-asked", severity="warning", guids=(resource.guid,), text=text)]

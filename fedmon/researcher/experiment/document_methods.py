@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
+from msgspec.structs import replace
+
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError
 from fedmon.researcher.experiment import drawing, explaining, planning, topology_document
@@ -78,13 +80,19 @@ class DocumentMethods(Delegate):
         raise NotImplementedError
 
     def plan(self) -> planning.Plan:
-        """Return a dry run: what would happen in which order, and what never can."""
+        """Return a dry run: what would happen in which order, and what never can.
+
+        Resources of a federation ask nodes what stands in their way, which may take a moment; nothing is changed there.
+        """
         state = self._engine.state
         return planning.plan(state, facts_of(self._book, state))
 
     def explain(self, guid: int) -> explaining.Explanation:
         """Return why a resource is as it is: whom it waits for, since when, and how long still."""
-        return explaining.explain(self._engine.state, self._book.get(guid).guid, self._engine.now())
+        resource = self._book.get(guid)
+        found = explaining.explain(self._engine.state, resource.guid, self._engine.now())
+        own = getattr(resource, "waits_for", "")
+        return replace(found, reason=f"{found.reason}; it waits for {own}") if own else found
 
     def plot(
         self,

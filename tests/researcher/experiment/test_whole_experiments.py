@@ -9,18 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.errors import StorageError
 from fedmon.researcher.experiment import (
     ExperimentController,
     ExperimentRunner,
     Metric,
     ResourceAction,
+    ResourceFactory,
+    ResourceManager,
     ResourceState,
     Retry,
     SFormats,
+    clsinit_copy,
 )
 from fedmon.researcher.experiment.document import even, read
 from fedmon.researcher.experiment.errors import ExperimentError, UnknownTypeError
-from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError
+from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError, Problem
 from tests.researcher.experiment.taken_up import use_types
 from tests.support.waiting import wait_until
 
@@ -106,6 +110,28 @@ def test_a_circle_is_refused_at_deployment_and_named_in_the_plan(ec: ExperimentC
     ec.unregister_condition(two, one)
     ec.deploy()
     assert ec.wait_started([one, two], timeout=10)
+
+
+def test_what_resources_foresee_is_in_the_plan(ec: ExperimentController) -> None:
+    @clsinit_copy
+    class Wary(ResourceManager):
+        _rtype = "test::Wary"
+        waits_for = "better weather"
+
+        def foreseen(self) -> list[Problem]:
+            if self.guid == 2:
+                raise StorageError("the barometer is broken")
+            return [Problem(kind="missing-dataset", guids=(self.guid,), text="it will rain")]
+
+    ResourceFactory.register_type(Wary)
+    ec.register_resource("test::Wary")
+    ec.register_resource("test::Wary")
+
+    found = ec.plan()
+
+    assert [str(problem.text) for problem in found.errors] == ["it will rain"]
+    assert ["barometer" in problem.text for problem in found.warnings] == [True]
+    assert str(ec.explain(1)).endswith("it waits for better weather")
 
 
 def test_what_holds_a_resource_up_is_explained(ec: ExperimentController) -> None:
