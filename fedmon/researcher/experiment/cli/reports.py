@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,7 +54,9 @@ def _text(sections: list[Section], written: list[str]) -> str:
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
     parts = []
     for section in sections:
-        lines = [section.title, "-" * min(width, len(section.title)), *map(escape_control, section.lines)]
+        lines = [section.title, "-" * min(width, len(section.title))]
+        for line in section.lines:
+            lines += textwrap.wrap(escape_control(line), width, subsequent_indent="  ", break_long_words=False)
         if section.table is not None:
             lines += _rows(section.table, width)
         parts.append("\n".join(lines))

@@ -39,6 +39,8 @@ INTERRUPTED = 130
 LOOK_S = 1.0
 """How old what is shown may become where the system does not tell of changes."""
 FOLDER = Path("experiments")
+PIPE_WIDTH = 200
+"""Of a table that goes into a pipe or a file."""
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until it is to be over; then all is released.")
@@ -196,10 +198,9 @@ def _print(shown: Overview, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    now = time.time()
-    console = Console(highlight=False, soft_wrap=False)
-    console.print(heading(shown), markup=False)
+    now, is_terminal = time.time(), sys.stdout.isatty()
+    sys.stdout.write(f"{heading(shown)}\n")
     if shown.resources:
-        console.print(table(shown, now))
-    for line in [*closing(shown, now), escape_control(f"files: {shown.run_dir}")]:
-        console.print(line, markup=False)
+        console = Console(highlight=False, width=None if is_terminal else PIPE_WIDTH)
+        console.print(table(shown, now, fills=is_terminal))
+    sys.stdout.write("\n".join([*closing(shown, now), escape_control(f"files: {shown.run_dir}")]) + "\n")

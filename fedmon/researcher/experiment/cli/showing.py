@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from fedmon.researcher.experiment.cli.tables import change_lines, closing, table
+from fedmon.researcher.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.researcher.experiment.standing import Overview, heading
 
 REDRAW_S = 0.25
@@ -41,7 +41,7 @@ class _Lines:
     """Writes what changed since the last look."""
 
     def __init__(self) -> None:
-        self._states: dict[int, str] = {}
+        self._told: set[Moment] = set()
         self._blocker = ""
         self._is_begun = False
 
@@ -49,13 +49,13 @@ class _Lines:
         if not self._is_begun:
             self._is_begun = True
             sys.stdout.write(f"{heading(shown)}\n")
-        for line in change_lines(self._states, shown):
+        for line in change_lines(self._told, shown):
             sys.stdout.write(f"{line}\n")
         # The times in it change all the while; what is new is who holds up whom.
         blocking = shown.blocker.partition(": ")[0]
         if blocking != self._blocker and shown.blocker:
             sys.stdout.write(f"blocker: {shown.blocker}\n")
-        self._states, self._blocker = {each.guid: each.state for each in shown.resources}, blocking
+        self._told, self._blocker = moments(shown), blocking
         sys.stdout.flush()
 
 

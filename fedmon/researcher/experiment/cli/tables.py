@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedmon.common.log import escape_control
@@ -17,7 +17,7 @@ _STYLES: Mapping[str, str] = {
 _GOING = (ResourceState.FAILED, ResourceState.STARTED, ResourceState.READY, ResourceState.RESERVED)
 
 
-def table(shown: Overview, now: float, *, rows: int | None = None) -> Any:
+def table(shown: Overview, now: float, *, rows: int | None = None, fills: bool = True) -> Any:
     """Return the resources as a table; of more than ``rows`` those that failed or are under way come first."""
     from rich import box
     from rich.console import Group
@@ -27,7 +27,7 @@ def table(shown: Overview, now: float, *, rows: int | None = None) -> Any:
     who = {each.guid: each for each in shown.resources}
     chosen, more = _chosen(shown.resources, rows)
     found = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True, expand=True
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True, expand=fills
     )
     found.add_column("#", justify="right", no_wrap=True)
     has_names = any(each.name for each in chosen)
@@ -62,21 +62,29 @@ def closing(shown: Overview, now: float) -> list[str]:
     return [escape_control(line) for line in lines]
 
 
-def change_lines(before: Mapping[int, str], shown: Overview) -> list[str]:
+Moment = tuple[int, str, float]
+"""A resource, a state, and when it came to it."""
+
+
+def moments(shown: Overview) -> set[Moment]:
+    """Return which resource came to which state when."""
+    return {(each.guid, state, t) for each in shown.resources for state, t in each.times.items()}
+
+
+def change_lines(before: Collection[Moment], shown: Overview) -> list[str]:
     """Return a line for each state that resources came to since ``before``, who came to the same one sharing it."""
-    moved: dict[str, list[Standing]] = {}
-    for each in shown.resources:
-        if before.get(each.guid, ResourceState.NEW.name) != each.state:
-            moved.setdefault(each.state, []).append(each)
+    by_guid = {each.guid: each for each in shown.resources}
+    moved: dict[str, list[tuple[float, Standing]]] = {}
+    for guid, state, t in sorted(moments(shown).difference(before), key=lambda moment: moment[2]):
+        moved.setdefault(state, []).append((t, by_guid[guid]))
     lines = []
-    for state in (each.name for each in ResourceState if each.name in moved):
-        those = sorted(moved[state], key=lambda each: each.since or 0.0)
-        when = clock(max(each.since or 0.0 for each in those))
+    for state, those in sorted(moved.items(), key=lambda found: found[1][-1][0]):
         if state == ResourceState.FAILED.name:
-            lines += [f"{when} FAILED {_who(each)}: {each.reason}" for each in those]
+            lines += [f"{clock(t)} FAILED {_who(each)}: {each.reason}" for t, each in those]
             continue
-        listed = ", ".join(map(_who, those[:8])) + (f" and {len(those) - 8} more" if len(those) > 8 else "")
-        lines.append(f"{when} {state} {listed}")
+        listed = ", ".join(_who(each) for _, each in those[:8])
+        more = f" and {len(those) - 8} more" if len(those) > 8 else ""
+        lines.append(f"{clock(those[-1][0])} {state} {listed}{more}")
     return [escape_control(line) for line in lines]
 
 
