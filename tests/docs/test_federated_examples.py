@@ -7,19 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedmon.node.control_client import ControlClient
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.roster import NodeState
+from tests.docs.conftest import online
 from tests.docs.examples import EXAMPLES, TABLES, column, example, numbers
-from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import plain_environment
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow_docs
@@ -30,43 +27,11 @@ SAME_MODEL = 1e-9
 """What the regression's example promises."""
 
 
-@pytest.fixture(scope="module")
-def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Three nodes whose owners have approved the three plans; the URL of their broker."""
-    folder = tmp_path_factory.mktemp("hospitals")
-    with ExitStack() as stack:
-        broker = Broker("embedded", folder / "broker")
-        stack.callback(broker.stop)
-        runs = {"sandbox": "limits", "max_jobs": 4}
-        for node_id, table in TABLES.items():
-            made = write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=runs)
-            (made / table.name).write_bytes(table.read_bytes())
-            words = ("--name", "breast-cancer", "--tags", "breast-cancer", "--dir", str(made))
-            added = fedmon("node", "dataset", "add", str(made / table.name), *words)
-            assert added.returncode == 0, added.stderr
-            stack.enter_context(NodeProcess(made))
-        with Federation(broker.url, folder=folder / "researcher") as fed:
-            wait_until(lambda: _online(fed) >= set(TABLES), 20, what="three nodes online")
-            for plan in sorted((EXAMPLES / "plans").glob("*.py")):
-                _approved_everywhere(fed, plan, folder)
-        yield broker.url
-
-
 @pytest.fixture
 def fed(hospitals: str, tmp_path: Path) -> Iterator[Federation]:
     with Federation(hospitals, folder=tmp_path) as federation:
-        wait_until(lambda: _online(federation) >= set(TABLES), 10, what="three nodes online")
+        wait_until(lambda: online(federation) >= set(TABLES), 10, what="three nodes online")
         yield federation
-
-
-def _online(fed: Federation) -> set[str]:
-    return {str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE}
-
-
-def _approved_everywhere(fed: Federation, plan: Path, folder: Path) -> None:
-    for node_id, reply in fed.approve(plan).ok.items():
-        with ControlClient(folder / node_id) as owner:
-            owner.call("plan-decide", plan=reply.sha256, by_id=True, status="approved", note="", by="owner")
 
 
 def test_the_federated_mean_is_that_of_the_pooled_rows(fed: Federation) -> None:

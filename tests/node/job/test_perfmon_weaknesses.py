@@ -5,8 +5,6 @@ Most of them are tested where the part is that would show them; INDEX says where
 
 from __future__ import annotations
 
-import ast
-import functools
 import re
 import time
 from pathlib import Path
@@ -25,6 +23,7 @@ from fedmon.report.aliases import perfmon
 from fedmon.report.source import Source
 from tests.node.jobs_real import Program, Watch
 from tests.report.aliases.recorded import RecordedHost, Values
+from tests.support.named_tests import problems_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "howtos" / "migrating-from-perfmon.md"
@@ -195,31 +194,9 @@ COLLECTORS: dict[int, int] = {1: 1, 2: 3, 3: 4, 4: 8, 5: 13}
 """The five errors of its way to read processes, which are among these weaknesses."""
 
 
-# Decorators of a whole test; a parameter may well be one that runs elsewhere.
-_LEFT_OUT = re.compile(r"^(?:pytestmark = .*)?pytest\.mark\.(?:skip|skipif|xfail|soak|batch|slow_docs)\b")
-
-
-@functools.cache
-def functions_of(file: str) -> dict[str, list[str]]:
-    """Return the tests of a file, each with its decorators."""
-    tree = ast.parse((ROOT / file).read_text())
-    marks = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
-    of_file = [mark for mark in marks if mark.startswith("pytestmark")]
-    return {
-        node.name: [*of_file, *map(ast.unparse, node.decorator_list)]
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
-
-
 @pytest.mark.parametrize("number", range(1, 44))
 def test_each_weakness_has_a_test_that_runs_everywhere(number: int) -> None:
-    assert INDEX[number]
-    for node_id in INDEX[number]:
-        file, _, name = node_id.partition("::")
-        assert name in functions_of(file), node_id
-        marks = functions_of(file)[name]
-        assert not [mark for mark in marks if _LEFT_OUT.search(mark)], node_id
+    assert problems_of(INDEX[number]) == []
 
 
 def test_each_weakness_is_in_the_table_of_the_page() -> None:

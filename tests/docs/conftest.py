@@ -1,0 +1,50 @@
+"""Three hospitals with the demo's tables, for what the documentation shows over a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.control_client import ControlClient
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import NodeState
+from tests.docs.examples import EXAMPLES, TABLES
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="package")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three nodes whose owners have approved the three plans; the URL of their broker."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    with ExitStack() as stack:
+        broker = Broker("embedded", folder / "broker")
+        stack.callback(broker.stop)
+        runs = {"sandbox": "limits", "max_jobs": 4}
+        for node_id, table in TABLES.items():
+            made = write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=runs)
+            (made / table.name).write_bytes(table.read_bytes())
+            words = ("--name", "breast-cancer", "--tags", "breast-cancer", "--dir", str(made))
+            added = fedmon("node", "dataset", "add", str(made / table.name), *words)
+            assert added.returncode == 0, added.stderr
+            stack.enter_context(NodeProcess(made))
+        with Federation(broker.url, folder=folder / "researcher") as fed:
+            wait_until(lambda: online(fed) >= set(TABLES), 20, what="three nodes online")
+            for plan in sorted((EXAMPLES / "plans").glob("*.py")):
+                _approved_everywhere(fed, plan, folder)
+        yield broker.url
+
+
+def online(fed: Federation) -> set[str]:
+    """Return the nodes that are online."""
+    return {str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE}
+
+
+def _approved_everywhere(fed: Federation, plan: Path, folder: Path) -> None:
+    for node_id, reply in fed.approve(plan).ok.items():
+        with ControlClient(folder / node_id) as owner:
+            owner.call("plan-decide", plan=reply.sha256, by_id=True, status="approved", note="", by="owner")

@@ -1,0 +1,135 @@
+"""The page of experiments draws and lists what the code does: each transition is tried, and none is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedmon.researcher.experiment.conditions import StateCondition
+from fedmon.researcher.experiment.document.condition_text import condition_from
+from fedmon.researcher.experiment.journal import NAME
+from fedmon.researcher.experiment.resource import ResourceManager
+from fedmon.researcher.experiment.situation import Resource, Want, WantKey
+from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.types import ResourceFactory
+from fedmon.researcher.experiment.verdicts import MET, MOOT, Blocked, verdict_on
+from tests.researcher.experiment.small_experiment import SmallExperiment
+
+PAGE = (Path(__file__).parents[2] / "docs/experiments.md").read_text()
+VERBS = ("discover", "reserve", "provision", "deploy", "start", "stop", "fail", "release")
+ANY_TIME = {"discover", "reserve", "provision"}
+"""Drawn in their usual order alone; the table says that they may be called in any."""
+
+Edge = tuple[str, str, str]
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def table(text: str) -> list[list[str]]:
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def listed(cell: str) -> set[str]:
+    return {name.strip() for name in cell.split(",") if name.strip()}
+
+
+def drawn() -> tuple[set[str], set[Edge]]:
+    """Return the states and the transitions of the picture; one from a frame is one from each state in it."""
+    picture = section("The states of a resource").partition("```mermaid\n")[2].partition("```")[0]
+    inside: dict[str, set[str]] = {}
+    open_frames: list[str] = []
+    lines: list[Edge] = []
+    for line in picture.splitlines():
+        if frame := re.fullmatch(r'\s*state "[^"]+" as (\w+) {', line):
+            open_frames.append(frame[1])
+            inside[frame[1]] = set()
+        elif line.strip() == "}":
+            open_frames.pop()
+        elif edge := re.fullmatch(r"\s*(\w+) --> (\w+): (\w+)", line):
+            lines.append((edge[1], edge[3], edge[2]))
+            for frame_name in open_frames:
+                inside[frame_name] |= {edge[1], edge[2]}
+        else:
+            assert re.fullmatch(r"stateDiagram-v2|\s*(\[\*\] --> NEW|RELEASED --> \[\*\])", line), line
+
+    def members(name: str) -> set[str]:
+        return set().union(*map(members, inside[name])) if name in inside else {name}
+
+    edges = {(state, verb, end) for start, verb, end in lines for state in members(start)}
+    return {state for start, _, end in edges for state in (start, end)}, edges
+
+
+def done() -> set[Edge]:
+    """Return the transitions that verbs make, each tried from each state."""
+    found = set()
+    for state in ResourceState:
+        for verb in VERBS:
+            ec = SmallExperiment()
+            rm = ec.add(ResourceManager)
+            if state is not ResourceState.NEW:
+                rm._set_state(state)
+            count = len(ec.events)
+            getattr(rm, verb)()
+            if len(ec.events) > count:
+                found.add((state.name, verb, rm.state.name))
+    return found
+
+
+def test_the_picture_has_every_state_and_the_transitions_that_verbs_make() -> None:
+    states, edges = drawn()
+    tried = done()
+
+    assert states == {state.name for state in ResourceState}
+    assert edges - tried == set()
+    assert {verb for start, verb, end in tried - edges if start != end} <= ANY_TIME
+
+
+def test_the_table_of_verbs_is_what_verbs_do() -> None:
+    rows = table(section("The states of a resource"))
+
+    found = {(state, verb.strip("`"), end) for verb, states, end in rows for state in listed(states)}
+
+    assert [row[0].strip("`") for row in rows] == list(VERBS)
+    assert found == done()
+
+
+def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:
+    rows = {row[0].strip("`"): [listed(cell) for cell in row[1:]] for row in table(section("What is done when"))}
+
+    assert list(rows) == ["deploy", "start", "stop", "set"]
+    for kind, (waits, is_done, is_dropped) in rows.items():
+        judged = {}
+        for state in ResourceState:
+            want = Want(key=WantKey(1, kind), since=0.0)
+            found = verdict_on(want, {1: Resource(guid=1, rtype="test::Plain", state=state)}, 0.0)
+            judged[state.name] = found if found in (MET, MOOT) else Blocked
+        assert waits == {name for name, found in judged.items() if found is Blocked}, kind
+        assert is_done == {name for name, found in judged.items() if found is MET}, kind
+        assert is_dropped == {name for name, found in judged.items() if found is MOOT}, kind
+
+
+def test_the_page_has_every_type_of_a_federation() -> None:
+    own = {rtype for rtype in ResourceFactory.get_resource_types() if rtype.startswith(("fedmon::", "local::"))}
+
+    assert {row[0].strip("`") for row in table(section("The types"))} == own
+
+
+@pytest.mark.parametrize("text", re.findall(r"`((?:after|when|\d of) [^`]+)`", section("Conditions")))
+def test_conditions_are_written_as_files_have_them(text: str) -> None:
+    names = {"train": 1, "a": 2, "b": 3, "c": 4}
+
+    assert condition_from(text, names, number=1, where="the page").group
+    within = condition_from(f"{text} within 60s", names, number=1, where="the page")
+    assert within.timeout_s == 60
+    assert isinstance(within, StateCondition) is ("." not in text.replace("0.9", ""))
+
+
+def test_files_and_base_attributes_are_called_as_they_are() -> None:
+    assert f"`{NAME}`" in PAGE
+    for attribute in ResourceManager.get_attributes():
+        assert f"`{attribute.name}` (" in PAGE
