@@ -111,13 +111,13 @@ def _on_terminal() -> Iterator[Show]:
     torn = sys.stderr
     with (
         Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live,
-        _logs_above(torn),
+        logs_above(torn),
     ):
         yield show
 
 
 @contextmanager
-def _logs_above(terminal: TextIO) -> Iterator[None]:
+def logs_above(terminal: TextIO) -> Iterator[None]:
     """Have log lines printed above the table: written to the terminal beside it, they would tear it."""
     handlers = [one for one in logging.getLogger(OUR_LOGGER).handlers if isinstance(one, logging.StreamHandler)]
     moved = [handler for handler in handlers if handler.stream is terminal]

@@ -12,8 +12,11 @@ from fedmon.researcher.experiment.situation import Resource, State, Want, WantKe
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.verdicts import Blocked, Met, verdict_on_condition
 
+_RANKS = {"fedmon::Node": 0, "fedmon::Dataset": 1, "fedmon::TrainingPlan": 2, "fedmon::Job": 3}
+"""Of these types each is READY when those before it are that it is connected to."""
 _MAX_CHAIN = 20
 _MANY = 8
+_RESERVED = ResourceState.RESERVED
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,10 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> s
         return f"it failed: {resource.reason or 'no reason was told'}"
     if resource.state is ResourceState.RELEASED:
         return "it was released, and nothing more happens to it"
+    if resource.calling == "deploy" and waiting:
+        return "its deploy waits for what it is connected to"
+    if resource.calling == "deploy" and resource.rtype == "fedmon::TrainingPlan" and resource.state >= _RESERVED:
+        return "owners have not decided on it yet"
     if resource.calling is not None:
         tried = f", after {resource.attempt} failed attempts" if resource.attempt else ""
         return f"its {resource.calling} is running{tried}"
@@ -109,6 +116,7 @@ def _waiting(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
         if want is not None:
             yield from _of_want(state, want, now)
     yield from _of_group(state, resource, now)
+    yield from _of_parts(state, resource, now)
 
 
 def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
@@ -143,6 +151,21 @@ def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]
     since = resource.since(ResourceState.READY) or now
     text = f"start waits, for {span(now - since)}, for its group to be READY: {_who(state, guids)}"
     yield Waiting(action="start", guids=guids, text=text, since=since)
+
+
+def _of_parts(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
+    """Say which resources a type of a federation waits for while it is deployed."""
+    rank = _RANKS.get(resource.rtype)
+    if rank is None or resource.calling != "deploy":
+        return
+    others = (state.resources[guid] for guid in sorted(resource.connections) if guid in state.resources)
+    guids = tuple(
+        each.guid for each in others if each.state < ResourceState.READY and _RANKS.get(each.rtype, rank) < rank
+    )
+    if guids:
+        since = max((t for _, t in resource.times), default=now)
+        text = f"deploy waits for what it is connected to to be READY: {_who(state, guids)}"
+        yield Waiting(action="deploy", guids=guids, text=text, since=since)
 
 
 def _missing(state: State, condition: AnyCondition, want: Want, now: float) -> Iterator[int]:

@@ -124,3 +124,19 @@ def test_it_explains_an_attribute_that_is_still_to_be_set() -> None:
     )
 
     assert "setting of rate waits" in explain(state, 1, 13).text()
+
+
+def test_a_part_of_a_federation_says_which_others_its_deploy_waits_for() -> None:
+    state = after(
+        State(),
+        events.Registered(t=0, guid=1, rtype="fedmon::TrainingPlan"),
+        events.Registered(t=0, guid=2, rtype="fedmon::Job"),
+        events.Connected(t=0, guid=1, other=2),
+        events.DeployAsked(t=1, guids=(1, 2), group=1),
+        events.Became(t=2, guids=(1,), state=ResourceState.RESERVED),
+    )
+
+    assert explain(state, 1, 3).reason == "owners have not decided on it yet"
+    job = explain(state, 2, 3)
+    assert (job.reason, job.waits_for, job.chain) == ("its deploy waits for what it is connected to", (1,), (2, 1))
+    assert "resource 1 (fedmon::TrainingPlan, RESERVED)" in str(job)

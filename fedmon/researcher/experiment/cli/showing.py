@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from fedmon.researcher.cli_run_show import logs_above
 from fedmon.researcher.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.researcher.experiment.standing import Overview, heading
 
@@ -88,11 +89,15 @@ def _on_terminal(look: Callable[[], Overview]) -> Iterator[Show]:
         rows = max(3, console.height - 9)
         return Group(above, table(shown, now, rows=rows), *below)
 
-    with Live(
-        console=console,
-        get_renderable=screen,
-        refresh_per_second=1 / REDRAW_S,
-        vertical_overflow="crop",
-        transient=True,
+    terminal = sys.stderr
+    with (
+        Live(
+            console=console,
+            get_renderable=screen,
+            refresh_per_second=1 / REDRAW_S,
+            vertical_overflow="crop",
+            transient=True,
+        ),
+        logs_above(terminal),
     ):
         yield lambda _shown: None
