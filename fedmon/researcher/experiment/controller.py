@@ -20,6 +20,7 @@ from fedmon.researcher.experiment.events import (
     AttributeSet,
     Became,
     Measured,
+    Returned,
     TraceEnabled,
     Verb,
     VerbFailed,
@@ -214,6 +215,9 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
 
     def _became(self, guid: int, state: ResourceState, reason: str = "") -> None:
         self._engine.note(Became(t=self._engine.now(), guids=(guid,), state=state, reason=reason))
+
+    def _returned(self, guid: int, state: ResourceState) -> None:
+        self._engine.note(Returned(t=self._engine.now(), guid=guid, state=state))
 
     def _verb_failed(self, guid: int, verb: Verb, reason: str) -> None:
         self._engine.note(VerbFailed(t=self._engine.now(), guid=guid, verb=verb, reason=reason))

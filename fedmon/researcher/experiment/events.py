@@ -138,6 +138,13 @@ class Became(Event, frozen=True, kw_only=True, tag="became", gc=False):
     reason: str = ""
 
 
+class Returned(Event, frozen=True, kw_only=True, tag="returned"):
+    """A resource that had failed for it was lost is back, in the state that it had before."""
+
+    guid: int
+    state: ResourceState
+
+
 class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed", gc=False):
     """A verb of a resource raised."""
 
@@ -180,6 +187,7 @@ AnyEvent = (
     | ActionWanted
     | ReleaseAsked
     | Became
+    | Returned
     | VerbFailed
     | Fired
     | Measured

@@ -63,6 +63,15 @@ def _moved(change: Change, resource: Resource, event: events.Became) -> None:
         count_unready(change, resource.group, 1 if now < ResourceState.READY else -1)
 
 
+def returned(change: Change, event: events.Returned) -> None:
+    """Have a lost resource back; who passed it over meanwhile does not go back for it."""
+    resource = change.resources.get(event.guid)
+    if resource is not None and resource.state is ResourceState.FAILED:
+        times = tuple(each for each in resource.times if each[0] is not ResourceState.FAILED)
+        change.resources[event.guid] = replace(resource, state=event.state, times=times, reason="")
+        change.wake_watchers(event.guid)
+
+
 def verb_failed(change: Change, event: events.VerbFailed) -> None:
     """Have a verb tried again, or the resource fail."""
     resource = change.resources.get(event.guid)

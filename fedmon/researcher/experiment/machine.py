@@ -36,6 +36,7 @@ _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.ActionWanted: wanting.action_wanted,
     events.ReleaseAsked: wanting.release_asked,
     events.Became: happening.became,
+    events.Returned: happening.returned,
     events.VerbFailed: happening.verb_failed,
     events.Fired: happening.fired,
     events.Measured: happening.measured,

@@ -32,6 +32,10 @@ class Experiment(Protocol):
         """Note to which state a resource came; when this returns, it has it."""
         ...
 
+    def _returned(self, guid: int, state: ResourceState) -> None:
+        """Note that a resource which had failed is back in a state."""
+        ...
+
     def _verb_failed(self, guid: int, verb: Verb, reason: str) -> None:
         """Note that a verb of a resource raised: it is tried again, or the resource fails."""
         ...

@@ -179,6 +179,9 @@ class SmallExperiment:
     def _action_wanted(self, guid: int, action: ResourceAction) -> None:
         self.post(events.ActionWanted(t=self.now, guid=guid, action=action))
 
+    def _returned(self, guid: int, state: ResourceState) -> None:
+        self.post(events.Returned(t=self.now, guid=guid, state=state))
+
     def _trace_enabled(self, guid: int, name: str) -> None:
         self.post(events.TraceEnabled(t=self.now, guid=guid, name=name))
 

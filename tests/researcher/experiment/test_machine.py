@@ -28,6 +28,7 @@ from fedmon.researcher.experiment.events import (
     ReleaseAsked,
     Removed,
     Retry,
+    Returned,
     SetWanted,
     Timer,
     VerbFailed,
@@ -377,6 +378,23 @@ def test_what_is_released_or_failed_stays_so() -> None:
     for state in ResourceState:
         world.became(state, 1)
         assert world.state.resources[1].state is RELEASED
+
+
+def test_what_was_lost_may_return_unless_it_was_released() -> None:
+    world = World(1, 2, critical=False)
+    world.condition([2], ResourceAction.START, after(1, 1, delay_s=5.0))
+    world.started(1)
+    world.became(FAILED, 1)
+    world.tell(Returned(t=101.0, guid=1, state=STARTED))
+    assert (world.state.resources[1].state, world.state.resources[1].reason) == (STARTED, "")
+    world.deploy(2, group=2)
+    world.became(READY, 2)
+    assert world.alarms() == [("delay", 105.0)]
+
+    world.became(RELEASED, 1)
+    world.tell(Returned(t=101.0, guid=1, state=STARTED))
+
+    assert world.state.resources[1].state is RELEASED
 
 
 def test_a_step_leaves_the_state_before_it_as_it_was() -> None:

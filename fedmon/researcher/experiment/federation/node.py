@@ -24,8 +24,8 @@ _GONE = (NodeState.OFFLINE, NodeState.STALE)
 class Node(LinkedResource):
     """DISCOVERED once the node was heard of, READY when it gave a sign of life, FAILED when it stays away too long.
 
-    A node that was lost may return within ``grace`` as if nothing had been. One that returns later is ``present``
-    again, but stays FAILED, as everything does that failed: register another resource with the same ``nodeId``.
+    A node that was lost may return within ``grace`` as if nothing had been. One that returns later is again in the
+    state that it had before; who passed it over meanwhile does not go back for it.
     """
 
     _rtype = "fedmon::Node"
@@ -33,6 +33,7 @@ class Node(LinkedResource):
         "A node of the federation: READY when its presence is confirmed, FAILED when it is lost for longer than grace."
     )
     _losses = 0
+    _before_loss: ResourceState | None = None
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -125,6 +126,11 @@ class Node(LinkedResource):
                 self._set_own("present", value=True)
             if self.state < ResourceState.READY:
                 self.set_ready()
+            elif self.state is ResourceState.FAILED and self._before_loss is not None:
+                self.ec._returned(self.guid, self._before_loss)  # noqa: SLF001 - for resources alone
+                self._before_loss = None
+                for other in self.linked(LinkedResource):
+                    other.neighbour_moved(self)
 
     def _lost(self, reason: str) -> None:
         if not self.get("present"):
@@ -141,6 +147,7 @@ class Node(LinkedResource):
             # A node that came back and went again has its whole time anew.
             is_over = self.get("present") or losses != self._losses or self.state >= ResourceState.FAILED
         if not is_over:
+            self._before_loss = self.state
             self.fail(f"{reason}, and did not come back within {self.get('grace')}")
 
     def _set_state(self, state: ResourceState) -> None:
@@ -149,6 +156,6 @@ class Node(LinkedResource):
             self.later(self._listen_on)
 
     def _listen_on(self) -> None:
-        """Go on to tell whether it is there: FAILED is final, but who looks may see that a node is back."""
+        """Go on to listen, for a node that was lost may return."""
         if self.state is ResourceState.FAILED:
             self.listen("presence", self._told)
