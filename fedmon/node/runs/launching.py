@@ -58,13 +58,12 @@ class Launcher:
         return process.pid if process is not None else None
 
     def start(self) -> None:
-        """Start the launcher. Raises LauncherError."""
+        """Start the launcher, unless it was stopped: the thread that starts it may be late. Raises LauncherError."""
         with self._lock:
-            if self._thread is not None:
+            if self._thread is not None or self._is_stopping:
                 return
             self._pokes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            self._is_stopping = False
             try:
                 self._start_process()
             except LauncherError:
@@ -97,7 +96,7 @@ class Launcher:
                 raise LauncherError(f"cannot hand job {order.job_id} to the launcher: it ended twice")
 
     def stop(self) -> None:
-        """End the launcher; the keepers that it started go on."""
+        """End the launcher for good; the keepers that it started go on."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._is_stopping = True

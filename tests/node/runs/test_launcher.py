@@ -17,6 +17,7 @@ from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.collectors.job.family import relative
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.killing import Known, send
+from fedmon.node.runs.launching import Launcher
 from fedmon.node.runs.order import EVENTS, PROCESSES, TMP, Logged, Reported, Started
 from fedmon.node.runs.sandbox.cgroup import left_folders, name_of
 from tests.node.runs.kept_jobs import KeptJobs, left_of
@@ -73,6 +74,15 @@ def keeper_of(folder: JobFolder) -> Known:
 def stop(jobs: KeptJobs, folder: JobFolder) -> None:
     folder.stop(JobState.STOPPED, "the test is over")
     jobs.ending(folder)
+
+
+def test_a_launcher_that_was_stopped_before_it_began_never_begins() -> None:
+    launcher = Launcher(lambda _: None)
+    launcher.stop()
+
+    launcher.start()
+
+    assert launcher.pid is None
 
 
 def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
