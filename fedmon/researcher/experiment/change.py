@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from immutables import Map
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment.conditions import AnyCondition
@@ -13,6 +14,7 @@ from fedmon.researcher.experiment.situation import Resource, State, Want, WantKe
 from fedmon.researcher.experiment.verdicts import Blocked
 
 _VERBS = ("deploy", "start", "stop")
+_NOBODY: Map[WantKey, None] = Map()
 
 
 class Change:
@@ -63,7 +65,7 @@ class Change:
         if found.due != want.due:
             self._set_delay(want.key, found.due)
         if found.guids != want.watching or found.due != want.due:
-            self.wants[want.key] = replace(want, watching=found.guids, due=found.due)
+            self.wants[want.key] = replace(want, watching=found.guids, held_up_at=found.at, due=found.due)
 
     def end_want(self, want: Want) -> None:
         """Take a want out: it is done, or given up."""
@@ -104,13 +106,14 @@ class Change:
         self.actions.append(Alarm(timer=Timer(guid=key.guid, purpose="delay", want=key.name), at=due))
 
     def _watch(self, key: WantKey, before: tuple[int, ...], now: tuple[int, ...]) -> None:
-        for guid in before:
-            if guid not in now:
-                left = self.watchers[guid] - {key}
-                if left:
-                    self.watchers[guid] = left
-                else:
-                    del self.watchers[guid]
-        for guid in now:
-            if guid not in before:
-                self.watchers[guid] = self.watchers.get(guid, frozenset()) | {key}
+        gone, come = (
+            (before, now) if not (before and now) else (set(before).difference(now), set(now).difference(before))
+        )
+        for guid in gone:
+            left = self.watchers[guid].delete(key)
+            if left:
+                self.watchers[guid] = left
+            else:
+                del self.watchers[guid]
+        for guid in come:
+            self.watchers[guid] = self.watchers.get(guid, _NOBODY).set(key, None)

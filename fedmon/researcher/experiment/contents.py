@@ -106,5 +106,5 @@ def conditions_removed(change: Change, event: events.ConditionsRemoved) -> None:
             want = change.wants.get(key)
             if want is not None:
                 mine = tuple(condition for other, condition in kept if other is action)
-                change.wants[key] = replace(want, conditions=mine)
+                change.wants[key] = replace(want, conditions=mine, held_up_at=(0, 0))
                 change.awake.append(key)

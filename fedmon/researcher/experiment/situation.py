@@ -57,8 +57,9 @@ class WantKey(NamedTuple):
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that is to be done as soon as its conditions hold.
 
-    ``watching`` is who it waits for now; ``met`` counts, by the number of a condition and the guid of a member, values
-    in a row that were as wanted. ``due`` is when a delay ends, null where none runs.
+    ``watching`` is who it waits for now, and ``held_up_at`` the condition and the place in its group that held it up
+    when somebody last looked: before it, all was as wanted. ``met`` counts, by the number of a condition and the guid
+    of a member, values in a row that were as wanted. ``due`` is when a delay ends, null where none runs.
     """
 
     key: WantKey
@@ -66,6 +67,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     conditions: tuple[AnyCondition, ...] = ()
     attribute: tuple[str, Any] | None = None
     watching: tuple[int, ...] = ()
+    held_up_at: tuple[int, int] = (0, 0)
     due: float | None = None
     met: Map[tuple[int, int], int] = Map()
 
@@ -86,7 +88,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     resources: Map[int, Resource] = Map()
     wants: Map[WantKey, Want] = Map()
-    watchers: Map[int, frozenset[WantKey]] = Map()
+    watchers: Map[int, Map[WantKey, None]] = Map()
     groups: Map[int, Group] = Map()
     level: FailureLevel = FailureLevel.OK
     level_reason: str = ""

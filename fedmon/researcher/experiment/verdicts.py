@@ -51,11 +51,15 @@ class Doomed(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """It waits: for one of ``guids`` to change, or until ``due``; ``condition`` is null while it waits for itself."""
+    """It waits: for one of ``guids`` to change, or until ``due``; ``condition`` is null while it waits for itself.
+
+    ``at`` is the place of the condition, and in its group, up to which all is as wanted.
+    """
 
     guids: tuple[int, ...]
     due: float | None = None
     condition: AnyCondition | None = None
+    at: tuple[int, int] = (0, 0)
 
 
 Verdict = Met | Moot | Doomed | Blocked
@@ -65,7 +69,9 @@ MET, MOOT = Met(), Moot()
 def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     """Judge a want as things stand at ``now``.
 
-    One that is blocked looks at everybody whose values it counts, too: what held once has held, whatever came first.
+    It looks first where it was held up the last time: who waits for thousands need not look at all of them whenever one
+    has come. All are looked at again before it is done. One that is blocked looks at everybody whose values it counts,
+    too: what held once has held, whatever came first.
     """
     guid, name = want.key
     kind = name if name in _MAY else name.partition(":")[0]
@@ -76,10 +82,19 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
         return _counting(Blocked((resource.guid,)), want, resources)
     if resource.state not in _MAY[kind]:
         return MOOT
-    for condition in want.conditions:
-        found = verdict_on_condition(condition, want, resources, now)
+    found = _on_conditions(want, resources, now, want.held_up_at)
+    if found is MET and want.held_up_at[0]:  # the conditions before that one
+        found = _on_conditions(want, resources, now, (0, 0))
+    return _counting(found, want, resources) if isinstance(found, Blocked) else found
+
+
+def _on_conditions(want: Want, resources: Resources, now: float, begin: tuple[int, int]) -> Verdict:
+    first, done = begin
+    for place, condition in enumerate(want.conditions[first:], first):
+        found = verdict_on_condition(condition, want, resources, now, done=done)
         if found is not MET:
-            return _counting(found, want, resources) if isinstance(found, Blocked) else found
+            return found._replace(at=(place, found.at[1])) if place and isinstance(found, Blocked) else found
+        done = 0
     return MET
 
 
@@ -91,26 +106,34 @@ def _counting(found: Blocked, want: Want, resources: Resources) -> Blocked:
     return found._replace(guids=tuple(dict.fromkeys((*found.guids, *counted))))
 
 
-def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
-    """Judge one condition of a want."""
+def verdict_on_condition(
+    condition: AnyCondition, want: Want, resources: Resources, now: float, *, done: int = 0
+) -> Verdict:
+    """Judge one condition of a want; where that waits for all of its group, those before place ``done`` come last."""
+    if isinstance(condition, StateCondition) and condition.at_least is None:
+        return _on_all(condition, resources, now, done)
     members = list(filter(None, map(resources.get, condition.group)))
-    if isinstance(condition, MetricCondition):
-        return _on_metric(condition, want, members)
-    return _on_all(condition, members, now) if condition.at_least is None else _on_some(condition, members, now)
+    return (
+        _on_metric(condition, want, members)
+        if isinstance(condition, MetricCondition)
+        else _on_some(condition, members, now)
+    )
 
 
-def _on_all(condition: StateCondition, members: list[Resource], now: float) -> Verdict:
+def _on_all(condition: StateCondition, resources: Resources, now: float, done: int) -> Verdict:
     """Members are looked at in order, and the first one that is not there decides."""
     wanted, last = condition.state, 0.0
-    for member in members:
+    for place, member in enumerate(map(resources.get, condition.group[done:]), done):
+        if member is None:
+            continue
         if member.state is ResourceState.FAILED and wanted is not ResourceState.FAILED:
             if member.critical:
                 return Doomed(f"resource {member.guid} ({member.rtype}), which is critical, failed: {member.reason}")
         elif member.state < wanted:
-            return Blocked((member.guid,), condition=condition)
+            return Blocked((member.guid,), condition=condition, at=(0, place))
         elif condition.delay_s:
             last = max(last, member.since(wanted) or 0.0)
-    return _after(condition, last, now)
+    return _on_all(condition, resources, now, 0) if done else _after(condition, last, now)
 
 
 def _on_some(condition: StateCondition, members: list[Resource], now: float) -> Verdict:
