@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -41,7 +42,8 @@ class ResourceManager(Conditional):
     @classmethod
     def overrides(cls, verb: str) -> bool:
         """Tell whether the type does anything of its own when a verb is called; else the verb only sets the state."""
-        return any(getattr(cls, name) is not base for name, base in _BASE[verb])
+        read, base = _BASE[verb]
+        return bool(read(cls) != base)
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 
@@ -273,8 +275,10 @@ class ResourceManager(Conditional):
             self.turn.dismiss()
 
 
-# What does nothing but set the state, by verb.
-_BASE: Mapping[str, tuple[tuple[str, Any], ...]] = {
-    verb: tuple((name, getattr(ResourceManager, name)) for name in (verb, f"do_{verb}", _SETTERS.get(verb, verb)))
-    for verb in (*_SETTERS, "configure")
-}
+def _methods_of(verb: str) -> tuple[Callable[[type[ResourceManager]], Any], Any]:
+    read = operator.attrgetter(verb, f"do_{verb}", _SETTERS.get(verb, verb))
+    return read, read(ResourceManager)
+
+
+# How to read what a verb calls, by verb, and those methods that do nothing but set the state.
+_BASE = {verb: _methods_of(verb) for verb in (*_SETTERS, "configure")}
