@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedmon.researcher.experiment import ResourceFactory
 from tests.docs.commands import commands
 from tests.support.node_process import fedmon
 
@@ -84,6 +85,27 @@ def test_what_is_shown_over_hospitals_runs_as_it_stands(folder: Path, hospitals:
 
     assert reader.count == 5
     assert len(list(folder.glob("runs/rounds/*/*.json"))) == 9
+
+
+def test_the_experiment_of_the_readme_runs_as_it_stands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## An experiment over the federation\n")[2]
+    (kind, text) = BLOCK.findall(section.partition("\n## ")[0])[0]
+    assert kind == "python"
+
+    exec(compile(text, "README.md", "exec"), {})
+
+    assert "reached=(1, 2)" in capsys.readouterr().out
+    assert len(list(folder.glob("runs/first/*/journal.jsonl"))) == 1
+
+
+def test_everything_that_porters_import_is_there() -> None:
+    (_, text), *_ = BLOCK.findall((ROOT / "docs/howtos/porting-from-nepi.md").read_text())
+    names: dict[str, Any] = {}
+
+    exec(compile(text, "porting-from-nepi.md", "exec"), names)
+
+    assert len(names) > 25
+    assert ResourceFactory.get_resource_type("Collector") is not None
 
 
 def test_the_commands_of_the_guide_are_there() -> None:
