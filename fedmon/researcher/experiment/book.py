@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.events import Registered, Removed, Retry, Verb
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
+from fedmon.researcher.experiment.verb_policies import checked_retries, checked_timeouts
 
 if TYPE_CHECKING:
     from fedmon.researcher.experiment.resource import Experiment, ResourceManager
@@ -52,8 +53,9 @@ class Book:
     ) -> int:
         """Make a resource of a type, with values for its attributes, and return its guid; all of it or nothing.
 
-        Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError, and InvalidExperimentError for a guid
-        that is no positive number.
+        ``timeouts`` and ``retry`` are by verb, and over those of the type. Raises UnknownTypeError, DuplicateGuidError,
+        InvalidAttributeValueError, InvalidPolicyError, and InvalidExperimentError for a guid that is no positive
+        number.
         """
         if guid is not None and (type(guid) is not int or guid < 1):
             raise InvalidExperimentError(f"guid {guid!r} is no positive whole number: leave it out to get the next one")
@@ -73,8 +75,8 @@ class Book:
                     rtype=rtype,
                     critical=bool(resource.get("critical")),
                     attributes=changed,
-                    timeouts=dict(timeouts or {}),
-                    retry=dict(retry or {}),
+                    timeouts=checked_timeouts(resource.type_timeouts, timeouts),
+                    retry=checked_retries(resource.type_retry, retry),
                 )
             )
         except BaseException:

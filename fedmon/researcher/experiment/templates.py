@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.errors import (
     UnknownAttributeError,
     UnknownTraceError,
 )
+from fedmon.researcher.experiment.events import Retry, Verb
 from fedmon.researcher.experiment.traces import Trace
 
 
@@ -27,6 +28,10 @@ class Template:
     _help: ClassVar[str | None] = None
     _platform: ClassVar[str | None] = None
     _reschedule_delay: ClassVar[str] = "0.5s"
+    type_timeouts: ClassVar[Mapping[Verb, float]] = {}
+    """For how many seconds a verb may run, by verb."""
+    type_retry: ClassVar[Mapping[Verb, Retry]] = {}
+    """How often a verb that failed is tried again, by verb."""
     _attributes: ClassVar[Mapping[str, Attribute]] = {}
     _traces: ClassVar[Mapping[str, Trace]] = {}
 

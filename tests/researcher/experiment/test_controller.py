@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,12 +21,13 @@ from fedmon.researcher.experiment.errors import (
     InvalidConditionError,
     InvalidConnectionError,
     InvalidExperimentError,
+    InvalidPolicyError,
     InvalidTimeError,
     UnknownGuidError,
     UnknownTaskError,
     UnknownTypeError,
 )
-from fedmon.researcher.experiment.events import Retry
+from fedmon.researcher.experiment.events import Retry, Verb
 from fedmon.researcher.experiment.failure import FailureManager
 from fedmon.researcher.experiment.journal import NAME, Journal, read_journal
 from fedmon.researcher.experiment.machine import step
@@ -288,6 +290,37 @@ def test_a_deployment_is_tried_again_as_registered(ec: ExperimentController) -> 
 
     assert ec.wait_started(guid, timeout=10)
     assert not ec.abort
+
+
+def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: ExperimentController) -> None:
+    @clsinit_copy
+    class Stubborn(Broken):
+        _rtype = "test::Stubborn"
+        type_retry: ClassVar[Mapping[Verb, Retry]] = {"deploy": Retry(times=1, delay_s=0.01)}
+        type_timeouts: ClassVar[Mapping[Verb, float]] = {"start": 9.0}
+
+    ResourceFactory.register_type(Stubborn)
+    Stubborn.failures = 1
+    guid = ec.register_resource("test::Stubborn", timeouts={"deploy": 5.0})
+    ec.deploy()
+
+    assert ec.wait_started(guid, timeout=10)
+    assert ec.snapshot.resources[guid].timeouts == {"start": 9.0, "deploy": 5.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeouts": {"jump": 1.0}}, {"timeouts": {"start": 0}}, {"timeouts": {"start": "soon"}},
+        {"retry": {"start": 3}}, {"retry": {"start": Retry(times=-1)}},
+        {"retry": {"start": Retry(times=1, delay_s=1e999)}},
+    ],
+)  # fmt: skip
+def test_a_policy_that_cannot_be_is_refused(ec: ExperimentController, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPolicyError):
+        ec.register_resource("test::Plain", **options)
+
+    assert ec.resources == []
 
 
 def test_an_own_failure_manager_decides(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""How long verbs may take, and how often they are tried again: by type, and by resource over that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from fedmon.researcher.experiment.errors import InvalidPolicyError
+from fedmon.researcher.experiment.events import Retry, Verb
+
+_VERBS: tuple[str, ...] = get_args(Verb)
+
+
+def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
+    """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
+    found: dict[Verb, float] = {}
+    for mapping in given:
+        for verb, timeout_s in (mapping or {}).items():
+            _check_verb(verb, "timeouts")
+            if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
+                raise InvalidPolicyError(f"the timeout of {verb} is {timeout_s!r}: take a number of seconds above 0")
+            found[verb] = float(timeout_s)
+    return found
+
+
+def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
+    """Return how often verbs are tried again, later mappings over earlier ones. Raises InvalidPolicyError."""
+    found: dict[Verb, Retry] = {}
+    for mapping in given:
+        for verb, retry in (mapping or {}).items():
+            _check_verb(verb, "retry")
+            if not isinstance(retry, Retry):
+                raise InvalidPolicyError(f"the retry of {verb} is {retry!r}: take Retry(times=3, delay_s=1.0)")
+            for name in ("times", "delay_s", "factor", "max_delay_s"):
+                value = getattr(retry, name)
+                if not _is_number(value) or not 0 <= value < math.inf:
+                    raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r}: take a number from 0")
+            found[verb] = retry
+    return found
+
+
+def _check_verb(verb: str, what: str) -> None:
+    if verb not in _VERBS:
+        raise InvalidPolicyError(f"{what} of {verb!r}, which is no verb: there are {', '.join(_VERBS)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
