@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from immutables import Map
 from msgspec.structs import replace
 
@@ -11,6 +13,8 @@ from fedmon.researcher.experiment.situation import Resource, WantKey
 from fedmon.researcher.experiment.states import ResourceAction
 from fedmon.researcher.experiment.wanting import begin, leave_group
 
+_NO_ATTRIBUTES: Map[str, Any] = Map()
+
 
 def registered(change: Change, event: events.Registered) -> None:
     """Take a resource in."""
@@ -18,7 +22,7 @@ def registered(change: Change, event: events.Registered) -> None:
         guid=event.guid,
         rtype=event.rtype,
         critical=event.critical,
-        attributes=Map(event.attributes),
+        attributes=Map(event.attributes) if event.attributes else _NO_ATTRIBUTES,  # one for all who have none
         timeouts=event.timeouts,
         retry=event.retry,
     )

@@ -19,6 +19,8 @@ from fedmon.researcher.experiment.templates import Template
 from fedmon.researcher.experiment.traces import Trace, TraceAttr
 from fedmon.researcher.experiment.turns import Turn
 
+_NONE: frozenset[str] = frozenset()
+
 
 class Holder(Template, Logged):
     """Holds the attributes and traces of one resource.
@@ -33,7 +35,8 @@ class Holder(Template, Logged):
         self._templates: Mapping[str, Attribute] = self._attributes
         self._trace_templates: Mapping[str, Trace] = self._traces
         self._own: dict[str, Attribute] = {}
-        self._enabled: frozenset[str] = frozenset(each.name for each in self._trace_templates.values() if each.enabled)
+        enabled = [each.name for each in self._trace_templates.values() if each.enabled]
+        self._enabled: frozenset[str] = frozenset(enabled) if enabled else _NONE
 
     @property
     def guid(self) -> int:
