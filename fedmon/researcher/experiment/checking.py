@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import StorageError
 from fedmon.researcher.experiment.attributes import Flags
 from fedmon.researcher.experiment.document import Description, as_state, attributes_of, names_of, read
 from fedmon.researcher.experiment.document.description import ResourceDescription
 from fedmon.researcher.experiment.document.places import lines_of
 from fedmon.researcher.experiment.errors import (
+    ExperimentError,
     InvalidAttributeValueError,
     InvalidConnectionError,
     UnknownNameError,
     UnknownTypeError,
 )
+from fedmon.researcher.experiment.plan_checks import connection_problems
 from fedmon.researcher.experiment.plan_facts import Facts, called
 from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.planning import Plan, plan
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.types import ResourceFactory
+
+if TYPE_CHECKING:
+    from fedmon.researcher.experiment.controller import ExperimentController
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,20 +109,38 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
 
 def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Problem]:
     """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
-    from fedmon.researcher.experiment.controller import ExperimentController
-
-    with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
-        try:
-            made = ExperimentController.from_description(replace(description, local_dir=folder))
-        except FedmonError as error:
-            is_connection = isinstance(error, InvalidConnectionError)
-            yield Problem(kind="refused-connection" if is_connection else "wrong-attribute", text=str(error))
-            return
-        try:
+    try:
+        with _made(description) as made:
             for guid in made.resources if asks else ():
                 foreseen = getattr(made.get_resource(guid), "foreseen", None)
                 if foreseen is not None:
                     yield from foreseen()
+    except InvalidConnectionError as error:
+        found = list(_refused_connections(description))
+        yield from found or [Problem(kind="refused-connection", text=str(error))]
+    except ExperimentError as error:
+        yield Problem(kind="wrong-attribute", text=str(error))
+
+
+def _refused_connections(description: Description) -> Iterator[Problem]:
+    """Say of every connection that is not taken, and not of the first alone."""
+    alone = tuple(replace(each, connections=()) for each in description.resources)
+    with _made(replace(description, resources=alone)) as made:
+        facts = Facts(
+            accepts=lambda one, other: made.get_resource(one).valid_connection(other), names=names_of(description)
+        )
+        yield from connection_problems(as_state(description), facts)
+
+
+@contextmanager
+def _made(description: Description) -> Iterator[ExperimentController]:
+    """Give a controller of a description that leaves nothing behind."""
+    from fedmon.researcher.experiment.controller import ExperimentController
+
+    with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
+        made = ExperimentController.from_description(replace(description, local_dir=folder))
+        try:
+            yield made
         finally:
             # No `shutdown`: it would release what nobody deployed, and no hook is to run.
             made._engine.stop()  # noqa: SLF001

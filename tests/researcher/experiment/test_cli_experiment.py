@@ -151,6 +151,24 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell, tmp_path: Path) 
     assert not Path("experiments").exists()
 
 
+def test_a_check_names_every_connection_that_is_not_taken(shell: Shell, tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "refused.toml",
+        '[[resource]]\nname = "n"\ntype = "fedmon::Node"\nconnect = ["together", "job"]\n',
+        '[[resource]]\nname = "together"\ntype = "fedmon::Aggregator"\n',
+        '[[resource]]\nname = "job"\ntype = "fedmon::Job"\n',
+        '[[resource]]\nname = "other"\ntype = "fedmon::Aggregator"\nconnect = ["n"]\n',
+    )
+
+    done = shell("check", file, "--json")
+
+    assert done.code == 2
+    assert [(one["kind"], one["guids"], one["line"]) for one in done.document["problems"]] == [
+        ("one-sided-connection", [1, 2], 3),
+        ("one-sided-connection", [1, 4], 3),
+    ]
+
+
 def test_a_check_reads_xml_too_and_says_what_is_no_experiment(shell: Shell, tmp_path: Path) -> None:
     wrong = ResourceDescription(guid=7, rtype="local::Process", attributes={"grace": "soon"})
     xml = write(Description(exp_id="trial", resources=(wrong,)), tmp_path / "trial.xml")

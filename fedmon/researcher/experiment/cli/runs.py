@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +38,9 @@ from fedmon.researcher.experiment.standing import Overview, followed, heading, i
 INTERRUPTED = 130
 LOOK_S = 1.0
 """How old what is shown may become where the system does not tell of changes."""
+PACE_S = 0.05
+MANY = 100
+"""So many resources are listed at the end; a JSON document has all of them."""
 FOLDER = Path("experiments")
 PIPE_WIDTH = 200
 """Of a table that goes into a pipe or a file."""
@@ -81,7 +84,7 @@ def run(
         # For those who look at the run later: its journal knows no names.
         write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
         ec.deploy(wait_all_ready=not each)
-        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
+        _finish(ec, found.plan.facts.names, timeout_s=timeout, keep=keep, as_json=json)
 
 
 def reconnect(
@@ -89,7 +92,9 @@ def reconnect(
 ) -> None:
     """Take up again a run whose process died: nothing is done twice, and jobs that go on are adopted."""
     with ExperimentController.reconnect(run_dir) as ec:
-        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
+        with Follower(run_dir) as follower:
+            names = follower.names()
+        _finish(ec, names, timeout_s=timeout, keep=keep, as_json=json)
 
 
 def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
@@ -128,10 +133,10 @@ def watch(
         raise typer.Exit(1)
 
 
-def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
+def _finish(
+    ec: ExperimentController, names: Mapping[int, str], *, timeout_s: float | None, keep: bool, as_json: bool
+) -> None:
     """Show a run of this process until it is over, release it, and end with the exit code of what came of it."""
-    with Follower(ec.run_dir) as follower:
-        names = follower.names()
     began = time.time()
 
     def look() -> Overview:
@@ -174,7 +179,10 @@ def _until_over(ec: ExperimentController, on_change: Callable[[], None], timeout
             if deadline.passed():
                 return False
             changes.wait(min(LOOK_S, deadline.left_s()))
-            on_change()
+            if not is_over(ec.snapshot):
+                on_change()
+                # Whoever shows each of a thousand changes holds up those who make them.
+                ec.wait_finished(ec.resources, timeout=min(PACE_S, deadline.left_s()))
     return True
 
 
@@ -202,5 +210,5 @@ def _print(shown: Overview, *, as_json: bool) -> None:
     sys.stdout.write(f"{heading(shown)}\n")
     if shown.resources:
         console = Console(highlight=False, width=None if is_terminal else PIPE_WIDTH)
-        console.print(table(shown, now, fills=is_terminal))
+        console.print(table(shown, now, rows=None if len(shown.resources) <= MANY else MANY, fills=is_terminal))
     sys.stdout.write("\n".join([*closing(shown, now), escape_control(f"files: {shown.run_dir}")]) + "\n")
