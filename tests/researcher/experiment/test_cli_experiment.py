@@ -203,3 +203,10 @@ def test_a_type_with_an_end_of_its_own_is_waited_for_and_one_that_only_is_there_
 
     assert (done.code, done.document["well"]) == (0, True)
     assert [each["reached"] for each in done.document["resources"]] == ["STARTED", "STOPPED"]
+
+
+def test_the_example_over_the_demo_plans_two_rounds(shell: Shell) -> None:
+    done = shell("check", EXAMPLE.with_name("federated_mean.toml"))
+
+    assert done.code == 0, done.out
+    assert "start 3 texture when 2 STOPPED" in done.out

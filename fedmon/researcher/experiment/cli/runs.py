@@ -156,6 +156,7 @@ def _finish(
             if not _until_over(ec, lambda: on_change(look()), timeout_s):
                 code = NO_ANSWER
             elif keep:
+                sys.stderr.write("fedmon: it is over; everything is kept until Ctrl-C\n")
                 threading.Event().wait()
         except KeyboardInterrupt:
             code = INTERRUPTED if not (keep and is_over(ec.snapshot)) else 0
@@ -210,5 +211,12 @@ def _print(shown: Overview, *, as_json: bool) -> None:
     sys.stdout.write(f"{heading(shown)}\n")
     if shown.resources:
         console = Console(highlight=False, width=None if is_terminal else PIPE_WIDTH)
-        console.print(table(shown, now, rows=None if len(shown.resources) <= MANY else MANY, fills=is_terminal))
+        console.print(
+            table(
+                shown,
+                now,
+                rows=None if len(shown.resources) <= MANY else MANY,
+                width=console.width if is_terminal else None,
+            )
+        )
     sys.stdout.write("\n".join([*closing(shown, now), escape_control(f"files: {shown.run_dir}")]) + "\n")

@@ -87,7 +87,7 @@ def _on_terminal(look: Callable[[], Overview]) -> Iterator[Show]:
         below = [Text(line) for line in closing(shown, now)]
         above = Text(heading(shown))
         rows = max(3, console.height - 9)
-        return Group(above, table(shown, now, rows=rows), *below)
+        return Group(above, table(shown, now, rows=rows, width=console.width), *below)
 
     terminal = sys.stderr
     with (

@@ -14,11 +14,15 @@ from fedmon.researcher.experiment.states import ResourceState
 _STYLES: Mapping[str, str] = {
     "STARTED": "cyan", "STOPPED": "green", "FAILED": "bold red", "RELEASED": "dim", "READY": "yellow",
 }  # fmt: skip
+_WIDE = 100
 _GOING = (ResourceState.FAILED, ResourceState.STARTED, ResourceState.READY, ResourceState.RESERVED)
 
 
-def table(shown: Overview, now: float, *, rows: int | None = None, fills: bool = True) -> Any:
-    """Return the resources as a table; of more than ``rows`` those that failed or are under way come first."""
+def table(shown: Overview, now: float, *, rows: int | None = None, width: int | None = None) -> Any:
+    """Return the resources as a table; of more than ``rows`` those that failed or are under way come first.
+
+    It fills a terminal of ``width`` columns; on a narrow one names have to do, without types.
+    """
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -27,18 +31,25 @@ def table(shown: Overview, now: float, *, rows: int | None = None, fills: bool =
     who = {each.guid: each for each in shown.resources}
     chosen, more = _chosen(shown.resources, rows)
     found = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True, expand=fills
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+        expand=width is not None,
     )
     found.add_column("#", justify="right", no_wrap=True)
     has_names = any(each.name for each in chosen)
     if has_names:
         found.add_column("name", no_wrap=True, overflow="ellipsis", max_width=20)
-    found.add_column("type", no_wrap=True, overflow="ellipsis", max_width=20)
+    has_types = not has_names or width is None or width >= _WIDE
+    if has_types:
+        found.add_column("type", no_wrap=True, overflow="ellipsis", max_width=20)
     found.add_column("state", no_wrap=True)
     found.add_column("for", justify="right", no_wrap=True)
     found.add_column("why", overflow="fold" if rows is None else "ellipsis", no_wrap=rows is not None, ratio=1)
     for each in chosen:
-        cells = [str(each.guid), *([each.name] if has_names else []), each.rtype]
+        cells = [str(each.guid), *([each.name] if has_names else []), *([each.rtype] if has_types else [])]
         state = Text(_state_text(each), style="bold red" if each.failed else _STYLES.get(each.state, ""))
         found.add_row(
             *map(Text, map(escape_control, cells)), state, Text(_for(each, now)), Text(escape_control(_why(each, who)))
