@@ -207,7 +207,7 @@ def heading(shown: Overview) -> str:
         "running": f"runs{by}",
         "ended": "ended, and released everything",
         "failed": "failed, and released everything",
-        "left": "was left by its process without a release: `fedmon experiment reconnect` takes it up again",
+        "left": "no process of this machine has it, and it was not released: `fedmon experiment reconnect` takes it up",
     }
     return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {words[shown.status]}")
 

@@ -111,7 +111,7 @@ def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_taken_up(t
 
         left = fedmon_here("experiment", "watch", str(run_dir))
         assert left.returncode == 1
-        assert "was left by its process without a release" in left.stdout
+        assert "no process of this machine has it, and it was not released" in left.stdout
         assert json.loads(fedmon_here("experiment", "report", str(run_dir), "--json").stdout)["status"] == "left"
         taken = fedmon_here("experiment", "reconnect", str(run_dir), "--json")
     assert taken.returncode == 1
