@@ -199,11 +199,10 @@ class Bench:
     def blocked(self) -> None:
         """1000 resources for which nothing happens."""
         with self.experiment() as ec:
-            never = ec.register_resource("bench::Hooked")
+            never = ec.register_resource("bench::Hooked")  # which nobody deploys
             guids = [ec.register_resource("bench::Hooked") for _ in range(1000)]
-            ec.register_condition(never, ResourceAction.START, guids, ResourceState.STOPPED, "1h")
             ec.register_condition(guids, ResourceAction.START, never, ResourceState.STARTED)
-            ec.deploy()
+            ec.deploy(guids)
             assert ec.wait_deployed(guids, timeout=_DEADLINE_S)
             ec.wait_started(guids, timeout=3.0)  # until threads that have nothing to do are gone
             with Taken() as taken:
