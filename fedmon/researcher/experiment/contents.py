@@ -45,6 +45,8 @@ def removed(change: Change, event: events.Removed) -> None:
 
 def connected(change: Change, event: events.Connected) -> None:
     """Connect two resources, or take them apart."""
+    if event.is_on and not (event.guid in change.resources and event.other in change.resources):
+        return  # another thread took one of them out meanwhile
     for one, other in ((event.guid, event.other), (event.other, event.guid)):
         resource = change.resources.get(one)
         if resource is not None:
@@ -75,7 +77,9 @@ def condition_added(change: Change, event: events.ConditionAdded) -> None:
     """Give resources one more condition; what they wait for already waits for it, too."""
     name = event.action.name.lower()
     for guid in event.guids:
-        resource = change.resources[guid]
+        resource = change.resources.get(guid)
+        if resource is None:
+            continue
         resource = replace(resource, conditions=(*resource.conditions, (event.action, event.condition)))
         change.resources[guid] = resource
         key = WantKey(guid, name)
@@ -96,7 +100,9 @@ def _is_under_way(change: Change, resource: Resource) -> bool:
 def conditions_removed(change: Change, event: events.ConditionsRemoved) -> None:
     """Take members out of conditions; one that is left without any is gone."""
     for guid in event.guids:
-        resource = change.resources[guid]
+        resource = change.resources.get(guid)
+        if resource is None:
+            continue
         kept = []
         for action, condition in resource.conditions:
             left = condition

@@ -142,7 +142,7 @@ def judge(manager: FailureManager, guid: int) -> FailureLevel:
     """
     try:
         manager.eval_failure(guid)
-    except Exception:
+    except BaseException:  # an own manager may as well call sys.exit
         logger.exception("the failure manager %s failed, and the failure is judged without it", type(manager).__name__)
         FailureManager.eval_failure(manager, guid)
     # An own manager may ask for an end without saying how bad it is.

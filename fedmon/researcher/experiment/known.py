@@ -31,12 +31,12 @@ class _TimeOf:
 
 
 class Known(Holder):
-    """Reads what its experiment knows of it; ``reason`` is why it failed."""
+    """Reads what its experiment knows of it."""
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(guid)
         self._ec = weakref.ref(ec)
-        self.reason = ""
+        self._reason = ""
         self._was_seen = False
 
     @property
@@ -88,6 +88,18 @@ class Known(Holder):
     def reschedule_delay(self) -> str:
         """After how long its verbs are to look again, where they look again."""
         return self._reschedule_delay
+
+    @property
+    def reason(self) -> str:
+        """Why it failed: what was told to it, or else to the experiment; "" where nothing was."""
+        try:
+            return self._reason or self._seen().reason
+        except (KeyError, ExperimentOverError):
+            return self._reason
+
+    @reason.setter
+    def reason(self, reason: str) -> None:
+        self._reason = reason
 
     def _seen(self) -> Resource:
         found = self.ec._seen(self._guid)  # noqa: SLF001 - for resources alone

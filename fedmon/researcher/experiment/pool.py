@@ -44,6 +44,7 @@ class Pool:
         self._taken_at = 0.0
         self._is_closed = self._is_watched = self._is_watch_asleep = False
         self._numbers = itertools.count(1)
+        self._mine = threading.local()
 
     @property
     def threads(self) -> int:
@@ -54,6 +55,10 @@ class Pool:
     def busy(self) -> int:
         """How many threads are at work."""
         return self._threads - self._idle
+
+    def is_mine(self) -> bool:
+        """Tell whether the calling thread is one of them."""
+        return getattr(self._mine, "is_mine", False)
 
     def put(self, work: Work) -> None:
         """Have something done; after `close`, or when that dropped it, it is not."""
@@ -79,9 +84,10 @@ class Pool:
             self._waiting.clear()
             self._changed.notify_all()
             self._needed.notify_all()
-            while self.busy and not deadline.passed():
+            own = 1 if self.is_mine() else 0  # a hook that ends its experiment need not wait for itself
+            while self.busy > own and not deadline.passed():
                 self._changed.wait(deadline.left_s())
-            return self.busy
+            return self.busy - own
 
     def _move(self, number: int) -> None:
         """Have threads move beside those that stand still: idle ones first, then new ones."""
@@ -98,12 +104,12 @@ class Pool:
         threading.Thread(target=run, name=name, daemon=True).start()
 
     def _run(self) -> None:
-        began = -1
+        began, self._mine.is_mine = -1, True
         while (taken := self._next(began)) is not None:
             work, began = taken
             try:
                 work()
-            except Exception:
+            except BaseException:  # SystemExit and KeyboardInterrupt of a hook must not take the thread with them
                 logger.exception("what an experiment had to do failed")
 
     def _next(self, began: int) -> tuple[Work, int] | None:

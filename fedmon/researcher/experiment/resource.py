@@ -37,6 +37,7 @@ class ResourceManager(Conditional):
     """
 
     _release_patience_s: ClassVar[float] = 5.0
+    __is_in_release = False  # mangled, for types have flags of much the same name
     _running: tuple[str, ...] = ()  # verbs within verbs, of who has the turn
 
     @classmethod
@@ -133,8 +134,14 @@ class ResourceManager(Conditional):
         if not has_turn:
             self.warning(f"is released while a verb of it still runs, after {self._release_patience_s:g} s")
         try:
-            if self.state is not ResourceState.RELEASED and not self._finish(self.do_release, "release"):
-                self.end(ResourceState.RELEASED)
+            # One that is being released already, as by a hook that asks for just that, is not begun again.
+            if self.state is not ResourceState.RELEASED and not self.__is_in_release:
+                self.__is_in_release = True
+                try:
+                    if not self._finish(self.do_release, "release"):
+                        self.end(ResourceState.RELEASED)
+                finally:
+                    self.__is_in_release = False
         finally:
             if has_turn:
                 self.turn.give()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
+
+logger = logging.getLogger(__name__)
 
 _IDLE_S = 1.0
 
@@ -58,7 +61,10 @@ class Timers:
 
     def _run(self) -> None:
         while (key := self._next()) is not None:
-            self._fire(key[0])
+            try:
+                self._fire(key[0])
+            except Exception:  # all others still wait for their moments
+                logger.exception("what was to be done at a moment failed")
 
     def _next(self) -> tuple[Hashable] | None:
         """Wait for the next moment and return its key; null when the thread is to end."""

@@ -85,8 +85,8 @@ def perform(rm: ResourceManager, verb: str, reason: str = "") -> None:
 
 
 def told(error: BaseException) -> str:
-    """Return an exception in one line."""
-    text = str(error)
+    """Return an exception in one line, which can be written down."""
+    text = str(error).encode(errors="backslashreplace").decode()
     return text if isinstance(error, FedmonError) and text else f"{type(error).__name__}{text and f': {text}'}"
 
 

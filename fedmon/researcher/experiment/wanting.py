@@ -21,7 +21,8 @@ def deploy_asked(change: Change, event: events.DeployAsked) -> None:
     """Have resources deployed, and started when their group is ready."""
     group = change.groups.get(event.group)
     old = () if group is None else group.members
-    fresh = tuple(guid for guid in event.guids if guid not in set(old))
+    known = set(old)
+    fresh = tuple(guid for guid in event.guids if guid not in known and guid in change.resources)
     unready = 0 if group is None else group.unready
     unready += sum(change.resources[guid].state < ResourceState.READY for guid in fresh)
     wait_all_ready = event.wait_all_ready if group is None else group.wait_all_ready
@@ -85,6 +86,8 @@ def begin(change: Change, resource: Resource, name: str, *, attribute: tuple[str
 def set_wanted(change: Change, event: events.SetWanted) -> None:
     """Want attributes set."""
     for guid in event.guids if change.level is FailureLevel.OK else ():
+        if guid not in change.resources:
+            continue
         change.numbers += 1
         key = WantKey(guid, f"set:{change.numbers}")
         conditions = () if event.condition is None else (event.condition,)
