@@ -14,6 +14,7 @@ from fedmon.researcher.experiment.states import ResourceState
 
 MASK = "********"
 """What files and logs show in place of a credential."""
+_LARGEST = 2**63
 
 
 class Types(StrEnum):
@@ -170,6 +171,16 @@ class Attribute:
             raise self._refused(value, resource, "not valid")
         return value
 
+    def as_noted(self, value: Any) -> Any:
+        """Return a value as journals hold it: credentials masked, and numbers of more than 64 bits as a text."""
+        if self.is_secret:
+            return MASK
+        return hex(value) if type(value) is int and not -_LARGEST <= value < _LARGEST else value
+
+    def from_note(self, noted: Any) -> Any:
+        """Return the value that `as_noted` had."""
+        return int(noted, 16) if self._type is Types.Integer and isinstance(noted, str) else noted
+
     def with_value(self, value: Any) -> Attribute:
         """Return a copy that holds ``value``, which `accepted` has returned."""
         made = copy.copy(self)
@@ -234,7 +245,7 @@ def _as_type(kind: Types, value: Any) -> Any:
     try:
         match kind:
             case Types.String if isinstance(value, str):
-                return value
+                return _written(value)
             case Types.Bool if is_bool:
                 return value
             case Types.Integer if not is_bool:
@@ -249,6 +260,14 @@ def _as_type(kind: Types, value: Any) -> Any:
     except (TypeError, OverflowError):
         pass
     raise ValueError(f"it is of type {type(value).__name__}")
+
+
+def _written(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it cannot be written down: it holds half a character") from None
+    return text
 
 
 def _member(allowed: tuple[Any, ...], value: Any) -> Any:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedmon.researcher.experiment.attributes import MASK
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
 from fedmon.researcher.experiment.events import Registered, Removed, Retry, Verb
@@ -17,6 +16,10 @@ from fedmon.researcher.experiment.verb_policies import checked_retries, checked_
 
 if TYPE_CHECKING:
     from fedmon.researcher.experiment.resource import Experiment, ResourceManager
+
+
+HIGHEST = 2**63
+"""Numbers from here on are no whole numbers any more to who reads a journal or a document."""
 
 
 class Book:
@@ -57,8 +60,10 @@ class Book:
         InvalidAttributeValueError, InvalidPolicyError, and InvalidExperimentError for a guid that is no positive
         number.
         """
-        if guid is not None and (type(guid) is not int or guid < 1):
-            raise InvalidExperimentError(f"guid {guid!r} is no positive whole number: leave it out to get the next one")
+        if guid is not None and (type(guid) is not int or not 0 < guid < HIGHEST):
+            raise InvalidExperimentError(
+                f"guid {guid!r} is no positive whole number below 2**63: leave it out to get the next one"
+            )
 
         number, before = self._take_number(guid)
         try:
@@ -66,7 +71,7 @@ class Book:
             resource = ResourceFactory.create(rtype, self._ec, number)
             for name, value in (attributes or {}).items():
                 resource.set(name, value)
-            changed = {each.name: MASK if each.is_secret else each.value for each in resource.changed_attributes()}
+            changed = {each.name: each.as_noted(each.value) for each in resource.changed_attributes()}
             self._resources[number] = resource
             self._engine.post(
                 Registered(
@@ -116,25 +121,34 @@ class Book:
         except (KeyError, TypeError):
             raise UnknownGuidError(f"there is no resource {guid!r}: there are {_ranges(self._resources)}") from None
 
+    def all(self) -> list[ResourceManager]:
+        """Return all resources as they are now, in order of registration."""
+        return list(self._resources.values())
+
     def remove(self, guids: Iterable[int]) -> None:
         """Take resources out; they are no more."""
-        gone = tuple(self.get(guid).guid for guid in guids)
+        self.discard([self.get(guid).guid for guid in guids])
+
+    def discard(self, guids: Iterable[int]) -> None:
+        """Take those resources out that are still there."""
+        gone = tuple(guid for guid in guids if guid in self._resources)
         self._engine.note(Removed(t=self._engine.now(), guids=gone))
         for guid in gone:
-            del self._resources[guid]
+            self._resources.pop(guid, None)  # another thread may have been faster
 
     def of_type(self, rtype: str) -> list[int]:
         """Return the guids of the resources of exactly this type."""
-        return [guid for guid, resource in self._resources.items() if resource.get_rtype() == rtype]
+        return [resource.guid for resource in self.all() if resource.get_rtype() == rtype]
 
     def where(self, fits: Callable[[ResourceManager], bool]) -> list[int]:
         """Return the guids of those that fit."""
-        return [guid for guid, resource in self._resources.items() if fits(resource)]
+        return [resource.guid for resource in self.all() if fits(resource)]
 
     def new(self) -> list[int]:
         """Return the guids of those that nobody deployed yet."""
         seen = self._engine.state.resources
-        return [guid for guid in self._resources if seen[guid].state is ResourceState.NEW]
+        # Those that another thread is registering just now, or takes out, are none of them.
+        return [guid for guid in self.guids if guid in seen and seen[guid].state is ResourceState.NEW]
 
 
 def _ranges(guids: Iterable[int]) -> str:

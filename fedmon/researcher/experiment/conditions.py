@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
 
+from fedmon.researcher.experiment.errors import InvalidConditionError
 from fedmon.researcher.experiment.states import ResourceState
 
 Comparison = Literal[">", ">=", "<", "<=", "==", "!="]
@@ -29,13 +32,27 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     value: float
     samples: int = 1
 
-    def holds(self, value: float) -> bool:
-        """Tell whether one value is as wanted; NaN never is."""
-        return value == value and COMPARE[self.comparison](value, self.value)  # noqa: PLR0124 - NaN differs from itself
+    def holds(self, value: float | None) -> bool:
+        """Tell whether one value is as wanted; what is no number, null, never is."""
+        return value is not None and COMPARE[self.comparison](value, self.value)
 
     def __str__(self) -> str:
         rows = f" for {self.samples} samples" if self.samples > 1 else ""
         return f"{self.name} {self.comparison} {self.value:g}{rows}"
+
+
+def number_of(value: object, what: str) -> float | None:
+    """Return a value as the journal can hold it: null for NaN, and the largest number for more than that.
+
+    Raises InvalidConditionError where it is no number; ``what`` names it.
+    """
+    try:
+        number = float("" if isinstance(value, str) else value)  # type: ignore[arg-type] # what does not fit raises
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidConditionError(f"{what} is {value!r:.80}, and must be a number") from None
+    if math.isnan(number):
+        return None
+    return max(-sys.float_info.max, min(sys.float_info.max, number))
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_defaults=True, gc=False):

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedmon.researcher.experiment.attribute_methods import AttributeMethods
 from fedmon.researcher.experiment.book import Book
+from fedmon.researcher.experiment.conditions import number_of
 from fedmon.researcher.experiment.describing import build
 from fedmon.researcher.experiment.document.description import Description, Nid
 from fedmon.researcher.experiment.document_methods import DocumentMethods
 from fedmon.researcher.experiment.doing import Doing
 from fedmon.researcher.experiment.engine import Engine
+from fedmon.researcher.experiment.errors import InvalidExperimentError, InvalidPolicyError
 from fedmon.researcher.experiment.events import (
     ActionWanted,
     AttributeSet,
@@ -75,9 +77,11 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         """
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = persist
-        self.nthreads = nthreads or int(os.environ.get("NEPI_NTHREADS", MAX_THREADS))
+        self.nthreads = _threads(nthreads)
         self.logger = logging.getLogger("fedmon.experiment")
         self.fm = FailureManager() if fm is None else fm
+        if not isinstance(self.fm, FailureManager):
+            raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
         self._doing = Doing(self.fm)
         kept = Journal(self.folder.make() / NAME) if journal else None
         left = Left(folder=self.folder) if left is None else left
@@ -93,10 +97,14 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         if left.state.resources:
             self._book.take_up(left.state, left.highest_guid)
         if self._netgraph is not None:
-            for nid in self._netgraph.nodes() if add_node_callback is not None else ():
-                add_node_callback(self, nid)  # type: ignore[misc] # it is there, or there were no nodes
-            for nid1, nid2 in self._netgraph.edges() if add_edge_callback is not None else ():
-                add_edge_callback(self, nid1, nid2)  # type: ignore[misc] # as above
+            try:
+                for nid in self._netgraph.nodes() if add_node_callback is not None else ():
+                    add_node_callback(self, nid)  # type: ignore[misc] # it is there, or there were no nodes
+                for nid1, nid2 in self._netgraph.edges() if add_edge_callback is not None else ():
+                    add_edge_callback(self, nid1, nid2)  # type: ignore[misc] # as above
+            except BaseException:
+                self.shutdown()  # nobody else has it, to do so
+                raise
 
     @classmethod
     def reconnect(
@@ -207,8 +215,9 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         self._doing.failed(guid)
 
     def measured(self, guid: int, name: str, value: float) -> None:
-        """Hand over a value that conditions may ask for."""
-        self._engine.note(Measured(t=self._engine.now(), guid=guid, name=name, value=value))
+        """Hand over a value that conditions may ask for. Raises InvalidConditionError for what is no number."""
+        number = number_of(value, f"{name} of resource {guid}")
+        self._engine.note(Measured(t=self._engine.now(), guid=guid, name=str(name), value=number))
 
     def _seen(self, guid: int) -> Resource:
         return self._engine.state.resources[guid]
@@ -234,3 +243,16 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
     def _keep(self) -> None:
         if self.persist:
             self.save()
+
+
+def _threads(given: object) -> int:
+    """Return how many threads there may be; null: as the environment says. Raises InvalidExperimentError."""
+    where = "nthreads" if given is not None else "NEPI_NTHREADS in the environment"
+    asked = os.environ.get("NEPI_NTHREADS", MAX_THREADS) if given is None else given
+    try:
+        number = int(str(asked))
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InvalidExperimentError(f"{where} is {asked!r}: take a whole number from 1, or 0 for {MAX_THREADS}")
+    return number or MAX_THREADS

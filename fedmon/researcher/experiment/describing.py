@@ -48,13 +48,16 @@ def description_of(
             local_dir=str(folder.local_dir),
             persist=persist,
             topology=topology,
-            resources=tuple(_resource(book, state, guid) for guid in book.guids),
+            resources=tuple(
+                _resource(book, state, resource) for resource in book.all() if resource.guid in state.resources
+            ),
         )
     )
 
 
-def _resource(book: Book, state: State, guid: int) -> ResourceDescription:
-    resource, seen = book.get(guid), state.resources[guid]
+def _resource(book: Book, state: State, resource: ResourceManager) -> ResourceDescription:
+    guid = resource.guid
+    seen = state.resources[guid]
     wanted = [want for key, want in sorted(state.wants.items()) if key.guid == guid and want.attribute is not None]
     return ResourceDescription(
         guid=guid,

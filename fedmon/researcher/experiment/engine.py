@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 from fedmon.common.errors import StorageError
+from fedmon.researcher.experiment.errors import ExperimentOverError
 from fedmon.researcher.experiment.events import (
     Action,
     Alarm,
@@ -80,14 +81,21 @@ class Engine:
         self._doer, self._journal = doer, journal
         self._lock = threading.RLock()
         self._queue: deque[AnyEvent] = deque()
-        self._is_applying = False
+        self._is_applying = self._is_closed = False
         self._waits = Waits()
+
+    def check_open(self) -> None:
+        """Raise ExperimentOverError once it was closed."""
+        if self._is_closed:
+            raise ExperimentOverError("the experiment was shut down: make a new ExperimentController")
 
     def post(self, *wishes: AnyEvent) -> None:
         """Apply what somebody wants; when this returns, `state` is the one after it.
 
-        Raises StorageError, and nothing took effect, where it cannot be written down.
+        Raises StorageError, and nothing took effect, where it cannot be written down, and ExperimentOverError once it
+        was closed.
         """
+        self.check_open()
         self._take(wishes, self._write)
 
     def note(self, *facts: AnyEvent) -> None:
@@ -120,6 +128,8 @@ class Engine:
         wait = Wait(guids, state, heeds_abort=heeds_abort)
         with self._lock:
             self._waits.add(wait, self.state)
+            if self._is_closed:
+                wait.over.set()
         try:
             in_time = waited(wait, timeout_s, quit_asked)
         finally:
@@ -158,6 +168,8 @@ class Engine:
         self.timers.close()
         busy = self.pool.close(timeout_s=timeout_s)
         with self._lock:
+            self._is_closed = True
+            self._waits.wake(is_abort=False)
             if self._journal is not None:
                 self._journal.close()
                 self._journal = None

@@ -160,11 +160,11 @@ class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):
-    """A resource told a value that a condition asks for."""
+    """A resource told a value that a condition asks for; null where it was no number."""
 
     guid: int
     name: str
-    value: float
+    value: float | None
 
 
 class Leveled(Event, frozen=True, kw_only=True, tag="level", gc=False):

@@ -124,7 +124,8 @@ class Holder(Template, Logged):
         for name, value in attributes.items():
             attribute = self._attribute(name)
             if not (attribute.is_secret and value == MASK):
-                self._own[name] = attribute.with_value(attribute.accepted(value, resource=self.name))
+                found = attribute.accepted(attribute.from_note(value), resource=self.name)
+                self._own[name] = attribute.with_value(found)
         self._enabled |= {name for name in traces if name in self._trace_templates}
 
     def trace_enabled(self, name: str) -> bool:
@@ -157,7 +158,7 @@ class Holder(Template, Logged):
         value = attribute.accepted(value, resource=self.name)
         if self._is_registered():
             # Told before it is so: what cannot be written down did not happen.
-            self.ec._attribute_set(self._guid, name, MASK if attribute.is_secret else value)  # noqa: SLF001
+            self.ec._attribute_set(self._guid, name, attribute.as_noted(value))  # noqa: SLF001
         self._own[name] = attribute.with_value(value)
         return value
 

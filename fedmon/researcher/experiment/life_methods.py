@@ -89,7 +89,7 @@ class LifeMethods(Delegate):
     ) -> int:
         """Have a callback run after a duration or at an absolute time; return the task's id.
 
-        Raises InvalidTimeError.
+        Raises InvalidTimeError, InvalidTaskError, and ExperimentOverError after `shutdown`.
         """
         return self._tasks.schedule(date, callback, is_tracked=track)
 

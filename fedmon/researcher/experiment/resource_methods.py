@@ -37,9 +37,16 @@ class ResourceMethods(Delegate):
         Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError; nothing is registered then.
         """
         self._life.check_open()
+        others = () if connectedTo is None else guids_of(connectedTo)
+        for other in others:
+            self._book.get(other)
         number = self._book.register(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry)
-        for other in () if connectedTo is None else guids_of(connectedTo):
-            self._wiring.connect(number, other)
+        try:
+            for other in others:
+                self._wiring.connect(number, other)
+        except BaseException:
+            self._book.discard([number])
+            raise
         if autoDeploy:
             self._life.deploy(number, wait_all_ready=True, group=None)
         return number

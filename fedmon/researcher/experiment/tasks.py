@@ -31,8 +31,9 @@ class Tasks:
     def schedule(self, date: str | None, callback: Callable[[], Any], *, is_tracked: bool) -> int:
         """Have ``callback`` run after a duration or at an absolute time; null: now. Return the task's id.
 
-        Raises InvalidTimeError.
+        Raises InvalidTimeError, and ExperimentOverError once nothing is done any more.
         """
+        self._engine.check_open()
         at = moment_of(date, now=self._engine.now())
         with self._lock:
             task = Task(at, callback)
@@ -46,9 +47,9 @@ class Tasks:
             self._engine.timers.set(work, at)
         return task.id
 
-    def get(self, task_id: int) -> Task:
+    def get(self, task_id: object) -> Task:
         """Return a task that is tracked. Raises UnknownTaskError."""
-        task = self._tracked.get(task_id)
+        task = self._tracked.get(task_id) if isinstance(task_id, int) else None
         if task is None:
             raise UnknownTaskError(f"there is no tracked task {task_id}: only those scheduled with track=True are kept")
         return task
@@ -58,7 +59,7 @@ def _run(task: Task) -> None:
     try:
         task.result = task.callback()
         task.status = TaskStatus.DONE
-    except Exception as error:  # noqa: BLE001 - whatever the callback raises is the task's result
+    except BaseException as error:  # noqa: BLE001 - whatever the callback raises is the task's result, sys.exit too
         logger.warning("task %s failed: %s: %s", task.id, type(error).__name__, error)
         task.result = traceback.format_exc()
         task.status = TaskStatus.ERROR

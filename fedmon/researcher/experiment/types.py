@@ -66,6 +66,8 @@ class ResourceFactory:
     @classmethod
     def get_resource_type(cls, rtype: str) -> type[ResourceManager]:
         """Return a type by name. Raises UnknownTypeError, a KeyError, which names what is like it."""
+        if not isinstance(rtype, str):
+            raise UnknownTypeError("no resource type", rtype, cls._resource_types)
         if rtype not in cls._resource_types:
             cls._load_own()
         if rtype not in cls._resource_types:

@@ -16,6 +16,7 @@ def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
     """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
     found: dict[Verb, float] = {}
     for mapping in given:
+        _check_mapping(mapping, "timeouts")
         for verb, timeout_s in (mapping or {}).items():
             _check_verb(verb, "timeouts")
             if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
@@ -28,6 +29,7 @@ def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
     """Return how often verbs are tried again, later mappings over earlier ones. Raises InvalidPolicyError."""
     found: dict[Verb, Retry] = {}
     for mapping in given:
+        _check_mapping(mapping, "retry")
         for verb, retry in (mapping or {}).items():
             _check_verb(verb, "retry")
             if not isinstance(retry, Retry):
@@ -38,6 +40,11 @@ def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
                     raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r}: take a number from 0")
             found[verb] = retry
     return found
+
+
+def _check_mapping(given: object, what: str) -> None:
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidPolicyError(f"{what} {given!r:.80} are not by verb: take {{'deploy': ...}}")
 
 
 def _check_verb(verb: str, what: str) -> None:

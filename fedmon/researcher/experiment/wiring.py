@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment.book import Book
-from fedmon.researcher.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
+from fedmon.researcher.experiment.conditions import COMPARE, AnyCondition, Metric, MetricCondition, StateCondition
 from fedmon.researcher.experiment.connections import connect, disconnect
 from fedmon.researcher.experiment.durations import seconds
 from fedmon.researcher.experiment.engine import Engine
-from fedmon.researcher.experiment.errors import InvalidConditionError
+from fedmon.researcher.experiment.errors import InvalidConditionError, UnknownGuidError
 from fedmon.researcher.experiment.events import ConditionAdded, ConditionsRemoved, Connected, SetWanted
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
@@ -104,16 +106,17 @@ class Wiring:
         members = self._checked(group)
         number = next(self._numbers)
         timeout_s = None if timeout is None else seconds(timeout)
-        if at_least is not None and not 1 <= at_least <= len(members):
+        if at_least is not None and (type(at_least) is not int or not 1 <= at_least <= len(members)):
             raise InvalidConditionError(f"at_least={at_least!r} of {len(members)} resources: take 1 to {len(members)}")
         if metric is not None:
             if state is not None:
                 raise InvalidConditionError("a condition asks for a state or for a metric: register two conditions")
+            _check_metric(metric)
             return MetricCondition(number=number, group=members, metric=metric, at_least=at_least, timeout_s=timeout_s)
         return StateCondition(
             number=number,
             group=members,
-            state=_state(state),
+            state=state_of(state),
             delay_s=seconds(time),
             at_least=at_least,
             timeout_s=timeout_s,
@@ -129,8 +132,16 @@ class Wiring:
 
 
 def guids_of(guids: Guids) -> tuple[int, ...]:
-    """Return guids as a tuple without repeats; one alone is taken for a list of one."""
-    return (guids,) if isinstance(guids, int) else tuple(dict.fromkeys(guids))
+    """Return guids as a tuple without repeats; one alone is taken for a list of one.
+
+    Raises UnknownGuidError for what is no number, and none of numbers.
+    """
+    try:
+        if not isinstance(guids, Iterable):
+            return (operator.index(guids),)
+        return tuple(dict.fromkeys([guid if type(guid) is int else operator.index(guid) for guid in guids]))
+    except TypeError:
+        raise UnknownGuidError(f"{guids!r:.80} is no guid of a resource, and no list of them") from None
 
 
 def _action(value: object) -> ResourceAction:
@@ -140,8 +151,23 @@ def _action(value: object) -> ResourceAction:
     raise InvalidConditionError(f"{value!r} is no action: take one of {', '.join(ResourceAction.__members__)}")
 
 
-def _state(value: object) -> ResourceState:
+def state_of(value: object) -> ResourceState:
+    """Return the state that a value means. Raises InvalidConditionError."""
     for state in ResourceState:
         if state == value:
             return state
     raise InvalidConditionError(f"{value!r} is no state: take one of {', '.join(ResourceState.__members__)}")
+
+
+def _check_metric(metric: object) -> None:
+    """Raise InvalidConditionError for what the machine could not judge, or nobody read back from the journal."""
+    hint = 'take Metric(name="accuracy", comparison=">", value=0.9, samples=3)'
+    value: object = metric.value if isinstance(metric, Metric) else None
+    if not isinstance(metric, Metric) or type(metric.name) is not str:
+        raise InvalidConditionError(f"{metric!r:.80} is no metric of a condition: {hint}")
+    if metric.comparison not in COMPARE:
+        raise InvalidConditionError(f"{metric.comparison!r} compares nothing: take one of {', '.join(COMPARE)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidConditionError(f"a metric is compared with a finite number, not with {value!r}: {hint}")
+    if type(metric.samples) is not int or metric.samples < 1:
+        raise InvalidConditionError(f"a metric holds for 1 sample or more, not for {metric.samples!r}: {hint}")
