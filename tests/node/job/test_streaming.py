@@ -144,16 +144,14 @@ def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_pat
 
 def test_only_samples_and_what_is_measured_leave(mosquitto: Broker, tmp_path: Path) -> None:
     secret = "s3cret-argument"
-    process = subprocess.Popen([sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE)
-    try:
+    with subprocess.Popen([sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE) as process:
         with Listener(mosquitto) as listener, Run(mosquitto.settings, tmp_path) as run:
             run.measuring.jobs.add("4711", pids=[process.pid])
             wait_until(lambda: len(listener.batches("job-4711")) >= 2, what="samples of the job")
             run.stop()
             wait_until(lambda: listener.presences(NODE)[-1]["state"] == "offline", what="the farewell")
-    finally:
+            run.measuring.jobs.remove("4711")
         process.kill()
-        process.wait()
     ours = [each for each in listener.heard if NODE in each.topic]
     assert {each.topic for each in ours} == {f"general/status/{NODE}", f"general/monitoring/{NODE}"}
     assert not any(secret in str(each.message) for each in ours)

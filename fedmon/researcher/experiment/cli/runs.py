@@ -151,13 +151,14 @@ def _finish(
         )
 
     code = 0
-    with showing(look, silent=as_json) as on_change, _terminated_as_interrupted():
+    with showing(look, silent=as_json) as on_change, _heard_signals() as told:
         try:
-            if not _until_over(ec, lambda: on_change(look()), timeout_s):
+            if not _until_over(ec, lambda: on_change(look()), timeout_s, told):
                 code = NO_ANSWER
             elif keep:
                 sys.stderr.write("fedmon: it is over; everything is kept until Ctrl-C\n")
-                threading.Event().wait()
+                told.wait()
+                raise KeyboardInterrupt
         except KeyboardInterrupt:
             code = INTERRUPTED if not (keep and is_over(ec.snapshot)) else 0
         finally:
@@ -173,10 +174,14 @@ def _finish(
     raise typer.Exit(code or (0 if shown.is_well else 1))
 
 
-def _until_over(ec: ExperimentController, on_change: Callable[[], None], timeout_s: float | None) -> bool:
+def _until_over(
+    ec: ExperimentController, on_change: Callable[[], None], timeout_s: float | None, told: threading.Event
+) -> bool:
     deadline = Deadline(10**9 if timeout_s is None else timeout_s)
     with FileChanges(Path(ec.run_dir) / NAME) as changes:
         while not is_over(ec.snapshot):
+            if told.is_set():
+                raise KeyboardInterrupt
             if deadline.passed():
                 return False
             changes.wait(min(LOOK_S, deadline.left_s()))
@@ -188,17 +193,24 @@ def _until_over(ec: ExperimentController, on_change: Callable[[], None], timeout
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Have a process that is told to end release everything, as at Ctrl-C."""
+def _heard_signals() -> Iterator[threading.Event]:
+    """Have a process that is told to end release everything, as at Ctrl-C; an event says that it was told.
+
+    Whoever has the turn may swallow the KeyboardInterrupt, such as what the collector of garbage calls.
+    """
+    told = threading.Event()
 
     def interrupt(*_: object) -> None:
+        told.set()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    heard = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, interrupt) for each in heard}
     try:
-        yield
+        yield told
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _print(shown: Overview, *, as_json: bool) -> None:
