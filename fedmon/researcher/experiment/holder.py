@@ -172,8 +172,8 @@ class Holder(Template, Logged):
     def _all(self) -> dict[str, Attribute]:
         return {name: self._own.get(name, template) for name, template in self._templates.items()}
 
-    def _attribute(self, name: str) -> Attribute:
-        found = self._own.get(name) or self._templates.get(name)
+    def _attribute(self, name: object) -> Attribute:
+        found = (self._own.get(name) or self._templates.get(name)) if isinstance(name, str) else None
         if found is None:
             raise UnknownAttributeError(f"{self.name} has no attribute", name, self._templates)
         return found

@@ -72,9 +72,10 @@ class Pool:
                 self._have_watched()
 
     def drop(self) -> None:
-        """Forget what nobody began to do."""
+        """Forget what nobody began to do, and count no more those who are at work: nobody knows whether they end."""
         with self._changed:
             self._waiting.clear()
+            self._max_threads += self.busy
 
     def close(self, *, timeout_s: float) -> int:
         """Begin nothing more and wait for what runs; return how many threads are still at work then."""
@@ -96,12 +97,19 @@ class Pool:
             self._standstills += 1
         self._changed.notify(number)
         for _ in range(min(number - self._idle, self._max_threads - self._threads)):
+            if not self._thread(self._run, f"fedmon-experiment-{next(self._numbers)}"):
+                break  # what waits is tried again with whatever comes next
             self._threads += 1
-            self._thread(self._run, f"fedmon-experiment-{next(self._numbers)}")
 
     @staticmethod
-    def _thread(run: Work, name: str) -> None:
-        threading.Thread(target=run, name=name, daemon=True).start()
+    def _thread(run: Work, name: str) -> bool:
+        """Start a thread; false where the system gives no more of them."""
+        try:
+            threading.Thread(target=run, name=name, daemon=True).start()
+        except RuntimeError:
+            logger.exception("an experiment gets no more threads")
+            return False
+        return True
 
     def _run(self) -> None:
         began, self._mine.is_mine = -1, True
@@ -142,8 +150,7 @@ class Pool:
 
     def _have_watched(self) -> None:
         if not self._is_watched:
-            self._is_watched = True
-            self._thread(self._watch, "fedmon-experiment-watch")
+            self._is_watched = self._thread(self._watch, "fedmon-experiment-watch")
         elif self._is_watch_asleep:
             self._needed.notify()
 

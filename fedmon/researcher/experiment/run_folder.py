@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import secrets
 import tempfile
@@ -55,6 +56,8 @@ def run_folder(exp_id: str | None, local_dir: str | Path | None, run_id: str | N
             raise InvalidExperimentError(
                 f"{what} {name!r} cannot name a folder: take up to 100 letters, digits, '-', '_' and '.', no '.' first"
             )
+    if not isinstance(local_dir, str | os.PathLike | None):
+        raise InvalidExperimentError(f"local_dir is {local_dir!r:.80}, and must be the path of a folder")
     where = Path(tempfile.gettempdir() if local_dir is None else local_dir).expanduser().absolute()
     return RunFolder(exp_id=exp_id, run_id=run_id or run_id_of(utc_now()), local_dir=where)
 

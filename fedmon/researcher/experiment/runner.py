@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, SupportsIndex
 
 from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment.convergence import has_converged
-from fedmon.researcher.experiment.errors import ExperimentError
+from fedmon.researcher.experiment.errors import ExperimentError, InvalidExperimentError
 from fedmon.researcher.experiment.states import FailureLevel
+from fedmon.researcher.experiment.wiring import guids_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class ExperimentRunner:
         min_runs: int = 1,
         max_runs: int | None = -1,
         wait_time: float = 0,
-        wait_guids: Sequence[int] = (),
+        wait_guids: int | Iterable[int] = (),
         compute_metric_callback: ComputeMetric | None = None,
         evaluate_convergence_callback: EvaluateConvergence | None = None,
     ) -> int:
@@ -104,17 +105,29 @@ class ExperimentRunner:
         run, samples)`` is true, asked after each run that gave a metric; without that callback `has_converged` decides.
         ``compute_metric_callback(ec, run)`` gives the metric of a run that was released, or None for none. In each run
         ``wait_guids`` are waited for, as in NEPI nobody where there are none, and then ``wait_time`` seconds. A run
-        that fails is noted and the next one begins. ``ec`` itself is never deployed. Raises NoStopCriterionError at
-        once, and FruitlessRunsError.
+        that fails is noted and the next one begins. ``ec`` itself is never deployed. Raises NoStopCriterionError and
+        InvalidExperimentError at once, and FruitlessRunsError.
         """
+        numbers: tuple[tuple[str, object], ...] = (("min_runs", min_runs), ("max_runs", max_runs or 0))
+        for name, value in numbers:
+            if not isinstance(value, SupportsIndex):
+                raise InvalidExperimentError(f"{name} is {value!r:.80}, and must be a whole number")
+        given: object = wait_time
+        if not isinstance(given, int | float) or not 0 <= given < threading.TIMEOUT_MAX:
+            raise NoStopCriterionError(f"wait_time is {given!r}, and must be a number of seconds, 0 or more")
+        for name, callback in (
+            ("compute_metric_callback", compute_metric_callback),
+            ("evaluate_convergence_callback", evaluate_convergence_callback),
+        ):
+            if callback is not None and not callable(callback):
+                raise InvalidExperimentError(f"{name} is {callback!r:.80}, which cannot be called")
+        wait_guids = guids_of(wait_guids)
         limit = max_runs if max_runs is not None and max_runs > 0 else None
         if limit is None and compute_metric_callback is None:
             raise NoStopCriterionError(
                 "nothing says when the runs are to end: give max_runs, or a compute_metric_callback with a metric "
                 "that converges"
             )
-        if not 0 <= wait_time < threading.TIMEOUT_MAX:
-            raise NoStopCriterionError(f"wait_time is {wait_time}, and must be a number of seconds, 0 or more")
         if not self._running.acquire(blocking=False):
             raise ExperimentError("this runner is running already; make another one")
         try:
@@ -202,5 +215,6 @@ class _Run:
         except FedmonError as error:
             return str(error)
         if ec.failure_level is not FailureLevel.OK:
-            return str(getattr(found, "reason", "")) or f"the failure level is {ec.failure_level.name}"
+            why = getattr(found, "reason", "") or getattr(getattr(ec, "snapshot", None), "level_reason", "")
+            return str(why) or f"the failure level is {ec.failure_level.name}"
         return "the wait for its end was aborted" if getattr(found, "aborted", False) else ""

@@ -22,12 +22,15 @@ from fedmon.researcher.experiment.errors import (
     InvalidExperimentError,
     InvalidPolicyError,
     InvalidTimeError,
+    UnknownAttributeError,
     UnknownGuidError,
     UnknownTaskError,
     UnknownTypeError,
 )
 from fedmon.researcher.experiment.failure import FailureManager
+from fedmon.researcher.experiment.pool import Pool
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.researcher.experiment.runner import ExperimentRunner, NoStopCriterionError
 from fedmon.researcher.experiment.states import (
     ECState,
     FailureLevel,
@@ -39,6 +42,10 @@ from fedmon.researcher.experiment.types import ResourceFactory
 from tests.support.waiting import wait_until
 
 R, A = ResourceState, ResourceAction
+
+
+def _run(ec: Any, **options: Any) -> int:
+    return ExperimentRunner().run(ec, **options)
 
 
 def _nothing(_rm: Hostile) -> None:
@@ -110,6 +117,11 @@ METRIC = {"name": "a", "comparison": ">", "value": 1.0}
         (lambda ec: ec.register_resource("hostile::One", text=HALF), InvalidAttributeValueError),
         (lambda ec: ec.deploy(1, group=2**70), InvalidExperimentError),
         (lambda ec: ec.get_task([]), UnknownTaskError),
+        (lambda ec: ec.set(1, [], 3), UnknownAttributeError),
+        (lambda ec: _run(ec, max_runs="2"), InvalidExperimentError),
+        (lambda ec: _run(ec, max_runs=2, wait_guids=[[1]]), UnknownGuidError),
+        (lambda ec: _run(ec, max_runs=2, wait_time="1s"), NoStopCriterionError),
+        (lambda ec: _run(ec, compute_metric_callback=5), InvalidExperimentError),
         (lambda ec: ec.measured(1, "a", "0.9"), InvalidConditionError),
         (lambda ec: ec.measured(1, "a", 10**400), InvalidConditionError),
     ],
@@ -164,7 +176,7 @@ def test_odd_values_are_read_back_from_the_journal(ec: ExperimentController) -> 
 @pytest.mark.parametrize("options", [{"nthreads": -1}, {"nthreads": "x"}, {"nthreads": 1.5}, {"fm": FailureManager}])
 def test_a_controller_that_cannot_work_is_not_made(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises((InvalidExperimentError, InvalidPolicyError)):
-        ExperimentController("hostile", tmp_path, **options)
+        ExperimentController("hostile", **{"local_dir": tmp_path, **options})
 
 
 def test_a_callback_that_raises_while_a_controller_is_made_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -312,3 +324,69 @@ def test_threads_that_register_remove_and_release_at_once_meet_no_error_without_
 
     assert unnamed == []
     ExperimentController.reconnect(ec.run_dir).shutdown()
+
+
+def test_hooks_that_fill_the_pool_keep_no_other_from_being_released(tmp_path: Path) -> None:
+    gate = threading.Event()
+    released: list[int] = []
+    Hostile.at_start = staticmethod(lambda rm: gate.wait(20.0) if rm.get("count") else None)
+    Hostile.at_release = staticmethod(lambda rm: released.append(rm.guid))
+    ResourceFactory.register_type(Hostile)
+    ec = ExperimentController("hostile", tmp_path, nthreads=2)
+    try:
+        good = ec.register_resource("hostile::One")
+        ec.deploy(good)
+        assert ec.wait_started(good, timeout=5.0)
+        for _ in range(2):
+            ec.register_resource("hostile::One", count=1)
+        ec.deploy()
+        wait_until(lambda: ec._engine.pool.busy == 2, timeout_s=5.0)
+        end = threading.Thread(target=ec.shutdown)
+        end.start()
+        wait_until(lambda: good in released, timeout_s=5.0)  # while the other two are still at work
+    finally:
+        gate.set()
+        end.join(30.0)
+        Hostile.at_start = Hostile.at_release = staticmethod(_nothing)
+    assert ec.ecstate is ECState.TERMINATED
+
+
+def test_a_pool_that_gets_no_thread_goes_on_when_it_gets_one() -> None:
+    class Poor(Pool):
+        gets = False
+
+        @staticmethod
+        def _thread(run: Callable[[], None], name: str) -> bool:
+            return Poor.gets and Pool._thread(run, name)
+
+    pool, done = Poor(), threading.Event()
+    pool.put(lambda: None)
+    assert pool.threads == 0
+    Poor.gets = True
+    pool.put(done.set)
+    assert done.wait(5.0)
+    assert pool.close(timeout_s=5.0) == 0
+
+
+def test_types_of_values_are_read_as_nepi_calls_them(tmp_path: Path) -> None:
+    ResourceFactory.register_type(Hostile)
+    file = tmp_path / "nepi.xml"
+    file.write_text(
+        f'<experiment exp_id="e" run_id="1" nthreads="2" local_dir="{tmp_path}"><rms><rm guid="1" rtype="hostile::One" '
+        'state="0"><attributes><attribute name="critical" value="False" type="BOOL"/><attribute name="count" value="7" '
+        'type="Integer"/></attributes></rm></rms></experiment>'
+    )
+
+    with ExperimentController.load(file) as ec:
+        assert (ec.get(1, "critical"), ec.get(1, "count")) == (False, 7)
+
+
+def test_a_failed_run_says_who_failed_though_nobody_was_waited_for(ec: ExperimentController) -> None:
+    Hostile.at_start = staticmethod(lambda _rm: 1 // 0)
+    ec.register_resource("hostile::One")
+    runner = ExperimentRunner()
+
+    runner.run(ec, max_runs=1, wait_time=0.1)
+
+    assert runner.failed_runs == [1]
+    assert "critical, failed" in runner.failures[1]

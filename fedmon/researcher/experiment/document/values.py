@@ -13,6 +13,8 @@ MAX_DEPTH = 32
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4300}L?")
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TYPES = ("string", "bool", "integer", "float", "null", "json")
+# As NEPI's documents call them, and as its attributes do.
+_NEPI_TYPES = {kind: kind for kind in _TYPES[:4]} | {"double": "float", "enumerate": "string"}
 
 
 def is_legal(text: str) -> bool:
@@ -60,8 +62,10 @@ def from_text(text: str, kind: str, *, where: str, is_ours: bool = True) -> Any:
 
     Raises ValueFormError, naming ``where``.
     """
-    if not is_ours and text == "None":
-        return None
+    if not is_ours:
+        if text == "None":
+            return None
+        kind = _NEPI_TYPES.get(kind.lower(), kind)
     match kind:
         case "string":
             return text
