@@ -33,6 +33,9 @@ class Timers:
     def set(self, key: Hashable, at: float | None) -> None:
         """Have ``key`` fire at a moment instead of any it had before; null: never."""
         with self._changed:
+            if len(self._heap) > 2 * len(self._moments) + 64:  # those taken back must not stay until their moments
+                self._heap = [each for each in self._heap if self._moments.get(each[2]) == each[:2]]
+                heapq.heapify(self._heap)
             if at is None or self._is_closed:
                 self._moments.pop(key, None)
                 return

@@ -38,6 +38,7 @@ from fedmon.researcher.experiment.states import (
     ResourceState,
     TaskStatus,
 )
+from fedmon.researcher.experiment.timers import SteadyClock, Timers
 from fedmon.researcher.experiment.types import ResourceFactory
 from tests.support.waiting import wait_until
 
@@ -390,3 +391,15 @@ def test_a_failed_run_says_who_failed_though_nobody_was_waited_for(ec: Experimen
 
     assert runner.failed_runs == [1]
     assert "critical, failed" in runner.failures[1]
+
+
+def test_moments_that_are_taken_back_are_forgotten() -> None:
+    timers = Timers(SteadyClock(), lambda _key: None)
+    ahead = SteadyClock()() + 3600.0
+
+    for number in range(5000):
+        timers.set(number % 3, ahead + number)
+        timers.set(number % 3, None)
+
+    assert len(timers._heap) < 200
+    timers.close()
