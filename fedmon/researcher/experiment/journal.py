@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
@@ -41,6 +42,9 @@ class Journal:
             raise FolderInUseError(
                 f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
             ) from error
+        # An experiment that everybody forgot holds its run no longer.
+        self._forget = weakref.finalize(self, os.close, self._file)
+        self._forget.atexit = False  # daemon threads may still write then, and the system closes it
         self._size = os.lseek(self._file, 0, os.SEEK_END)
         self._cut_torn_line()
 
@@ -81,9 +85,8 @@ class Journal:
 
     def close(self) -> None:
         """Let others have the run."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file = -1
+        self._forget()
 
 
 def read_journal(path: Path) -> Iterator[AnyEvent]:

@@ -71,9 +71,12 @@ class Wiring:
         self._engine.post(ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=mine))
 
     def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
-        """Have an attribute set when a condition holds that was made elsewhere."""
+        """Have an attribute set when a condition holds that was made elsewhere. Raises InvalidConditionError."""
         waiting = self._checked(guids)
         for guid in waiting:
+            state = self._book.get(guid).state
+            if state >= ResourceState.FAILED:
+                raise InvalidConditionError(f"resource {guid} is {state.name}: nothing of it will be set any more")
             self._book.get(guid).check_value(name, value)
         mine = None if condition is None else replace(condition, number=next(self._numbers))
         self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=value, condition=mine))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -403,3 +404,24 @@ def test_moments_that_are_taken_back_are_forgotten() -> None:
 
     assert len(timers._heap) < 200
     timers.close()
+
+
+def test_a_run_that_was_forgotten_without_an_end_can_be_taken_up(tmp_path: Path) -> None:
+    ResourceFactory.register_type(Plain)
+    forgotten = ExperimentController("hostile", tmp_path)
+    guid, folder = forgotten.register_resource("hostile::Plain"), forgotten.run_dir
+    del forgotten
+    gc.collect()
+
+    with ExperimentController.reconnect(folder) as again:
+        again.deploy()
+        assert again.wait_started(guid, timeout=5.0)
+
+
+def test_what_is_over_is_promised_no_value(ec: ExperimentController) -> None:
+    other = ec.register_resource("hostile::Plain", critical=False)
+    ec.deploy()
+    ec.get_resource(other).fail("on purpose")
+
+    with pytest.raises(InvalidConditionError, match="FAILED"):
+        ec.set_with_conditions("critical", False, other, 1, R.STARTED)
