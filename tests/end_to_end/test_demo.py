@@ -119,7 +119,7 @@ def test_a_kept_demo_can_be_joined(kept: KeptDemo) -> None:
 def run(*command: str, url: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, *command],
-        env=researcher_environment(url, folder), capture_output=True, text=True, timeout=60, check=False,
+        env=researcher_environment(url, folder), cwd=folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
