@@ -45,7 +45,7 @@ def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
     values: dict[tuple[int, str], list[float]] = {}
 
     def take(event: AnyEvent) -> None:
-        if isinstance(event, Measured):
+        if isinstance(event, Measured) and event.value is not None:
             values.setdefault((event.guid, event.name), []).append(event.value)
 
     with Follower(run_dir, on_event=take) as follower:
