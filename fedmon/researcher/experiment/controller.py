@@ -12,6 +12,7 @@ from fedmon.researcher.experiment.attribute_methods import AttributeMethods
 from fedmon.researcher.experiment.book import Book
 from fedmon.researcher.experiment.conditions import number_of
 from fedmon.researcher.experiment.describing import build
+from fedmon.researcher.experiment.document import read
 from fedmon.researcher.experiment.document.description import Description, Nid
 from fedmon.researcher.experiment.document_methods import DocumentMethods
 from fedmon.researcher.experiment.doing import Doing
@@ -126,6 +127,20 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
             made.get_resource(guid).restore(values, ())
         made._doing.take_up(left)
         return made
+
+    @classmethod
+    def load(
+        cls,
+        filepath: str | Path,
+        format: str | None = None,  # noqa: A002, ARG003 - NEPI's name; the ending of the file says it
+        *,
+        nepi: int | None = None,
+    ) -> Self:
+        """Make a controller of a document of ours, or of NEPI 3 or 6, which ``nepi`` says where the file does not.
+
+        Everything in it is NEW, and the run a new one. Raises DescriptionError, NotFoundError, UnknownTypeError.
+        """
+        return cls.from_description(read(filepath, nepi=nepi))
 
     @classmethod
     def from_description(cls, description: Description) -> Self:

@@ -1,9 +1,8 @@
-"""The methods of a controller about the experiment as a whole: saved, loaded, planned, explained and drawn."""
+"""The methods of a controller about the experiment as a whole: saved, planned, explained and drawn."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
 
 from msgspec.structs import replace
 
@@ -12,7 +11,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.researcher.experiment import drawing, explaining, planning, topology_document
 from fedmon.researcher.experiment.delegate import Delegate
 from fedmon.researcher.experiment.describing import description_of, facts_of
-from fedmon.researcher.experiment.document import Description, SFormats, read, to_toml, to_xml, write
+from fedmon.researcher.experiment.document import Description, SFormats, to_toml, to_xml, write
 from fedmon.researcher.experiment.run_folder import RunFolder, run_id_of
 from fedmon.researcher.experiment.topology import NetGraph
 
@@ -45,39 +44,17 @@ class DocumentMethods(Delegate):
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Return the experiment as the text of a document. Raises InvalidInputError for another format."""
-        if format not in set(SFormats):
-            raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
-        return to_xml(self.describe()) if format == SFormats.XML else to_toml(self.describe())
+        return to_xml(self.describe()) if _checked(format) is SFormats.XML else to_toml(self.describe())
 
     def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Write the experiment into a folder, the run's where it is null, and return the path of the file.
 
         Credentials are masked. Raises InvalidInputError for another format, and StorageError.
         """
-        if format not in set(SFormats):
-            raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
+        ending = _checked(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}.{SFormats(format).value}"
+        name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}.{ending}"
         return str(write(self.describe(), folder / name))
-
-    @classmethod
-    def load(
-        cls,
-        filepath: str | Path,
-        format: str | None = None,  # noqa: A002, ARG003 - NEPI's name; the ending of the file says it
-        *,
-        nepi: int | None = None,
-    ) -> Self:
-        """Make a controller of a document of ours, or of NEPI 3 or 6, which ``nepi`` says where the file does not.
-
-        Everything in it is NEW, and the run a new one. Raises DescriptionError, NotFoundError, UnknownTypeError.
-        """
-        return cls.from_description(read(filepath, nepi=nepi))
-
-    @classmethod
-    def from_description(cls, description: Description) -> Self:
-        """Make a controller of a description; it says itself how."""
-        raise NotImplementedError
 
     def plan(self) -> planning.Plan:
         """Return a dry run: what would happen in which order, and what never can.
@@ -105,3 +82,10 @@ class DocumentMethods(Delegate):
         picture = drawing.picture_of(self._engine.state, names=self._book.names)
         name = f"{self.folder.exp_id}_{self.folder.run_id}"
         return str(drawing.plot(picture, folder, name, format=format, show=show))
+
+
+def _checked(format: str) -> SFormats:  # noqa: A002 - NEPI's name
+    """Return a format of documents by its name. Raises InvalidInputError for another."""
+    if format not in set(SFormats):
+        raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
+    return SFormats(format)
