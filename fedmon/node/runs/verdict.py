@@ -87,54 +87,44 @@ def decide(seen: Seen) -> Verdict:
 
 def cpu_reason(cpu_s: float, limits: Limits) -> str:
     """Return the sentence for too much CPU time."""
-    return (
-        f"it used {cpu_s:.1f} s of CPU time, and {limits.cpu_s:g} s is its limit: ask for more in limits, or have the "
-        "owner raise [runs] max_cpu_s"
-    )
+    return f"it used {cpu_s:.1f} s of CPU time, and {limits.cpu_s:g} s is its limit: {_more('max_cpu_s')}"
 
 
 def wall_reason(limits: Limits) -> str:
     """Return the sentence for too long a time."""
-    return (
-        f"it was not done after {limits.wall_s:g} s, its limit: ask for more in limits, or have the owner raise [runs] "
-        "max_wall_s"
-    )
+    return f"it was not done after {limits.wall_s:g} s, its limit: {_more('max_wall_s')}"
 
 
 def memory_reason(size_bytes: int | None, limits: Limits) -> str:
     """Return the sentence for too much memory; ``size_bytes`` is null where it was refused more before it had it."""
     had = "it wanted more memory than" if size_bytes is None else f"it had {size_bytes} bytes of memory, more than"
-    return (
-        f"{had} its limit of {limits.memory_bytes} bytes: work on smaller pieces, ask for more in limits, or have the "
-        "owner raise [runs] max_memory_bytes"
-    )
+    return f"{had} its limit of {limits.memory_bytes} bytes: work on smaller pieces, {_more('max_memory_bytes')}"
 
 
 def processes_reason(number: int | None, limits: Limits) -> str:
     """Return the sentence for too many processes and threads; ``number`` is null where one more was refused."""
     had = "it wanted more processes and threads than" if number is None else f"it had {number} processes and threads,"
     return (
-        f"{had}{' ' if number is None else ' more than '}its limit of {limits.processes}: start fewer, ask for more in "
-        "limits, or have the owner raise [runs] max_processes"
+        f"{had}{' ' if number is None else ' more than '}its limit of {limits.processes}: start fewer, "
+        f"{_more('max_processes')}"
     )
 
 
 def disk_reason(size_bytes: int | None, limits: Limits) -> str:
     """Return the sentence for too much in files; ``size_bytes`` is null where it was refused more."""
     had = "it wanted more in files than" if size_bytes is None else f"it had {size_bytes} bytes in files, more than"
-    return (
-        f"{had} its limit of {limits.tmp_bytes} bytes: write less, ask for more in limits, or have the owner raise "
-        "[runs] max_tmp_bytes"
-    )
+    return f"{had} its limit of {limits.tmp_bytes} bytes: write less, {_more('max_tmp_bytes')}"
 
 
 def output_reason(size_bytes: int | None, limits: Limits) -> str:
     """Return the sentence for too large a result; ``size_bytes`` is null where it was not packed to its end."""
     more = "more than" if size_bytes is None else f"{size_bytes} bytes, more than"
-    return (
-        f"the result has {more} its limit of {limits.output_bytes} bytes: return less, ask for more in limits, or have "
-        "the owner raise [runs] max_output_bytes"
-    )
+    return f"the result has {more} its limit of {limits.output_bytes} bytes: return less, {_more('max_output_bytes')}"
+
+
+def _more(setting: str) -> str:
+    """Return what to do about a limit that is too low; the setting is the highest that the node's owner grants."""
+    return f"ask for more in limits, or have the owner raise [runs] {setting}"
 
 
 def _limit_behind(seen: Seen) -> Verdict | None:
