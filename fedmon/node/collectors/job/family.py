@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.node.collectors.base import THIS_MACHINE
+from fedmon.node.collectors.job.descent import descended
 from fedmon.node.collectors.job.files import read_file, read_whole
 from fedmon.node.collectors.job.process import stat_fields
 
@@ -141,18 +142,8 @@ def _children_by_thread(pid: int, proc: Path) -> list[int]:
 
 def _among_all(pid: int, proc: Path) -> list[Relative]:
     """For kernels without CONFIG_PROC_CHILDREN."""
-    by_parent: dict[int, list[Relative]] = {}
-    for each in (relative(number, proc=proc) for number in _all_pids(proc)):
-        if each is not None:
-            by_parent.setdefault(each.parent, []).append(each)
-    found: dict[int, Relative] = {}
-    queue = [pid]
-    while queue:
-        for child in by_parent.get(queue.pop(), ()):
-            if child.pid not in found:
-                found[child.pid] = child
-                queue.append(child.pid)
-    return list(found.values())
+    everything = (relative(number, proc=proc) for number in _all_pids(proc))
+    return descended([pid], [each for each in everything if each is not None])
 
 
 def _all_pids(proc: Path) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedmon.node.collectors.job.births import Births, is_thread
+from fedmon.node.collectors.job.descent import descended
 from fedmon.node.collectors.job.kinship import Kinship
 from fedmon.node.collectors.job.process import Birth, Process
 
@@ -129,19 +130,9 @@ class Descendants:
         self._kinship.learn(members)
 
     def _descendants(self) -> list[Birth]:
-        children: dict[int, list[Birth]] = {}
-        found: dict[int, Birth] = {}
-        for birth in self._births.everything():
-            children.setdefault(birth.parent, []).append(birth)
-            if (birth.pid, birth.start) in self._roots:
-                found[birth.pid] = birth
-        queue = list(found)
-        while queue:
-            for child in children.get(queue.pop(), ()):
-                if child.pid not in found:
-                    found[child.pid] = child
-                    queue.append(child.pid)
-        return list(found.values())
+        everything = self._births.everything()
+        roots = [birth for birth in everything if (birth.pid, birth.start) in self._roots]
+        return [*roots, *descended([root.pid for root in roots], everything)]
 
     def _kin(self, births: Iterable[Birth], members: Mapping[int, Process], kinship: Kinship) -> list[Birth]:
         known: dict[int, int] = self._excluded.alone | {pid: process.start for pid, process in members.items()}
