@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmon.common.store.whole_file import replacing, storage_errors
 from fedmon.report.aliases.survey import Place
 from fedmon.report.aliases.view_table import Section, ViewTable, read
 from fedmon.report.column_spool import ColumnSpool
-from fedmon.report.export.atomic import replacing, storage_errors
 from fedmon.report.source import Source
 
 SECONDS, EXACT = "time_stamps", "timestamps"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.store.whole_file import replacing, target_of
 from fedmon.report.document.model import Document
 from fedmon.report.document.steps import Steps
-from fedmon.report.export.atomic import replacing, target_of
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import Case, Finding, find
 from fedmon.report.seldom_collected import seldom_collected

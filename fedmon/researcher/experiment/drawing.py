@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import webbrowser
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.store.whole_file import write_whole
 from fedmon.researcher.experiment.conditions import AnyCondition
 from fedmon.researcher.experiment.layers import placed
 from fedmon.researcher.experiment.plan_problems import Problem
@@ -136,6 +136,12 @@ def draw(picture: Picture, kind: str) -> bytes:
             for edge in picture.edges
         ),
         legend={state.name: COLOURS[state] for state in sorted(set(picture.states.values()))},
+        line_legend={
+            "a problem" if edge.is_wrong else edge.action or "connection": Line(
+                start=0, end=0, label="", colour=edge.colour, is_connection=not edge.action
+            )
+            for edge in sorted(picture.edges, key=lambda edge: (edge.is_wrong, edge.action))
+        },
     )
     return drawn(diagram, kind)
 
@@ -157,13 +163,7 @@ def plot(
     kind = PFormats(format)
     content = dot_of(picture).encode() if kind is PFormats.DOT else draw(picture, _SUFFIXES[kind])
     path = Path(dirpath) / f"{name}.{_SUFFIXES[kind]}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    write_whole(path, content)
     if show:
         webbrowser.open(path.absolute().as_uri())
     return path
@@ -182,8 +182,8 @@ def _edges(state: State, resource: Resource, wrong: Collection[tuple[int, int]])
             is_wrong = (guid, resource.guid) in wrong or (resource.guid, guid) in wrong
             yield Edge(start=resource.guid, end=guid, is_wrong=is_wrong)
     conditions = [(action.name.lower(), "", condition) for action, condition in resource.conditions]
-    for key, want in state.wants.items() if resource.sets else ():
-        if key.guid == resource.guid and want.attribute is not None:
+    for want in state.wants.values() if resource.sets else ():
+        if want.guid == resource.guid and want.attribute is not None:
             conditions += [("set", f" {want.attribute[0]}", condition) for condition in want.conditions]
     for action, what, condition in conditions:
         for guid in condition.group:

@@ -105,6 +105,15 @@ def test_a_plot_is_a_file_of_its_format(tmp_path: Path, kind: str, name: str) ->
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_plot_that_cannot_be_written_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    (tmp_path / "exp.dot").mkdir()
+
+    with pytest.raises(StorageError, match=r"exp\.dot: Is a directory"):
+        plot(picture_of(experiment()), tmp_path, "exp", format=PFormats.DOT)
+
+    assert [each.name for each in tmp_path.iterdir()] == ["exp.dot"]
+
+
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     many = after(State(), *(events.Registered(t=0, guid=guid, rtype="t") for guid in range(MAX_DRAWN + 1)))
     (tmp_path / "file").write_text("")

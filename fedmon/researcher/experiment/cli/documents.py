@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
+from fedmon.common.store.whole_file import replacing
 from fedmon.researcher.cli_output import emit
 from fedmon.researcher.experiment.checking import Checked, check
 from fedmon.researcher.experiment.cli.options import EPILOG, EachOption, FileArgument, JsonOption
@@ -149,7 +150,5 @@ def _drawn(picture: Picture, kind: str) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    from fedmon.report.export.atomic import replacing
-
     with replacing(path) as new:
         new.write_bytes(content)

@@ -13,6 +13,7 @@ import typer
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
+from fedmon.common.store.whole_file import replacing
 from fedmon.researcher.cli_output import emit
 from fedmon.researcher.experiment.cli.options import EPILOG, JsonOption, RunArgument
 from fedmon.researcher.experiment.drawing import draw, picture_of
@@ -85,7 +86,6 @@ def _write_page(path: Path, found: RunReport, sections: list[Section], state: St
     with report_extra("a page"):
         from fedmon.report.document import model
         from fedmon.report.document.html import html
-        from fedmon.report.export.atomic import replacing
         from fedmon.report.plots.library import own_process
 
     shown = found.overview

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+from fedmon.common.store.whole_file import write_whole
 from fedmon.researcher.experiment.document import toml_reading, toml_writing, xml_elements, xml_reading, xml_writing
 from fedmon.researcher.experiment.document.description import Description
 from fedmon.researcher.experiment.document.errors import DescriptionError, DocumentTooLargeError
@@ -45,24 +44,13 @@ def read(path: Path | str, *, nepi: int | None = None) -> Description:
 
 
 def write(description: Description, path: Path | str) -> Path:
-    """Write an experiment to a file, whole or not at all, and return its path.
+    """Write an experiment to a file for its owner alone, whole or not at all, and return its path.
 
     Raises DescriptionError for what the format cannot hold, and StorageError.
     """
     path = Path(path)
     text = toml_writing.to_toml(description) if _format(path) == ".toml" else xml_writing.to_xml(description)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    write_whole(path, text.encode(), mode=0o600)
     return path
 
 

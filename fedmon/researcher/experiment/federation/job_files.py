@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import FedmonError
+from fedmon.common.store.whole_file import write_whole
 from fedmon.researcher.experiment.errors import TraceNotReadableError
 
 if TYPE_CHECKING:
@@ -33,16 +33,8 @@ def shown(value: Any) -> Any:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all. Raises StorageError naming it."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    """Write a file, whole or not at all, into a folder that is the owner's alone. Raises StorageError naming it."""
+    write_whole(path, content, folder_mode=0o700)
 
 
 def write_shown(path: Path, value: Any) -> None:

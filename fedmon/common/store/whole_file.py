@@ -2,7 +2,7 @@
 
 What is written has no name until it is complete: a process that is killed leaves nothing, and the old file stays. Where
 a file system has no files without names, a hidden one is used, and what a killed process left of these is removed by
-the next that writes there.
+the next that replaces the same file.
 """
 
 from __future__ import annotations
@@ -64,10 +64,34 @@ def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
     """
     target = target_of(path)
     with storage_errors(path):
+        _remove_abandoned(target)
         staged = _Staged(target)
         try:
+            with contextlib.suppress(FileNotFoundError):
+                staged.set_mode(stat.S_IMODE(target.stat().st_mode))
             yield staged.path
+            staged.force_content()
             staged.publish(only_new=only_new)
+            staged.force_name()
+        finally:
+            staged.close()
+
+
+def write_whole(path: Path, content: bytes, *, mode: int | None = None, folder_mode: int = 0o777) -> None:
+    """Write a file, whole or not at all, into a folder that is made where there is none.
+
+    What lies there is replaced, a link itself and not what it leads to. ``mode`` is that of the file, null as that of
+    every new one. Made for folders of many files: it neither looks for what killed processes left nor forces anything
+    to the disk, so that after a loss of power the file may be missing. Raises StorageError.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
+        staged = _Staged(path.absolute())
+        try:
+            if mode is not None:
+                staged.set_mode(mode)
+            staged.path.write_bytes(content)
+            staged.publish(only_new=False)
         finally:
             staged.close()
 
@@ -79,7 +103,6 @@ class _Staged:
         """Raise OSError."""
         self.target = target
         self._name: Path | None = None
-        _remove_abandoned(target)
         try:
             self._fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
             self.path = Path(f"/proc/self/fd/{self._fd}")
@@ -92,12 +115,25 @@ class _Staged:
             self.path = self._name = self._part()
             self._fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         fcntl.flock(self._fd, fcntl.LOCK_EX)  # says that its writer lives; see _remove_abandoned
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(self._fd, stat.S_IMODE(target.stat().st_mode))
+
+    def set_mode(self, mode: int) -> None:
+        """Say who may read and write it. Raises OSError."""
+        os.fchmod(self._fd, mode)
+
+    def force_content(self) -> None:
+        """Have what was written on the disk. Raises OSError."""
+        os.fsync(self._fd)
+
+    def force_name(self) -> None:
+        """Have the name of what was published on the disk. Raises OSError."""
+        folder = os.open(self.target.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def publish(self, *, only_new: bool) -> None:
-        """Put what was written in the target's place, on the disk. Raises OSError and TargetExistsError."""
-        os.fsync(self._fd)
+        """Put what was written in the target's place. Raises OSError and TargetExistsError."""
         try:
             if only_new:
                 self._link(self.target)
@@ -110,11 +146,6 @@ class _Staged:
                 self._name = None
         except FileExistsError as error:
             raise TargetExistsError(f"{self.target} was made by somebody else in the meantime") from error
-        folder = os.open(self.target.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def close(self) -> None:
         """Let go of the file; what was not published is gone."""

@@ -1,0 +1,65 @@
+"""A file that is written whole: what lay there is replaced or stays, and nothing else is left."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import StorageError
+from fedmon.common.store.whole_file import write_whole
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_takes_the_place_of_another_with_the_rights_that_were_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    path.write_text("before")
+    path.chmod(0o644)
+
+    write_whole(path, b"after", mode=0o600)
+
+    assert (path.read_text(), mode_of(path)) == ("after", 0o600)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_without_rights_asked_for_has_those_of_any_new_one(tmp_path: Path) -> None:
+    (tmp_path / "new").touch()
+    path = tmp_path / "one"
+    path.touch(0o600)
+
+    write_whole(path, b"after")
+
+    assert mode_of(path) == mode_of(tmp_path / "new")
+
+
+def test_folders_are_made_with_the_rights_that_were_asked_for(tmp_path: Path) -> None:
+    write_whole(tmp_path / "own" / "one", b"", folder_mode=0o700)
+
+    assert mode_of(tmp_path / "own") == 0o700
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("of somebody else")
+    (tmp_path / "link").symlink_to("other")
+
+    write_whole(tmp_path / "link", b"ours")
+
+    assert (tmp_path / "other").read_text() == "of somebody else"
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").read_text() == "ours"
+
+
+@pytest.mark.parametrize("name", ["folder", "file/below", "n" * 256])
+def test_what_cannot_be_written_is_said_by_name_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("as it was")
+
+    with pytest.raises(StorageError, match=f"cannot write .*{name}: "):
+        write_whole(tmp_path / name, b"content")
+
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "as it was"
