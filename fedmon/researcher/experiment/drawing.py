@@ -6,6 +6,7 @@ import webbrowser
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from fedmon.researcher.experiment.layers import placed
 from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ResourceState
+
+if TYPE_CHECKING:
+    from fedmon.report.diagram import Line
 
 COLOURS: Mapping[ResourceState, str] = {
     ResourceState.NEW: "#ffffff",
@@ -34,6 +38,7 @@ MAX_DRAWN = 1500
 """With more boxes than this nobody sees anything; the graph as text has no limit."""
 
 _MAX_LABEL = 60
+_MANY = 3
 
 
 class PFormats(StrEnum):
@@ -48,13 +53,17 @@ _SUFFIXES = {PFormats.FIGURE: "png", PFormats.DOT: "dot", PFormats.SVG: "svg"}
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """A line between two resources: a connection; with an action a condition, from who is waited for to who waits."""
+    """A line between two resources: a connection; with an action a condition, from who is waited for to who waits.
+
+    Edges of one condition have its ``number``.
+    """
 
     start: int
     end: int
     action: str = ""
     label: str = ""
     is_wrong: bool = False
+    number: int = 0
 
     @property
     def colour(self) -> str:
@@ -117,7 +126,8 @@ def draw(picture: Picture, kind: str) -> bytes:
         )
     from fedmon.report.diagram import Box, Diagram, Line, drawn
 
-    places = placed(list(picture.labels), [(edge.start, edge.end) for edge in picture.edges])
+    joined, lines = _joined(picture.edges)
+    places = placed([*picture.labels, *joined], [(line.start, line.end) for line in lines])
     boxes = {
         guid: Box(
             x=places[guid][0],
@@ -128,17 +138,18 @@ def draw(picture: Picture, kind: str) -> bytes:
         )
         for guid, label in picture.labels.items()
     }
+    boxes |= {
+        key: Box(x=places[key][0], y=places[key][1], lines=(edge.label,), fill="", border=edge.colour)
+        for key, edge in joined.items()
+    }
     diagram = Diagram(
         title=picture.title,
         boxes=boxes,
-        lines=tuple(
-            Line(start=edge.start, end=edge.end, label=edge.label, colour=edge.colour, is_connection=not edge.action)
-            for edge in picture.edges
-        ),
+        lines=tuple(lines),
         legend={state.name: COLOURS[state] for state in sorted(set(picture.states.values()))},
         line_legend={
             "a problem" if edge.is_wrong else edge.action or "connection": Line(
-                start=0, end=0, label="", colour=edge.colour, is_connection=not edge.action
+                start=0, end=0, label="", colour=edge.colour, is_connection=not edge.action, has_head=bool(edge.action)
             )
             for edge in sorted(picture.edges, key=lambda edge: (edge.is_wrong, edge.action))
         },
@@ -169,6 +180,50 @@ def plot(
     return path
 
 
+def _joined(edges: Iterable[Edge]) -> tuple[dict[int, Edge], list[Line]]:
+    """Return what is drawn for edges; those of one condition that are many meet in a box, which says what it is.
+
+    The keys of these boxes are below zero, where no resource is.
+    """
+    from fedmon.report.diagram import Line
+
+    by_condition: dict[tuple[int, str], list[Edge]] = {}
+    for edge in edges:
+        by_condition.setdefault((edge.number, edge.label), []).append(edge)
+    joined: dict[int, Edge] = {}
+    lines: list[Line] = []
+    for (number, label), those in by_condition.items():
+        if not number or len(those) < _MANY:
+            lines += [
+                Line(
+                    start=edge.start,
+                    end=edge.end,
+                    label=label,
+                    colour=edge.colour,
+                    is_connection=not edge.action,
+                    has_head=bool(edge.action),
+                )
+                for edge in those
+            ]
+            continue
+        key = -len(joined) - 1
+        joined[key] = max(those, key=lambda edge: edge.is_wrong)
+        for has_head in (False, True):
+            ends = {edge.end if has_head else edge.start: edge for edge in sorted(those, key=lambda one: one.is_wrong)}
+            lines += [
+                Line(
+                    start=key if has_head else guid,
+                    end=guid if has_head else key,
+                    label="",
+                    colour=edge.colour,
+                    is_connection=False,
+                    has_head=has_head,
+                )
+                for guid, edge in ends.items()
+            ]
+    return joined, lines
+
+
 def _label(resource: Resource, names: Mapping[int, str]) -> tuple[str, ...]:
     name = names.get(resource.guid, "")
     first = f"{resource.guid} {name}" if name else str(resource.guid)
@@ -193,6 +248,7 @@ def _edges(state: State, resource: Resource, wrong: Collection[tuple[int, int]])
                     end=resource.guid,
                     action=action,
                     label=_short(f"{action}{what}: {_said(condition)}"),
+                    number=condition.number,
                     is_wrong=(guid, resource.guid) in wrong,
                 )
 

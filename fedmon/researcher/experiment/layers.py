@@ -71,10 +71,6 @@ def _wrapped(rows: Sequence[Sequence[int]]) -> dict[int, tuple[float, float]]:
         each = math.ceil(len(row) / lines) if lines else 1
         for start in range(0, len(row), each):
             line = row[start : start + each]
-            # Every other line is a little aside, so that a straight line leaves room for one past it.
-            aside = 0.22 if number % 2 else 0.0
-            places.update(
-                (key, (column - (len(line) - 1) / 2 + aside, float(number))) for column, key in enumerate(line)
-            )
+            places.update((key, (column - (len(line) - 1) / 2, float(number))) for column, key in enumerate(line))
             number += 1
     return places

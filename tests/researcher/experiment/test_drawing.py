@@ -78,6 +78,20 @@ def test_png_is_in_the_colours_of_the_states() -> None:
     assert tuple(bytes.fromhex(COLOURS[ResourceState.FAILED][1:])) not in colours
 
 
+def test_a_condition_on_many_is_drawn_once() -> None:
+    condition = StateCondition(number=1, group=tuple(range(1, 7)), at_least=2, state=ResourceState.STOPPED)
+    state = after(
+        State(),
+        *(events.Registered(t=0, guid=guid, rtype="t") for guid in range(1, 13)),
+        events.ConditionAdded(t=0, guids=tuple(range(7, 13)), action=ResourceAction.START, condition=condition),
+    )
+
+    picture = picture_of(state)
+
+    assert len(picture.edges) == 36
+    assert draw(picture, "svg").decode().count("2 of 6") == 1
+
+
 def test_what_is_wrong_is_drawn_red() -> None:
     state = after(
         experiment(),
