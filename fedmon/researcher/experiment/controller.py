@@ -33,6 +33,7 @@ from fedmon.researcher.experiment.federation_link import FederationLink
 from fedmon.researcher.experiment.journal import NAME, Journal
 from fedmon.researcher.experiment.life import Life
 from fedmon.researcher.experiment.life_methods import LifeMethods
+from fedmon.researcher.experiment.log_levels import set_levels
 from fedmon.researcher.experiment.pool import MAX_THREADS
 from fedmon.researcher.experiment.reconnecting import Left, left_in
 from fedmon.researcher.experiment.resource_methods import ResourceMethods
@@ -79,7 +80,8 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = persist
         self.nthreads = _threads(nthreads)
-        self.logger = logging.getLogger("fedmon.experiment")
+        self.logger = logging.getLogger(__name__)
+        set_levels(os.environ)
         self.fm = FailureManager() if fm is None else fm
         if not isinstance(self.fm, FailureManager):
             raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
-logger = logging.getLogger("fedmon.researcher.experiment.resource")
+_OF_ALL = "fedmon.researcher.experiment.resource"
+
+
+@functools.cache
+def logger_of(rtype: str) -> logging.Logger:
+    """Return the logger of the resources of a type."""
+    return logging.getLogger(f"{_OF_ALL}.{rtype}")
 
 
 class Logged:
@@ -14,6 +21,16 @@ class Logged:
     def name(self) -> str:
         """Who says it."""
         return type(self).__name__
+
+    @classmethod
+    def get_rtype(cls) -> str:
+        """Return of which type it is."""
+        return cls.__name__
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The logger that it says things to, one for each type."""
+        return logger_of(self.get_rtype())
 
     def debug(self, text: str, out: str | None = None, err: str | None = None) -> None:
         """Say what helps to find a fault; ``out`` and ``err`` are what a command wrote."""
@@ -38,6 +55,7 @@ class Logged:
         return f"{self.name}: {text}"
 
     def _say(self, level: int, text: str, out: str | None, err: str | None) -> None:
+        logger = self.logger
         if logger.isEnabledFor(level):
             parts = (text, out and f"stdout: {out}", err and f"stderr: {err}")
             logger.log(level, "%s", self.log_message(" ".join(part for part in parts if part)))

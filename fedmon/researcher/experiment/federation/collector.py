@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path, PurePosixPath
 
 from fedmon.common.errors import StorageError
-from fedmon.researcher.experiment.attributes import Flags
+from fedmon.researcher.experiment.attributes import Attribute, Flags, Types
 from fedmon.researcher.experiment.errors import TraceNotReadableError
 from fedmon.researcher.experiment.federation import job_files
 from fedmon.researcher.experiment.federation.errors import MissingPartError
 from fedmon.researcher.experiment.federation.linked import LinkedResource
-from fedmon.researcher.experiment.federation.values import CheckedAttribute, file_name, inner_path, own
+from fedmon.researcher.experiment.federation.values import CheckedAttribute, file_name, folder_path, inner_path, own
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.researcher.experiment.traces import TraceAttr
@@ -23,6 +23,7 @@ from fedmon.researcher.experiment.verbs import told
 class Collector(LinkedResource):
     """At its release writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
+    With ``storeDir``, of NEPI 3, it writes to ``storeDir[/run_id][/subDir]``, with the id where ``useRunId`` is true.
     It waits for nobody: what a resource writes until its own release is collected once more then. Of a trace that is
     not there a file ``....missing`` says why, and ``missing`` lists it.
     """
@@ -47,15 +48,41 @@ class Collector(LinkedResource):
             CheckedAttribute(
                 "rename", "The name of the files, after the guid.", file_name, "the name of a file", flags=Flags.Design
             ),
-            own("collected", "What was collected: the names of files within the folder of the run, with commas."),
+            CheckedAttribute(
+                "storeDir",
+                "The folder that is collected into; null: that of the run.",
+                folder_path,
+                "the path of a folder",
+                flags=Flags.Design,
+            ),
+            Attribute(
+                "useRunId",
+                "Whether to collect into a folder within storeDir that is named after the run.",
+                type=Types.Bool,
+                default=False,
+                flags=Flags.Design,
+            ),
+            own(
+                "collected", "What was collected: files within the folder of the run, or else their paths, with commas."
+            ),
             own("missing", "What was not there, and why."),
         ):
             cls._register_attribute(attribute)
+
+    @property
+    def store_path(self) -> str:
+        """The folder that it collects into."""
+        folder = Path(self.get("storeDir") or self.ec.run_dir).expanduser().absolute()
+        if self.get("storeDir") and self.get("useRunId"):
+            folder /= self.controller.run_id
+        return str(folder / (self.get("subDir") or ""))
 
     def do_deploy(self) -> None:
         """Refuse what could never collect anything."""
         if not self.get("traceName"):
             raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
+        if self.get("storeDir"):
+            _make(Path(self.store_path))
         super().do_deploy()
 
     def do_release(self) -> None:
@@ -71,8 +98,7 @@ class Collector(LinkedResource):
         name = self.get("traceName")
         if not name:
             return
-        target = Path(self.ec.run_dir) / (self.get("subDir") or "")
-        target /= f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
+        target = Path(self.store_path) / f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
         mark = target.with_name(f"{target.name}.missing")
         try:
             _copy(source, name, target)
@@ -86,7 +112,8 @@ class Collector(LinkedResource):
             return
         with contextlib.suppress(OSError):
             mark.unlink(missing_ok=True)
-        self._note(source.guid, collected=str(target.relative_to(self.ec.run_dir)))
+        is_inside = target.is_relative_to(self.ec.run_dir)
+        self._note(source.guid, collected=str(target.relative_to(self.ec.run_dir) if is_inside else target))
 
     def _note(self, guid: int, *, collected: str = "", missing: str = "") -> None:
         with self.lock:
@@ -115,8 +142,8 @@ def _copy(source: ResourceManager, name: str, target: Path) -> None:
     with contextlib.suppress(TraceNotReadableError):
         path = source.trace(name, TraceAttr.PATH)
     if isinstance(path, str):
+        _make(target.parent)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.copyfile(path, target)
         except OSError as error:
             raise StorageError(f"cannot copy {path} to {target}: {error.strerror or error}") from error
@@ -125,3 +152,10 @@ def _copy(source: ResourceManager, name: str, target: Path) -> None:
     if not isinstance(text, str):
         raise TraceNotReadableError("it was not written")
     job_files.write(target, text.encode("utf-8", "replace"))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {folder}: {error.strerror or error}") from error

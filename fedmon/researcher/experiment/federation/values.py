@@ -104,6 +104,16 @@ def path_text(value: Any) -> str:
     return str(value)
 
 
+def folder_path(value: Any) -> str:
+    """Return the path of a folder, which may begin with the home of somebody."""
+    found = path_text(value)
+    try:
+        Path(found).expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+    return found
+
+
 def inputs(value: Any) -> str | dict[str, Any]:
     """Return the path of a file, or a mapping of names to JSON values."""
     if isinstance(value, Path) or (isinstance(value, str) and not value.lstrip().startswith("{")):

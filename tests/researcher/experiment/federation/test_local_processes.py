@@ -20,6 +20,7 @@ from fedmon.researcher.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.researcher.experiment.federation.aggregations import aggregation
+from fedmon.researcher.experiment.federation.collector import Collector
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 from fedmon.researcher.experiment.traces import TraceAttr
@@ -189,6 +190,51 @@ def test_a_collector_takes_what_is_written_until_the_release(ec: ExperimentContr
     ec.shutdown()
 
     assert Path(ec.run_dir, f"{guid}.stdout").read_text() == "up\nlast words\n"
+
+
+@pytest.mark.parametrize("rtype", ["Collector", "fedmon::Collector"])
+def test_a_collector_writes_where_scripts_of_nepi_3_have_it(
+    ec: ExperimentController, rtype: str, tmp_path: Path
+) -> None:
+    guid = process(ec, python("print('rows')"))
+    options: tuple[dict[str, Any], ...] = (
+        {},
+        {"useRunId": True},
+        {"useRunId": True, "subDir": "a/b", "rename": "log.txt"},
+    )
+    collectors = [
+        ec.register_resource(rtype, traceName="stdout", storeDir=str(tmp_path / "store"), connectedTo=guid, **each)
+        for each in options
+    ]
+    beside = ec.register_resource(rtype, traceName="stdout", useRunId=True, subDir="own", connectedTo=guid)
+    gone = ec.register_resource(rtype, traceName="no-such", storeDir=str(tmp_path / "store"), connectedTo=guid)
+    ec.deploy()
+    assert ec.wait_finished(guid, timeout=10)
+
+    assert ec.release()
+
+    of_run = tmp_path / "store" / ec.run_id
+    files = [tmp_path / "store" / f"{guid}.stdout", of_run / f"{guid}.stdout", of_run / "a" / "b" / f"{guid}.log.txt"]
+    assert [path.read_text() for path in files] == ["rows\n"] * 3
+    assert [ec.get(each, "collected") for each in collectors] == [str(path) for path in files]
+    made = [ec.get_resource(each) for each in collectors]
+    assert [each.store_path for each in made if isinstance(each, Collector)] == [str(path.parent) for path in files]
+    assert ec.get(beside, "collected") == f"own/{guid}.stdout"
+    assert Path(ec.run_dir, "own", f"{guid}.stdout").read_text() == "rows\n"
+    assert ec.get(gone, "missing").startswith(f"{guid}.no-such: ")
+    assert "no-such" in (tmp_path / "store" / f"{guid}.no-such.missing").read_text()
+
+
+def test_a_collector_is_refused_a_folder_that_cannot_be_made(ec: ExperimentController, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    guid = ec.register_resource("Collector", traceName="stdout", storeDir=tmp_path / "file" / "below")
+    with pytest.raises(InvalidAttributeValueError, match="the path of a folder"):
+        ec.set(guid, "storeDir", "~nobody-of-that-name/traces")
+
+    ec.deploy()
+
+    assert ec.wait_started(guid, timeout=10).failed == (guid,)
+    assert f"cannot make the folder {tmp_path / 'file' / 'below'}" in reason(ec, guid)
 
 
 def test_a_collector_without_a_trace_name_is_refused(ec: ExperimentController) -> None:
