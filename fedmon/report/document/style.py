@@ -58,6 +58,7 @@ th.n{white-space:normal}
 .pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,34rem),1fr));gap:1rem;margin-top:.6rem}
 figure{margin:0;background:#fff;border:1px solid var(--line);border-radius:.3rem;padding:.3rem}
 img{display:block;width:100%;height:auto}
+figure:only-child{grid-column:1/-1}figure:only-child img{width:auto;max-width:100%;margin:0 auto}
 footer{margin-top:2.5rem;border-top:1px solid var(--line);padding-top:.5rem}
 @media (prefers-color-scheme:dark){:root{--ink:#e6e9ec;--soft:#a3adb8;--line:#39414a;--paper:#15191d;--shade:#20262c;
 --link:#8fbce6}}

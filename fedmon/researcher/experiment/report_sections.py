@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ from fedmon.researcher.experiment.explaining import span
 from fedmon.researcher.experiment.run_files import Recorded, Series
 from fedmon.researcher.experiment.run_report import RunReport
 from fedmon.researcher.experiment.standing import Standing, heading
+from fedmon.researcher.experiment.states import ResourceState
 
-_LONGEST = 160
+_LONGEST, _FEW = 160, 4
 _SHOWN_STATES = ("READY", "STARTED", "STOPPED", "FAILED", "RELEASED")
 
 
@@ -27,26 +28,33 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines, and then a table, under a heading."""
+    """Facts, lines, what was found, and then a table, under a heading."""
 
     title: str
+    facts: tuple[tuple[str, str], ...] = ()
     lines: tuple[str, ...] = ()
+    findings: tuple[Any, ...] = ()
     table: Table | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it."""
+        return not (self.facts or self.lines or self.findings or (self.table is not None and self.table.rows))
 
 
 def sections_of(report: RunReport) -> list[Section]:
     """Return the sections of a report; those that would be empty are left out."""
     found = [
         _run(report),
-        _resources(report),
         _failures(report),
+        _resources(report),
         _values(report),
         _series("What plans reported", report.reported, report),
         _series("What conditions asked for", report.measured, report),
         *(_recording(each, report) for each in report.recordings),
         _traces(report),
     ]
-    return [each for each in found if each.lines or (each.table is not None and each.table.rows)]
+    return [each for each in found if not each.is_empty]
 
 
 def when(t: float) -> str:
@@ -63,18 +71,32 @@ def size(size_bytes: int) -> str:
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def used(table: Table) -> Table:
+    """Return a table without the columns that are empty."""
+    kept = [at for at, _ in enumerate(table.headers) if any(row[at] for row in table.rows)]
+    return Table(
+        headers=tuple(table.headers[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in table.rows),
+        numeric=frozenset(place for place, at in enumerate(kept) if at in table.numeric),
+    )
+
+
 def _run(report: RunReport) -> Section:
     shown = report.overview
-    counts = ", ".join(f"{count} {name}" for name, count in shown.counts.items()) or "none"
-    lines = [
-        heading(shown),
-        f"from {when(shown.began)} to {when(shown.until)}: {span(shown.until - shown.began)}" if shown.began else "",
-        f"{len(shown.resources)} resources: {counts}",
-        f"{shown.level}: {shown.level_reason}" if shown.level_reason else "",
-        f"blocker: {shown.blocker}" if shown.blocker else "",
-        f"files: {shown.run_dir}",
+    reached = Counter(each.reached for each in shown.resources)
+    counts = ", ".join(f"{reached[state.name]} {state.name}" for state in ResourceState if reached[state.name])
+    released = sum(each.state == ResourceState.RELEASED.name for each in shown.resources)
+    is_released = bool(released) and released == len(shown.resources)
+    facts = [
+        ("began", when(shown.began) if shown.began else ""),
+        ("took" if is_released else "so far", span(shown.until - shown.began) if shown.began else ""),
+        ("resources", str(len(shown.resources))),
+        ("came to", counts + (", then released" if is_released else "")),
+        ("level", f"{shown.level}: {shown.level_reason}" if shown.level_reason else ""),
+        ("blocker", shown.blocker),
+        ("files", shown.run_dir),
     ]
-    return Section(title="Run", lines=tuple(line for line in lines if line))
+    return Section(title="Run", lines=(heading(shown),), facts=tuple((name, value) for name, value in facts if value))
 
 
 def _resources(report: RunReport) -> Section:
@@ -128,15 +150,10 @@ def _series(title: str, series: tuple[Series, ...], report: RunReport) -> Sectio
 
 def _recording(one: Recorded, report: RunReport) -> Section:
     names = {each.guid: _name(each) for each in report.overview.resources}
-    title = f"What {names.get(one.guid, one.guid)} recorded of {', '.join(one.nodes) or 'nodes'}"
-    return Section(title=title, lines=tuple(_findings(one)))
-
-
-def _findings(one: Recorded) -> Iterator[str]:
-    if one.problem:
-        yield f"{one.path} tells nothing: {one.problem}"
-    for each in one.findings:
-        yield f"{each.title}: {each.text}{f' {each.advice}' if each.advice else ''}"
+    nodes = ", ".join(one.nodes) if 0 < len(one.nodes) <= _FEW else f"{len(one.nodes) or ''} nodes".lstrip()
+    title = f"What {names.get(one.guid, one.guid)} recorded of {nodes}"
+    lines = (f"{one.path} tells nothing: {one.problem}",) if one.problem else ()
+    return Section(title=title, lines=lines, findings=one.findings)
 
 
 def _traces(report: RunReport) -> Section:

@@ -6,13 +6,16 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment.following import DOCUMENT
 from fedmon.researcher.experiment.journal import NAME
+
+if TYPE_CHECKING:
+    from fedmon.report.source import Source
 
 MAX_FILES = 2000
 """So many files of a run are listed."""
@@ -96,16 +99,16 @@ def reported_in(folder: Path, traces: Iterable[TraceFile]) -> list[Series]:
     return [Series.of(guid, node, name, values) for (guid, node, name), values in sorted(found.items())]
 
 
-def recordings_in(folder: Path, traces: Iterable[TraceFile]) -> list[Recorded]:
-    """Return what the recordings of a run tell."""
+def recordings_in(folder: Path, traces: Iterable[TraceFile], began: Mapping[int, float]) -> list[Recorded]:
+    """Return what the recordings of a run tell from when their resources ``began``, in Unix seconds, by guid."""
     return [
-        _recorded(folder, trace)
+        _recorded(folder, trace, began.get(trace.guid))
         for trace in traces
         if not trace.collected and Path(trace.path).suffix in _RECORDINGS and trace.size_bytes
     ]
 
 
-def _recorded(folder: Path, trace: TraceFile) -> Recorded:
+def _recorded(folder: Path, trace: TraceFile, began: float | None) -> Recorded:
     from fedmon.report.extra import report_extra
 
     try:
@@ -115,7 +118,10 @@ def _recorded(folder: Path, trace: TraceFile) -> Recorded:
             from fedmon.report.subject import choose
 
             with Source([folder / trace.path]) as source:
-                case = choose(source).read()
+                # A recording begins with the last sample before, taken at another pace: no part of what was watched.
+                # Where the clock of a node is far off, all of its samples are.
+                is_within = began is not None and all(_last(source, host.node_id) > began for host in source.hosts)
+                case = choose(source, since_t=began if is_within else None).read()
     except FedmonError as error:
         return Recorded(guid=trace.guid, path=trace.path, problem=str(error))
     return Recorded(
@@ -124,6 +130,10 @@ def _recorded(folder: Path, trace: TraceFile) -> Recorded:
         nodes=tuple(node.name for node in case.nodes),
         findings=tuple(find(case)),
     )
+
+
+def _last(source: Source, node_id: str) -> float:
+    return max((one.last_t for one in source.streams if one.node_id == node_id), default=0.0)
 
 
 def _scalars(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

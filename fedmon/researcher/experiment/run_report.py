@@ -23,6 +23,7 @@ from fedmon.researcher.experiment.run_files import (
 )
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.standing import Overview, followed
+from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
 
 
@@ -52,12 +53,13 @@ def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
         shown = followed(follower, follower.names(), time.time())
         state, folder = follower.state, follower.folder
     traces = traces_in(folder, state.resources)
+    began = {each.guid: t for each in shown.resources if (t := each.times.get(ResourceState.STARTED.name)) is not None}
     return RunReport(
         overview=shown,
         values={guid: found for guid, one in sorted(state.resources.items()) if (found := dict(_own_values(one)))},
         measured=tuple(Series.of(guid, "", name, numbers) for (guid, name), numbers in sorted(values.items())),
         reported=tuple(reported_in(folder, traces)),
-        recordings=tuple(recordings_in(folder, traces)),
+        recordings=tuple(recordings_in(folder, traces, began)),
         traces=tuple(traces),
     ), state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,13 +17,16 @@ from fedmon.common.log import escape_control
 from fedmon.common.store.whole_file import replacing
 from fedmon.researcher.cli_output import emit
 from fedmon.researcher.experiment.cli.options import EPILOG, JsonOption, RunArgument
-from fedmon.researcher.experiment.drawing import draw, picture_of
-from fedmon.researcher.experiment.report_sections import Section, Table, sections_of, when
+from fedmon.researcher.experiment.drawing import COLOURS, draw, picture_of
+from fedmon.researcher.experiment.report_sections import Section, Table, sections_of, used, when
 from fedmon.researcher.experiment.run_report import RunReport, report_on
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.standing import as_reached
+from fedmon.researcher.experiment.states import ResourceState
 
 _WIDEST = 160
+MAX_BARS = 200
+"""With more resources than this a timeline is too high to be looked at."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,23 +60,44 @@ def _text(sections: list[Section], written: list[str]) -> str:
     parts = []
     for section in sections:
         lines = [section.title, "-" * min(width, len(section.title))]
-        for line in section.lines:
-            lines += textwrap.wrap(escape_control(line), width, subsequent_indent="  ", break_long_words=False)
+        lines += _wrapped(section.lines, width)
+        lines += _facts(section.facts, width)
+        found = section.findings
+        lines += _wrapped((f"{each.title}: {each.text} {each.advice}".rstrip() for each in found), width)
         if section.table is not None:
             lines += _rows(section.table, width)
         parts.append("\n".join(lines))
     return "\n\n".join([*parts, *(f"written: {path}" for path in written)])
 
 
+def _wrapped(texts: Iterable[str], width: int) -> Iterator[str]:
+    for text in texts:
+        yield from textwrap.wrap(
+            escape_control(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+
+
+def _facts(facts: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    longest = max((len(name) for name, _ in facts), default=0) + 2
+    for name, value in facts:
+        yield from textwrap.wrap(
+            f"{name:{longest}}{escape_control(value)}",
+            width,
+            subsequent_indent=" " * longest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
 def _rows(table: Table, width: int) -> list[str]:
     """Return a table as lines, without the columns that are empty; the last one is cut where it is too wide."""
-    used = [at for at, _ in enumerate(table.headers) if any(row[at] for row in table.rows)]
-    rows = [tuple(escape_control(row[at]) for at in used) for row in (table.headers, *table.rows)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(used))]
+    kept = used(table)
+    rows = [tuple(map(escape_control, row)) for row in (kept.headers, *kept.rows)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(kept.headers))]
     lines = []
     for row in rows:
         cells = [
-            text.rjust(widths[place]) if used[place] in table.numeric else text.ljust(widths[place])
+            text.rjust(widths[place]) if place in kept.numeric else text.ljust(widths[place])
             for place, text in enumerate(row)
         ]
         line = "  ".join(cells).rstrip()
@@ -91,9 +116,13 @@ def _write_page(path: Path, found: RunReport, sections: list[Section], state: St
     shown = found.overview
     with own_process(path.parent):
         parts = [_section(section) for section in sections]
-        picture = _picture(found, state)
-        if picture is not None:
-            parts.insert(1, model.Section(title="Graph", parts=(picture,)))
+        drawings = [
+            model.Section(title=title, parts=(picture,))
+            for title, picture in (("Timeline", _timeline(found)), ("Graph", _picture(found, state)))
+            if picture is not None
+        ]
+        at = 1 + any(each.failed for each in shown.resources)
+        parts[at:at] = drawings
         document = model.Document(
             title=f"Experiment {shown.exp_id}",
             subtitle=f"run {shown.run_id}: {shown.status}",
@@ -108,9 +137,34 @@ def _section(section: Section) -> Any:
     from fedmon.report.document import model
 
     parts: list[Any] = [model.Paragraph(text=line) for line in section.lines]
+    parts += [model.Facts(rows=section.facts)] if section.facts else []
+    parts += [model.Findings(findings=section.findings)] if section.findings else []
     if section.table is not None and section.table.rows:
-        parts.append(model.Table(headers=section.table.headers, rows=section.table.rows, numeric=section.table.numeric))
+        kept = used(section.table)
+        parts.append(model.Table(headers=kept.headers, rows=kept.rows, numeric=kept.numeric))
     return model.Section(title=section.title, parts=tuple(parts))
+
+
+def _timeline(found: RunReport) -> Any:
+    """Return when each resource came to which state, as bars; null where there is nothing, or too much."""
+    from fedmon.report.document import model
+    from fedmon.report.timeline import Bar, Timeline, drawn
+
+    shown = found.overview
+    if not shown.began or not 0 < len(shown.resources) <= MAX_BARS:
+        return None
+    rows = []
+    for each in shown.resources:
+        moments = sorted((t, ResourceState[name]) for name, t in each.times.items())
+        ends = [t for t, _ in moments[1:]] + [shown.until]
+        bars = tuple(
+            Bar(start_s=t - shown.began, end_s=end - shown.began, state=state.name, colour=COLOURS[state])
+            for (t, state), end in zip(moments, ends, strict=True)
+            if state not in (ResourceState.NEW, ResourceState.RELEASED) and end > t
+        )
+        rows.append((f"{each.guid} {each.name or each.rtype}", bars))
+    png = drawn(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))
+    return model.Picture(title="When each resource came to which state", png=lambda: png)
 
 
 def _picture(found: RunReport, state: State) -> Any:
