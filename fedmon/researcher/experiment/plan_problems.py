@@ -12,7 +12,7 @@ from fedmon.researcher.experiment.errors import ExperimentError
 ProblemKind = Literal[
     "unknown-resource", "unknown-type", "condition-cycle", "group-deadlock", "failed-resource", "impossible-quorum",
     "one-sided-connection", "refused-connection", "collector-without-trace", "skipped-state", "not-deployed",
-    "wrong-attribute", "missing-dataset", "approval-needed", "offline-node", "not-asked",
+    "not-stopped", "wrong-attribute", "missing-dataset", "approval-needed", "offline-node", "not-asked",
 ]  # fmt: skip
 
 

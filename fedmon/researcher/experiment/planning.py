@@ -10,6 +10,7 @@ from fedmon.researcher.experiment.dependencies import Dependencies, Step
 from fedmon.researcher.experiment.plan_checks import condition_problems, connection_problems, type_problems
 from fedmon.researcher.experiment.plan_circles import circle_problem
 from fedmon.researcher.experiment.plan_direction import go_one_way
+from fedmon.researcher.experiment.plan_endings import ending_problems
 from fedmon.researcher.experiment.plan_facts import Facts
 from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError, Problem
 from fedmon.researcher.experiment.situation import Resource, State
@@ -89,10 +90,12 @@ def plan(
     facts = Facts() if facts is None else facts
     found, is_coming = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready)
     circles = [circle_problem(circle, found, facts.names) for circle in found.circles()]
+    in_circles = {pair for circle in circles for pair in zip(circle.guids, circle.guids[1:], strict=False)}
     problems = [
         *type_problems(state, facts),
         *connection_problems(state, facts),
         *condition_problems(state, facts, is_coming),
+        *(problem for problem in ending_problems(state, facts) if problem.guids not in in_circles),
         *circles,
         *facts.problems,
     ]
