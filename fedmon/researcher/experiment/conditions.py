@@ -80,7 +80,7 @@ class StateCondition(Condition, frozen=True, kw_only=True, tag="state", omit_def
     delay_s: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.state.name}{f' since {self.delay_s:g} s' if self.delay_s else ''}"
+        return f"{self.state.name}{f' for {self.delay_s:g} s' if self.delay_s else ''}"
 
 
 class MetricCondition(Condition, frozen=True, kw_only=True, tag="metric", omit_defaults=True, gc=False):

@@ -34,9 +34,7 @@ class Follower:
         self.folder = Path(run_dir).expanduser().absolute()
         self.path = self.folder / NAME
         if not self.path.is_file():
-            raise NotFoundError(
-                f"there is no run in {self.folder}: it has no {NAME}; a run's folder is EXPERIMENT/RUN in that of all"
-            )
+            raise NotFoundError(f"there is no run in {self.folder}: it has no {NAME}; {_advice(self.folder)}")
         self._changes = FileChanges(self.path)
         self._begin()
 
@@ -96,3 +94,15 @@ class Follower:
         self.began = self.began or event.t
         self.until = max(self.until, event.t)
         self._offset += len(line)
+
+
+def _advice(folder: Path) -> str:
+    """Say where runs are, for somebody who named the folder of an experiment, or that of all."""
+    try:
+        below = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{NAME}")]
+    except OSError:
+        below = []
+    if not below:
+        return "a run's folder is EXPERIMENT/RUN in that of all"
+    latest = max(below, key=lambda path: path.name)
+    return f"runs are below it, such as {latest}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
+from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
 from fedmon.researcher.experiment.dependencies import Step
 from fedmon.researcher.experiment.planning import Plan
 
 _MANY = 12
+_T = TypeVar("_T")
 
 
 def text_of(plan: Plan) -> str:
@@ -27,7 +30,9 @@ def _lines(plan: Plan) -> Iterator[str]:
         ]
         yield f"{number:4}. {'; '.join(parts)}"
     if plan.stuck:
-        yield f"never comes to its end: {_joined(map(str, plan.stuck))}"
+        shown = _shown(plan.stuck)
+        who = (f"{guid} {_called(plan, guid)}".rstrip() for guid in shown)
+        yield f"never comes to its end: {_joined(who, left=len(plan.stuck) - len(shown))}"
     yield from map(str, plan.problems)
     if plan.is_possible:
         yield "nothing is known that keeps it from working"
@@ -37,26 +42,35 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 def _listed(plan: Plan, steps: list[Step]) -> str:
     parts = []
-    for step in steps[: _MANY + 1]:
-        name = plan.facts.names.get(step.guid) or plan.state.resources[step.guid].rtype
+    for step in _shown(steps):
         waits = [
-            f"{_of(condition.group, condition.at_least)}{condition}"
+            _wait(plan, condition)
             for action, condition in plan.state.resources[step.guid].conditions
             if action.name.lower() == step.kind
         ]
-        parts.append(f"{step.guid} {name}" + (f" when {' and '.join(waits)}" if waits else ""))
-    return _joined(parts, left=len(steps) - _MANY)
+        who = _called(plan, step.guid) or plan.state.resources[step.guid].rtype
+        parts.append(f"{step.guid} {who}" + (f" when {' and '.join(waits)}" if waits else ""))
+    return _joined(parts, left=len(steps) - len(parts))
 
 
-def _of(group: tuple[int, ...], at_least: int | None) -> str:
-    quorum = "" if at_least is None else f"{at_least} of "
-    return f"{quorum}{_joined(map(str, group))} "
+def _wait(plan: Plan, condition: AnyCondition) -> str:
+    quorum = "" if condition.at_least is None else f"{condition.at_least} of "
+    shown = _shown(condition.group)
+    who = _joined((f"{guid} {_called(plan, guid)}".rstrip() for guid in shown), left=len(condition.group) - len(shown))
+    return f"{quorum}{who}{':' if isinstance(condition, MetricCondition) else ''} {condition}"
 
 
-def _joined(parts: Iterable[str], left: int | None = None) -> str:
-    shown = list(parts)
-    more = len(shown) - _MANY if left is None else left
-    return ", ".join(shown[:_MANY]) + (f" and {more} more" if more > 0 else "")
+def _called(plan: Plan, guid: int) -> str:
+    return plan.facts.names.get(guid, "")
+
+
+def _shown(those: Sequence[_T]) -> Sequence[_T]:
+    """Return those that are named: all, unless so many are left that a number says it better."""
+    return those if len(those) <= _MANY + 2 else those[:_MANY]
+
+
+def _joined(parts: Iterable[str], *, left: int) -> str:
+    return ", ".join(parts) + (f" and {left} more" if left else "")
 
 
 def _counted(count: int, noun: str) -> str:

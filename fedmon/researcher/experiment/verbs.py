@@ -96,7 +96,9 @@ def _report(rm: ResourceManager, verb: str, error: BaseException) -> None:
     if isinstance(error, DeadlockError) and error.refused == rm.name:
         return  # who called is to blame: the resource itself goes on with what it does
     _reported.by = (id(rm), id(error))
-    logger.error("%s of %s failed: %s", verb, rm.name, told(error), exc_info=error)
+    # What we raise ourselves says what is wrong; where somebody's own code raised, its place is wanted, too.
+    place = None if isinstance(error, FedmonError) else error
+    logger.error("%s of %s failed: %s", verb, rm.name, told(error), exc_info=place)
     if verb == "release" or rm.state >= ResourceState.FAILED:
         return
     if verb in _VERBS:

@@ -209,4 +209,32 @@ def test_the_example_over_the_demo_plans_two_rounds(shell: Shell) -> None:
     done = shell("check", EXAMPLE.with_name("federated_mean.toml"))
 
     assert done.code == 0, done.out
-    assert "start 3 texture when 2 STOPPED" in done.out
+    assert "start 3 texture when 2 radius STOPPED" in done.out
+
+
+def test_a_drawing_is_what_its_name_says(shell: Shell, tmp_path: Path) -> None:
+    file = written(tmp_path / "one.toml", process("only", ["true"]))
+
+    refused = shell("graph", file, "-o", "one.pdf")
+
+    assert (refused.code, "cannot be written as .pdf" in refused.err) == (2, True)
+    assert {path.name for path in tmp_path.iterdir()} == {"one.toml"}
+
+
+def test_whoever_names_the_folder_of_an_experiment_is_told_of_its_latest_run(shell: Shell, tmp_path: Path) -> None:
+    for run_id in ("2", "10", "20261121"):
+        (tmp_path / "runs" / "trial" / run_id).mkdir(parents=True)
+        (tmp_path / "runs" / "trial" / run_id / "journal.jsonl").touch()
+
+    for folder in ("runs", "runs/trial"):
+        assert f"such as {tmp_path / 'runs' / 'trial' / '20261121'}" in shell("show", folder).err
+    assert "EXPERIMENT/RUN" in shell("show", "runs/trial/no").err
+
+
+def test_what_we_raise_is_logged_without_where_in_our_code(shell: Shell, tmp_path: Path) -> None:
+    done = shell("run", written(tmp_path / "bad.toml", process("no", ["no-such-program"])), "--timeout", "20")
+
+    assert done.code == 1
+    assert "cannot run no-such-program" in done.err
+    assert "Traceback" not in done.err
+    assert "1 of 1 over, 1 failed" in done.out

@@ -50,7 +50,7 @@ def test_dot_tells_states_connections_and_conditions() -> None:
     assert f'  2 [label="2\\na \\"quoted\\" \\\\ type\\nSTARTED", fillcolor="{started}"];' in lines
     assert any(line.startswith('  1 [label="1 one\\n') for line in lines)
     assert sum("1 -> 3 [dir=none" in line for line in lines) == 1
-    assert any('2 -> 3 [label="start: 1 of 2 STOPPED since 2 s within 60 s"' in line for line in lines)
+    assert any('2 -> 3 [label="start: 1 of 2 STOPPED for 2 s within 60 s"' in line for line in lines)
     assert any('3 -> 3 [label="stop: acc$ur$acy > 0.9"' in line for line in lines)
     assert any('3 -> 2 [label="set rate: READY"' in line for line in lines)
     assert lines[-1] == "}"

@@ -227,7 +227,7 @@ def test_the_text_tells_the_order_and_what_is_wrong() -> None:
         "   1. deploy 1 first, 2 t, 3 t",
         "   2. start 1 first, 3 t",
         "   3. stop 1 first when 3 STARTED",
-        "   4. start 2 t when 1 STOPPED",
+        "   4. start 2 t when 1 first STOPPED",
         "nothing is known that keeps it from working",
     ]
     wrong = str(plan(experiment(2, (1, START, 2, STARTED), (2, START, 1, STARTED))))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,9 +47,20 @@ def check_file(
 ) -> None:
     """Plan an experiment without running it: what comes in which order, and what is wrong, with its place."""
     found = check(file, wait_all_ready=not each, asks=ask)
-    emit(plan_document(found), text=escape_control(plan_text(found), keep="\n"), as_json=json)
+    emit(plan_document(found), text=_fitted(escape_control(plan_text(found), keep="\n")), as_json=json)
     if not found.plan.is_possible:
         raise typer.Exit(IMPOSSIBLE)
+
+
+def _fitted(text: str) -> str:
+    """Return lines that a terminal does not break in the middle of a word; a pipe gets each as it is."""
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        textwrap.fill(line, width, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
 
 
 def plan_text(found: Checked) -> str:
@@ -115,7 +128,11 @@ def graph(
 
 def _format(named: str | None, output: Path | None) -> str:
     ending = output.suffix.lstrip(".").lower() if output is not None else ""
-    kind = named or (ending if ending in _FORMATS else "png")
+    if named is None and ending and ending not in _FORMATS:
+        raise InvalidInputError(
+            f"a drawing cannot be written as .{ending}: end --output in .{', .'.join(_FORMATS)}, or give --format"
+        )
+    kind = named or ending or "png"
     if kind not in _FORMATS:
         raise InvalidInputError(f"--format {kind!r} is not one of {', '.join(_FORMATS)}")
     return kind

@@ -65,7 +65,11 @@ def closing(shown: Overview, now: float) -> list[str]:
     end = now if shown.status == "running" else shown.until
     counts = ", ".join(f"{count} {name}" for name, count in shown.counts.items()) or "no resources"
     over = sum(_is_over(each) for each in shown.resources)
-    lines = [f"{span(end - shown.began) if shown.began else '0 s'}: {counts}; {over} of {len(shown.resources)} over"]
+    failed = sum(each.failed for each in shown.resources)
+    lines = [
+        f"{span(end - shown.began) if shown.began else '0 s'}: {counts}; {over} of {len(shown.resources)} over"
+        + (f", {failed} failed" if failed else "")
+    ]
     if shown.blocker:
         lines.append(f"blocker: {shown.blocker}")
     if shown.level_reason:
