@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -45,3 +46,27 @@ def test_no_command_is_documented_that_is_not_there() -> None:
     page = (ROOT / "docs/commands.md").read_text()
 
     assert set(re.findall(r"^## `(.+)`$", page, re.MULTILINE)) == set(commands())
+
+
+def test_the_page_of_files_of_experiments_lists_what_types_take() -> None:
+    from fedmon.researcher.experiment.types import ResourceFactory
+    from tests.docs.experiment_files import page
+
+    assert (ROOT / "docs/experiment-files.md").read_text() == page()
+    # Another test of this process may have registered types of its own.
+    ours = {rtype for rtype in ResourceFactory.resource_types() if rtype.startswith(("fedmon::", "local::"))}
+    assert ours <= set(re.findall(r"^### `(.+)`$", page(), re.MULTILINE))
+
+
+def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:
+    from fedmon.researcher.experiment.document.condition_text import condition_from
+    from fedmon.researcher.experiment.document.toml_tables import ExperimentTable, ResourceTable
+
+    text = (ROOT / "docs/experiment-files.md").read_text()
+    keys = {name for row in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    fields = [*msgspec.structs.fields(ExperimentTable), *msgspec.structs.fields(ResourceTable)]
+    assert {field.encode_name for field in fields} <= keys
+    forms = [form for form in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE) if " " in form]
+    assert len(forms) == 5
+    for number, form in enumerate(forms):
+        condition_from(form, {"train": 1, "a": 2, "b": 3, "c": 4}, number=number, where=form)

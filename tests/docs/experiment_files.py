@@ -1,0 +1,100 @@
+"""Files of experiments and what resources take; `python -m tests.docs.experiment_files > docs/experiment-files.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from fedmon.researcher.experiment.attributes import Attribute, Flags
+from fedmon.researcher.experiment.types import ResourceFactory
+
+RTYPES = (
+    "fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan", "fedmon::Job", "fedmon::Monitor", "fedmon::Aggregator",
+    "fedmon::Collector", "local::Process",
+)  # fmt: skip
+EVERYWHERE = ("critical", "hardRelease")
+
+HEAD = """# Experiments in files
+
+What `fedmon experiment` and `ExperimentController.load` read. [two_steps.toml](examples/experiments/two_steps.toml)
+needs this machine alone, [federated_mean.toml](examples/experiments/federated_mean.toml) the demo. Made by
+`python -m tests.docs.experiment_files > docs/experiment-files.md`.
+
+The broker is that of your [settings](settings.md#of-a-researcher): `mqtt://localhost:1883` unless `researcher.toml` or
+`FEDMON_BROKER_URL` says otherwise. Paths in a file are relative to the folder in which the command runs.
+
+## `[experiment]`
+
+| key | meaning |
+|---|---|
+| `id` | its name, and the name of the folder of its runs |
+| `local_dir` | where that folder lies; `--dir` goes before it |
+| `run_id`, `nthreads`, `persist` | as in Python; a run makes its own `run_id` |
+
+## `[[resource]]`
+
+Resources are numbered as they come: the first is guid 1.
+
+| key | meaning |
+|---|---|
+| `type` | such as `"fedmon::Job"`; nothing else is needed |
+| `name` | what conditions and `connect` call it; without one, its guid |
+| `connect` | a list of names: what it works with |
+| `attributes` | a table: what the type takes, see below |
+| `deploy`, `start`, `stop` | lists of conditions; all of them must hold |
+| `set` | a list of `{ attribute = "rate", value = 1, when = "after train is STARTED" }` |
+| `retry` | by verb: `retry.start = { times = 2, delay_s = 0.5, factor = 2.0, max_delay_s = 60.0 }` |
+| `timeouts` | by verb, in seconds: `timeouts.deploy = 3600.0`, such as for an approval |
+| `guid`, `traces`, `state`, `times` | what `ec.save()` writes; a run begins with all NEW |
+
+A condition is a text, in which `after` and `when` may be left out:
+
+| text | holds when |
+|---|---|
+| `after train is STOPPED` | train ended well |
+| `after train is STARTED for 2s` | train has been STARTED for so long |
+| `[a, b] are READY` | all of them are |
+| `2 of [a, b, c] are STOPPED within 60s` | two are; who waits fails after a minute |
+| `when train.accuracy > 0.9 for 3 samples` | train told so three times in a row; also `<`, `>=`, `90 %` |
+
+## Attributes
+
+What `attributes` and `register_resource` take. Every resource has `critical` (true: the experiment fails with it) and
+`hardRelease` (false: a release does not take it out of the experiment).
+"""
+
+
+def main() -> None:
+    """Print the page."""
+    sys.stdout.write(page())
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *(line for rtype in RTYPES for line in _type(rtype))])
+
+
+def _type(rtype: str) -> Iterator[str]:
+    cls = ResourceFactory.get_resource_type(rtype)
+    attributes = [each for each in cls.get_attributes() if each.name not in EVERYWHERE]
+    yield f"### `{rtype}`\n\n{cls.get_help()}\n"
+    yield "| attribute | takes | default | meaning |\n|---|---|---|---|"
+    for each in attributes:
+        if not each.has_flag(Flags.NoWrite):
+            yield f"| `{each.name}` | {each.takes()} | {_default(each)} | {each.help} |"
+    told = [each for each in attributes if each.has_flag(Flags.NoWrite)]
+    if told:
+        yield "\nWhat it tells of itself:\n"
+        yield from (f"- `{each.name}`: {each.help}" for each in told)
+    traces = [f"`{each.name}`" for each in cls.get_traces()]
+    if traces:
+        yield f"\nTraces: {', '.join(traces)}."
+    yield ""
+
+
+def _default(attribute: Attribute) -> str:
+    return "" if attribute.default in (None, "") else f"`{attribute.default}`"
+
+
+if __name__ == "__main__":
+    main()
