@@ -11,7 +11,7 @@ from fedmon.researcher.experiment.conditions import StateCondition
 from fedmon.researcher.experiment.document.condition_text import condition_from
 from fedmon.researcher.experiment.journal import NAME
 from fedmon.researcher.experiment.resource import ResourceManager
-from fedmon.researcher.experiment.situation import Resource, Want, WantKey
+from fedmon.researcher.experiment.situation import Resource, Want
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
 from fedmon.researcher.experiment.verdicts import MET, MOOT, Blocked, verdict_on
@@ -54,7 +54,7 @@ def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:
     for kind, (waits, is_done, is_dropped) in rows.items():
         judged = {}
         for state in ResourceState:
-            want = Want(key=WantKey(1, kind), since=0.0)
+            want = Want(key=(1, kind), since=0.0)
             found = verdict_on(want, {1: Resource(guid=1, rtype="test::Plain", state=state)}, 0.0)
             judged[state.name] = found if found in (MET, MOOT) else Blocked
         assert waits == {name for name, found in judged.items() if found is Blocked}, kind

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
-from fedmon.researcher.experiment.events import Registered, Removed, Retry, Verb
+from fedmon.researcher.experiment.events import Recoded, Registered, Removed, Retry, Verb
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
@@ -32,6 +32,7 @@ class Book:
         self._ec, self._engine = ec, engine
         self._resources: dict[int, ResourceManager] = {}
         self._coming: set[int] = set()
+        self._plain: dict[type[ResourceManager], tuple[Verb, ...]] = {}
         self.names: dict[int, str] = {}
         """What the document that they come from calls those that have a name there."""
         self._highest = 0
@@ -69,8 +70,9 @@ class Book:
         try:
             # Outside of every lock: what a type's constructor does is its own affair.
             resource = ResourceFactory.create(rtype, self._ec, number)
-            for name, value in (attributes or {}).items():
-                resource.set(name, value)
+            if attributes:
+                for name, value in attributes.items():
+                    resource.set(name, value)
             changed = {each.name: each.as_noted(each.value) for each in resource.changed_attributes()}
             self._resources[number] = resource
             self._engine.post(
@@ -79,6 +81,7 @@ class Book:
                     guid=number,
                     rtype=rtype,
                     critical=bool(resource.get("critical")),
+                    plain=self._plain_verbs(type(resource)),
                     attributes=changed,
                     timeouts=checked_timeouts(resource.type_timeouts, timeouts),
                     retry=checked_retries(resource.type_retry, retry),
@@ -113,6 +116,15 @@ class Book:
             resource = ResourceFactory.create(seen.rtype, self._ec, guid)
             self._resources[guid] = resource
             resource.restore(seen.attributes, seen.traces)
+            plain = self._plain_verbs(type(resource))
+            if plain != seen.plain:
+                self._engine.post(Recoded(t=self._engine.now(), guid=guid, plain=plain))
+
+    def _plain_verbs(self, rclass: type[ResourceManager]) -> tuple[Verb, ...]:
+        found = self._plain.get(rclass)
+        if found is None:
+            found = self._plain[rclass] = rclass.plain_verbs()
+        return found
 
     def get(self, guid: int) -> ResourceManager:
         """Return a resource. Raises UnknownGuidError, which says which there are."""

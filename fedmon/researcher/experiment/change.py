@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 from immutables import Map
 from msgspec.structs import replace
 
-from fedmon.researcher.experiment.conditions import AnyCondition
-from fedmon.researcher.experiment.events import Action, Alarm, Timer
+from fedmon.researcher.experiment.alarms import condition_alarms, delay_of, limit_of
+from fedmon.researcher.experiment.events import Action, Alarm
 from fedmon.researcher.experiment.situation import Resource, State, Want, WantKey
+from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.verdicts import Blocked
 
 _VERBS = ("deploy", "start", "stop")
@@ -28,9 +28,12 @@ class Change:
         self.watchers = state.watchers.mutate()
         self.groups = state.groups.mutate()
         self.level, self.level_reason, self.numbers = state.level, state.level_reason, state.numbers
+        self._woken: set[int] = set()
         self.actions: list[Action] = []
         self.awake: deque[WantKey] = deque()
         """Wants that are to be judged before the step is over."""
+        self.due: list[tuple[int, ResourceState, str]] = []
+        """Who comes to a state, and why, before the step is over, for nothing has to be called for that."""
 
     def finish(self) -> State:
         """Return the state after the step."""
@@ -44,50 +47,44 @@ class Change:
             numbers=self.numbers,
         )
 
-    def add_want(self, want: Want) -> None:
-        """Take a want, and have its conditions end in time."""
-        self.wants[want.key] = want
+    def add_want(self, want: Want, found: Blocked | None = None) -> None:
+        """Take a want that waits for what was ``found``, or was not looked at; have its conditions end in time."""
         if want.attribute is not None:
-            resource = self.resources[want.key.guid]
-            self.resources[want.key.guid] = replace(resource, sets=(*resource.sets, want.key.name))
-        self.set_condition_alarms(want.key, want.conditions, since=want.since)
+            resource = self.resources[want.guid]
+            self.resources[want.guid] = replace(resource, sets=(*resource.sets, want.name))
+        self.actions.extend(condition_alarms(want.key, want.conditions, since=want.since))
+        if found is None or not self.block(want, found):
+            self.wants[want.key] = want
 
-    def set_condition_alarms(self, key: WantKey, conditions: Iterable[AnyCondition], *, since: float) -> None:
-        """Have those conditions that may not last for ever end in time."""
-        for condition in conditions:
-            if condition.timeout_s is not None:
-                timer = Timer(guid=key.guid, purpose="condition-timeout", want=key.name, number=condition.number)
-                self.actions.append(Alarm(timer=timer, at=since + condition.timeout_s))
-
-    def block(self, want: Want, found: Blocked) -> None:
-        """Note what a want waits for."""
+    def block(self, want: Want, found: Blocked) -> bool:
+        """Note what a want waits for; false where it is as it was."""
+        is_due = found.due == want.due
+        if not is_due:
+            self.actions.append(Alarm(timer=delay_of(want.key), at=found.due))
         self._watch(want.key, want.watching, found.guids)
-        if found.due != want.due:
-            self._set_delay(want.key, found.due)
-        if found.guids != want.watching or found.due != want.due:
-            self.wants[want.key] = replace(want, watching=found.guids, held_up_at=found.at, due=found.due)
+        if is_due and found.guids == want.watching:
+            return False
+        self.wants[want.key] = replace(want, watching=found.guids, held_up_at=found.at, due=found.due)
+        return True
 
     def end_want(self, want: Want) -> None:
         """Take a want out: it is done, or given up."""
         del self.wants[want.key]
-        resource = self.resources.get(want.key.guid)
-        if want.attribute is not None and resource is not None:
-            left = tuple(name for name in resource.sets if name != want.key.name)
-            self.resources[want.key.guid] = replace(resource, sets=left)
+        resource = None if want.attribute is None else self.resources.get(want.guid)
+        if resource is not None:
+            left = tuple(name for name in resource.sets if name != want.name)
+            self.resources[want.guid] = replace(resource, sets=left)
         self._watch(want.key, want.watching, ())
         if want.due is not None:
-            self._set_delay(want.key, None)
+            self.actions.append(Alarm(timer=delay_of(want.key), at=None))
         for condition in want.conditions:
             if condition.timeout_s is not None:
-                timer = Timer(
-                    guid=want.key.guid, purpose="condition-timeout", want=want.key.name, number=condition.number
-                )
-                self.actions.append(Alarm(timer=timer, at=None))
+                self.actions.append(Alarm(timer=limit_of(want.key, condition.number), at=None))
 
     def drop_wants(self, resource: Resource) -> None:
         """Give up everything that a resource is still to do."""
         for name in (*_VERBS, *resource.sets) if self.wants else ():
-            want = self.wants.get(WantKey(resource.guid, name))
+            want = self.wants.get((resource.guid, name))
             if want is not None:
                 self.end_want(want)
 
@@ -97,23 +94,23 @@ class Change:
             self.end_want(want)
 
     def wake_watchers(self, guid: int) -> None:
-        """Have those who wait for a resource judged again."""
-        watchers = self.watchers.get(guid)
-        if watchers:
+        """Have those who wait for a resource judged again; who still waits for it then is put down again."""
+        watchers = self.watchers.pop(guid, None)
+        if watchers is not None:
+            self._woken.add(guid)
             self.awake.extend(sorted(watchers))
 
-    def _set_delay(self, key: WantKey, due: float | None) -> None:
-        self.actions.append(Alarm(timer=Timer(guid=key.guid, purpose="delay", want=key.name), at=due))
-
     def _watch(self, key: WantKey, before: tuple[int, ...], now: tuple[int, ...]) -> None:
-        gone, come = (
-            (before, now) if not (before and now) else (set(before).difference(now), set(now).difference(before))
-        )
-        for guid in gone:
-            left = self.watchers[guid].delete(key)
+        for guid in set(before).difference(now) if now else before:
+            watchers = self.watchers.get(guid)
+            if watchers is None or key not in watchers:  # `wake_watchers` was faster
+                continue
+            left = watchers.delete(key)
             if left:
                 self.watchers[guid] = left
             else:
                 del self.watchers[guid]
-        for guid in come:
-            self.watchers[guid] = self.watchers.get(guid, _NOBODY).set(key, None)
+        for guid in [*set(now).difference(before), *self._woken.intersection(now)] if before else now:
+            watchers = self.watchers.get(guid, _NOBODY)
+            if key not in watchers:
+                self.watchers[guid] = watchers.set(key, None)

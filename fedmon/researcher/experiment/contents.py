@@ -8,10 +8,11 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment import events
+from fedmon.researcher.experiment.alarms import condition_alarms
 from fedmon.researcher.experiment.change import Change
-from fedmon.researcher.experiment.situation import Resource, WantKey
+from fedmon.researcher.experiment.situation import Resource
 from fedmon.researcher.experiment.states import ResourceAction
-from fedmon.researcher.experiment.wanting import begin, leave_group
+from fedmon.researcher.experiment.wanting import VERB_OF, begin, leave_group
 
 _NO_ATTRIBUTES: Map[str, Any] = Map()
 
@@ -25,7 +26,15 @@ def registered(change: Change, event: events.Registered) -> None:
         attributes=Map(event.attributes) if event.attributes else _NO_ATTRIBUTES,  # one for all who have none
         timeouts=event.timeouts,
         retry=event.retry,
+        plain=event.plain,
     )
+
+
+def recoded(change: Change, event: events.Recoded) -> None:
+    """Note which verbs have code now."""
+    resource = change.resources.get(event.guid)
+    if resource is not None:
+        change.resources[event.guid] = replace(resource, plain=event.plain)
 
 
 def removed(change: Change, event: events.Removed) -> None:
@@ -75,18 +84,18 @@ def trace_enabled(change: Change, event: events.TraceEnabled) -> None:
 
 def condition_added(change: Change, event: events.ConditionAdded) -> None:
     """Give resources one more condition; what they wait for already waits for it, too."""
-    name = event.action.name.lower()
+    name = VERB_OF[event.action]
     for guid in event.guids:
         resource = change.resources.get(guid)
         if resource is None:
             continue
         resource = replace(resource, conditions=(*resource.conditions, (event.action, event.condition)))
         change.resources[guid] = resource
-        key = WantKey(guid, name)
+        key = (guid, name)
         want = change.wants.get(key)
         if want is not None:
             change.wants[key] = replace(want, conditions=(*want.conditions, event.condition))
-            change.set_condition_alarms(key, (event.condition,), since=event.t)
+            change.actions.extend(condition_alarms(key, (event.condition,), since=event.t))
             change.awake.append(key)
         elif event.action is ResourceAction.STOP and _is_under_way(change, resource):
             begin(change, resource, "stop")
@@ -112,7 +121,7 @@ def conditions_removed(change: Change, event: events.ConditionsRemoved) -> None:
                 kept.append((action, left))
         change.resources[guid] = replace(resource, conditions=tuple(kept))
         for action in ResourceAction:
-            key = WantKey(guid, action.name.lower())
+            key = (guid, VERB_OF[action])
             want = change.wants.get(key)
             if want is not None:
                 mine = tuple(condition for other, condition in kept if other is action)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
-from fedmon.researcher.experiment.situation import Resource, State, WantKey
+from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
 Kind = Literal["deploy", "start", "stop", "group", "condition"]
@@ -194,7 +194,7 @@ class Dependencies:
 
     def _there(self, step: Step, condition: AnyCondition) -> int:
         """Return how many of a group need no step any more."""
-        want = self._state.wants.get(WantKey(step.guid, step.kind))
+        want = self._state.wants.get((step.guid, step.kind))
         there = 0
         for guid in condition.group:
             other = self._state.resources.get(guid)

@@ -58,7 +58,7 @@ def description_of(
 def _resource(book: Book, state: State, resource: ResourceManager) -> ResourceDescription:
     guid = resource.guid
     seen = state.resources[guid]
-    wanted = [want for key, want in sorted(state.wants.items()) if key.guid == guid and want.attribute is not None]
+    wanted = [want for _, want in sorted(state.wants.items()) if want.guid == guid and want.attribute is not None]
     return ResourceDescription(
         guid=guid,
         rtype=seen.rtype,

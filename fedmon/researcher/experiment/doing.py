@@ -30,10 +30,6 @@ class Doing:
         self.book: Book | None = None
         self.engine: Engine | None = None
 
-    def does_nothing(self, guid: int, verb: Verb) -> bool:
-        """Tell whether a verb of a resource is no more than the change of its state."""
-        return self.book is not None and not self.book.get(guid).overrides(verb)
-
     def call(self, guid: int, verb: Verb, reason: str) -> None:
         """Call a verb."""
         if self.book is not None and guid in self.book:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 from fedmon.common.errors import StorageError
+from fedmon.researcher.experiment.alarms import alarms
 from fedmon.researcher.experiment.errors import ExperimentOverError
 from fedmon.researcher.experiment.events import (
     Action,
@@ -20,6 +21,7 @@ from fedmon.researcher.experiment.events import (
     Call,
     Fired,
     Leveled,
+    Reached,
     Removed,
     Timer,
     Verb,
@@ -34,16 +36,9 @@ from fedmon.researcher.experiment.waits import Wait, WaitResult, Waits, result_o
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = {"deploy": ResourceState.READY, "start": ResourceState.STARTED, "stop": ResourceState.STOPPED}
-_AT_ONCE |= {"release": ResourceState.RELEASED, "fail": ResourceState.FAILED}
-
 
 class Doer(Protocol):
     """Who does what the machine asks for."""
-
-    def does_nothing(self, guid: int, verb: Verb) -> bool:
-        """Tell whether a verb of a resource is no more than the change of its state."""
-        ...
 
     def call(self, guid: int, verb: Verb, reason: str) -> None:
         """Call a verb, in a thread of the pool."""
@@ -140,21 +135,8 @@ class Engine:
 
     def resume(self) -> None:
         """Set again the timers of a state that another process left, each for the moment it was meant for."""
-        for want in self.state.wants.values():
-            if want.due is not None:
-                self.timers.set(Timer(guid=want.key.guid, purpose="delay", want=want.key.name), want.due)
-            for condition in want.conditions:
-                if condition.timeout_s is not None:
-                    timer = Timer(
-                        guid=want.key.guid, purpose="condition-timeout", want=want.key.name, number=condition.number
-                    )
-                    self.timers.set(timer, want.since + condition.timeout_s)
-        for resource in self.state.resources.values():
-            if resource.retrying is not None:
-                self.timers.set(Timer(guid=resource.guid, purpose="retry", want=resource.retrying), self.now())
-            if resource.calling is not None and resource.calling in resource.timeouts:
-                timer = Timer(guid=resource.guid, purpose="verb-timeout", want=resource.calling)
-                self.timers.set(timer, self.now() + resource.timeouts[resource.calling])
+        for alarm in alarms(self.state, self.now()):
+            self.timers.set(alarm.timer, alarm.at)
 
     def stop(self) -> None:
         """Do nothing any more that was put off: drop timers and queued work, and end all waits."""
@@ -188,27 +170,23 @@ class Engine:
             if not asked:
                 continue
             queued = len(self._queue)
-            self._do(asked, event.t)
+            self._do(asked)
             if len(self._queue) > queued:
                 self._write_on(list(self._queue)[queued:])
 
-    def _do(self, asked: Iterable[Action], now: float) -> None:
-        at_once: dict[tuple[Verb, str], list[int]] = {}
+    def _do(self, asked: Iterable[Action]) -> None:
         for action in asked:
             match action:
                 case Call():
-                    if self._doer.does_nothing(action.guid, action.verb):
-                        at_once.setdefault((action.verb, action.reason), []).append(action.guid)
-                    else:
-                        self._put(self._doer.call, action.guid, action.verb, action.reason)
+                    self._put(self._doer.call, action.guid, action.verb, action.reason)
                 case Assign():
                     self._put(self._doer.assign, action.guid, action.name, action.value)
                 case Alarm():
                     self.timers.set(action.timer, action.at)
+                case Reached():
+                    self._waits.moved(action.guids, action.state)
                 case _:
                     self._doer.failed(action.guid)
-        for (verb, reason), guids in at_once.items():
-            self._queue.append(Became(t=now, guids=tuple(guids), state=_AT_ONCE[verb], reason=reason))
 
     def _put(self, work: Callable[..., None], *arguments: Any) -> None:
         self.pool.put(lambda: work(*arguments))
@@ -238,5 +216,5 @@ class Engine:
             self._journal.close()
             self._journal = None
         self.state, asked = step(self.state, Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error)))
-        self._do(asked, self.now())
+        self._do(asked)
         self._waits.wake(is_abort=True)

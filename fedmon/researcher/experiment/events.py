@@ -6,6 +6,7 @@ monotonic clock's since.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,17 @@ from fedmon.researcher.experiment.conditions import AnyCondition
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 Verb = Literal["discover", "reserve", "provision", "deploy", "start", "stop", "release", "fail"]
+COMES_TO: Mapping[Verb, ResourceState] = {
+    "discover": ResourceState.DISCOVERED,
+    "reserve": ResourceState.RESERVED,
+    "provision": ResourceState.PROVISIONED,
+    "deploy": ResourceState.READY,
+    "start": ResourceState.STARTED,
+    "stop": ResourceState.STOPPED,
+    "release": ResourceState.RELEASED,
+    "fail": ResourceState.FAILED,
+}
+"""The state to which a verb brings a resource."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False):
@@ -45,14 +57,25 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Registered(Event, frozen=True, kw_only=True, tag="registered", gc=False):
-    """A resource came into the experiment, with these attributes. ``timeouts`` and ``retry`` are by verb."""
+    """A resource came into the experiment, with these attributes. ``timeouts`` and ``retry`` are by verb.
+
+    ``plain`` are the verbs for which its type has no code: the resource is in their states as soon as they are due.
+    """
 
     guid: int
     rtype: str
     critical: bool = True
+    plain: tuple[Verb, ...] = ()
     attributes: dict[str, Any] = {}
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
+
+
+class Recoded(Event, frozen=True, kw_only=True, tag="recoded", gc=False):
+    """The type of a resource was programmed anew since it was registered; ``plain`` is as it is there."""
+
+    guid: int
+    plain: tuple[Verb, ...]
 
 
 class Removed(Event, frozen=True, kw_only=True, tag="removed", gc=False):
@@ -176,6 +199,7 @@ class Leveled(Event, frozen=True, kw_only=True, tag="level", gc=False):
 
 AnyEvent = (
     Registered
+    | Recoded
     | Removed
     | Connected
     | AttributeSet
@@ -227,4 +251,11 @@ class Inform(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     guid: int
 
 
-Action = Call | Assign | Alarm | Inform
+class Reached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tell those who wait for it that resources came to a state by a verb without code, which nobody has to call."""
+
+    guids: tuple[int, ...]
+    state: ResourceState
+
+
+Action = Call | Assign | Alarm | Inform | Reached

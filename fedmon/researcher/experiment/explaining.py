@@ -8,7 +8,7 @@ import msgspec
 
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.researcher.experiment.errors import UnknownGuidError
-from fedmon.researcher.experiment.situation import Resource, State, Want, WantKey
+from fedmon.researcher.experiment.situation import Resource, State, Want
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.verdicts import Blocked, Met, verdict_on_condition
 
@@ -112,7 +112,7 @@ def _reason_of_rest(state: State, resource: Resource) -> str:
 
 def _waiting(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
     for name in ("deploy", "start", "stop", *resource.sets):
-        want = state.wants.get(WantKey(resource.guid, name))
+        want = state.wants.get((resource.guid, name))
         if want is not None:
             yield from _of_want(state, want, now)
     yield from _of_group(state, resource, now)
@@ -120,7 +120,7 @@ def _waiting(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
 
 
 def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
-    action = want.key.name if want.attribute is None else f"setting of {want.attribute[0]}"
+    action = want.name if want.attribute is None else f"setting of {want.attribute[0]}"
     for condition in want.conditions:
         found = verdict_on_condition(condition, want, state.resources, now)
         if isinstance(found, Met):

@@ -2,65 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment import events
+from fedmon.researcher.experiment.alarms import retry_of, verb_limit_of
 from fedmon.researcher.experiment.change import Change
 from fedmon.researcher.experiment.conditions import MetricCondition
-from fedmon.researcher.experiment.events import Alarm, Inform, Timer, Verb
-from fedmon.researcher.experiment.situation import Resource, WantKey
+from fedmon.researcher.experiment.events import COMES_TO, Alarm, Inform, Reached, Timer, Verb
+from fedmon.researcher.experiment.situation import Resource
 from fedmon.researcher.experiment.states import FailureLevel, ResourceState
 from fedmon.researcher.experiment.verdicts import Met, verdict_on_condition
 from fedmon.researcher.experiment.wanting import call, count_unready, give_up
 
-_TARGETS: dict[Verb, ResourceState] = {
-    "discover": ResourceState.DISCOVERED,
-    "reserve": ResourceState.RESERVED,
-    "provision": ResourceState.PROVISIONED,
-    "deploy": ResourceState.READY,
-    "start": ResourceState.STARTED,
-    "stop": ResourceState.STOPPED,
-    "release": ResourceState.RELEASED,
-    "fail": ResourceState.FAILED,
-}
-
 
 def became(change: Change, event: events.Became) -> None:
     """Note to which state resources came."""
-    for guid in event.guids:
+    _come(change, [(guid, event.state, event.reason) for guid in event.guids])
+
+
+def come(change: Change) -> None:
+    """Have those come to their states that are due to."""
+    due, change.due = change.due, []
+    for state, guids in _come(change, due).items():
+        change.actions.append(Reached(guids=tuple(guids), state=state))
+
+
+def _come(change: Change, due: Iterable[tuple[int, ResourceState, str]]) -> dict[ResourceState, list[int]]:
+    """Have resources come to states, for reasons; return who did. What is over stays; what failed can be released."""
+    reached: dict[ResourceState, list[int]] = {}
+    unready: dict[int, int] = {}
+    for guid, state, reason in due:
         resource = change.resources.get(guid)
-        if resource is None or resource.state is ResourceState.RELEASED:
+        before = ResourceState.RELEASED if resource is None else resource.state
+        is_over = before >= ResourceState.FAILED
+        if resource is None or (is_over and not before < state is ResourceState.RELEASED):
             continue
-        if resource.state is ResourceState.FAILED and event.state is not ResourceState.RELEASED:
-            continue
-        _moved(change, resource, event)
+        _moved(change, resource, state, reason)
+        reached.setdefault(state, []).append(guid)
+        if resource.group is not None and (before < ResourceState.READY) is not (state < ResourceState.READY):
+            unready[resource.group] = unready.get(resource.group, 0) + (1 if state < ResourceState.READY else -1)
+    for group, by in unready.items():
+        if by:
+            count_unready(change, group, by)
+    return reached
 
 
-def _moved(change: Change, resource: Resource, event: events.Became) -> None:
-    before, now = resource.state, event.state
-    calling = resource.calling
-    if calling is not None and now >= _TARGETS[calling]:
+def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) -> None:
+    calling, times = resource.calling, resource.times
+    if calling is not None and now >= COMES_TO[calling]:
         if calling in resource.timeouts:
-            timer = Timer(guid=resource.guid, purpose="verb-timeout", want=calling)
-            change.actions.append(Alarm(timer=timer, at=None))
+            change.actions.append(Alarm(timer=verb_limit_of(resource.guid, calling), at=None))
         calling = None
-    kept = tuple([each for each in resource.times if each[0] is not now])
-    resource = replace(
+    for each in times:
+        if each[0] is now:  # it has come to it before
+            times = tuple([other for other in times if other is not each])
+    change.resources[resource.guid] = resource = replace(
         resource,
         state=now,
-        times=(*kept, (now, event.t)),
+        times=(*times, (now, change.now)),
         calling=calling,
         attempt=0 if calling is None else resource.attempt,
-        reason=event.reason or resource.reason,
+        reason=reason or resource.reason,
     )
-    change.resources[resource.guid] = resource
     if now >= ResourceState.FAILED:
         change.drop_wants(resource)
         if now is ResourceState.FAILED:
             change.actions.append(Inform(guid=resource.guid))
     change.wake_watchers(resource.guid)
-    if (before < ResourceState.READY) is not (now < ResourceState.READY) and resource.group is not None:
-        count_unready(change, resource.group, 1 if now < ResourceState.READY else -1)
 
 
 def returned(change: Change, event: events.Returned) -> None:
@@ -86,8 +96,8 @@ def verb_failed(change: Change, event: events.VerbFailed) -> None:
     change.resources[event.guid] = replace(
         resource, attempt=attempt, calling=None, retrying=event.verb, reason=event.reason
     )
-    timer = Timer(guid=event.guid, purpose="retry", want=event.verb)
-    change.actions.append(Alarm(timer=timer, at=event.t + retry.delay_before_s(attempt)))
+    again_at = event.t + retry.delay_before_s(attempt)
+    change.actions.append(Alarm(timer=retry_of(event.guid, event.verb), at=again_at))
 
 
 def fired(change: Change, event: events.Fired) -> None:
@@ -98,7 +108,7 @@ def fired(change: Change, event: events.Fired) -> None:
         return
     match timer.purpose:
         case "delay":
-            change.awake.append(WantKey(timer.guid, timer.want))
+            change.awake.append((timer.guid, timer.want))
         case "condition-timeout":
             _condition_timed_out(change, resource, timer)
         case "verb-timeout":
@@ -109,7 +119,7 @@ def fired(change: Change, event: events.Fired) -> None:
 
 
 def _condition_timed_out(change: Change, resource: Resource, timer: Timer) -> None:
-    want = change.wants.get(WantKey(timer.guid, timer.want))
+    want = change.wants.get((timer.guid, timer.want))
     for condition in () if want is None else want.conditions:
         if condition.number != timer.number or want is None:
             continue

@@ -110,7 +110,11 @@ class Holder(Template, Logged):
 
     def changed_attributes(self) -> list[Attribute]:
         """Return copies of the attributes that differ from their defaults, credentials among them."""
-        return [copy.copy(each) for each in self._all().values() if each.has_changed]
+        own = self._own
+        found = (
+            [own.get(name, template) for name, template in self._templates.items()] if own else self._templates.values()
+        )
+        return [copy.copy(each) for each in found if each.has_changed]
 
     def enable_trace(self, name: str) -> None:
         """Have a trace written. Raises UnknownTraceError, a KeyError."""

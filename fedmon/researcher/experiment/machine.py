@@ -18,13 +18,16 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
     """Return the state after an event, and what it asks to be done, in this order. The old state stays as it was."""
     change = Change(state, event.t)
     _HANDLERS[type(event)](change, event)
-    while change.awake:
-        wanting.judge(change, change.awake.popleft())
+    while change.awake or change.due:
+        while change.awake:
+            wanting.judge(change, change.awake.popleft())
+        happening.come(change)
     return change.finish(), tuple(change.actions)
 
 
 _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.Registered: contents.registered,
+    events.Recoded: contents.recoded,
     events.Removed: contents.removed,
     events.Connected: contents.connected,
     events.AttributeSet: contents.attribute_set,

@@ -63,10 +63,10 @@ def condition_problems(state: State, facts: Facts, is_coming: Callable[[Resource
         for action, condition in resource.conditions:
             what = f"{action.name.lower()} of {called(resource.guid, facts.names, state)}"
             yield from _condition(state, facts, is_coming, condition, (resource.guid, what))
-    for key, want in state.wants.items():
+    for want in state.wants.values():
         for condition in want.conditions if want.attribute is not None else ():
-            what = f"setting {want.attribute[0] if want.attribute else ''} of {called(key.guid, facts.names, state)}"
-            yield from _condition(state, facts, is_coming, condition, (key.guid, what))
+            what = f"setting {want.attribute[0] if want.attribute else ''} of {called(want.guid, facts.names, state)}"
+            yield from _condition(state, facts, is_coming, condition, (want.guid, what))
 
 
 def _condition(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from fedmon.researcher.experiment.conditional import Conditional
+from fedmon.researcher.experiment.events import Verb
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.templates import Template, clsinit, clsinit_copy
@@ -14,6 +15,7 @@ from fedmon.researcher.experiment.verbs import failtrap, states_for, told
 
 __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
 
+_CALLED: tuple[Verb, ...] = ("deploy", "start", "stop", "release", "fail")
 _SETTERS: Mapping[str, str] = {
     "discover": "set_discovered",
     "reserve": "set_reserved",
@@ -45,6 +47,11 @@ class ResourceManager(Conditional):
         """Tell whether the type does anything of its own when a verb is called; else the verb only sets the state."""
         read, base = _BASE[verb]
         return bool(read(cls) != base)
+
+    @classmethod
+    def plain_verbs(cls) -> tuple[Verb, ...]:
+        """Return those of the verbs that an experiment calls that do no more than set the state."""
+        return tuple([verb for verb in _CALLED if not cls.overrides(verb)])
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 

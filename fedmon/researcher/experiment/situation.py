@@ -6,7 +6,7 @@ thousands of resources come and go, is told to leave them out; those of events a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from immutables import Map
@@ -19,9 +19,9 @@ from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, Re
 class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One resource. ``times`` holds when it came to each state, in seconds as events count them.
 
-    ``calling`` is the verb that runs now, ``retrying`` the one that waits to be tried again, and ``attempt`` how often
-    it has failed before. ``attributes`` are those that were set, ``traces`` those that are kept; ``sets`` names the
-    wants of attributes that are still to be set.
+    ``plain`` are the verbs for which its type has no code. ``calling`` is the verb that runs now, ``retrying`` the one
+    that waits to be tried again, and ``attempt`` how often it has failed before. ``attributes`` are those that were
+    set, ``traces`` those that are kept; ``sets`` names the wants of attributes that are still to be set.
     """
 
     guid: int
@@ -40,6 +40,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     traces: tuple[str, ...] = ()
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
+    plain: tuple[Verb, ...] = ()
     reason: str = ""
 
     def since(self, state: ResourceState) -> float | None:
@@ -47,11 +48,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return min((t for other, t in self.times if other >= state), default=None)
 
 
-class WantKey(NamedTuple):
-    """Whose want it is, and which: ``deploy``, ``start``, ``stop``, or ``set`` with a number."""
+WantKey = tuple[int, str]
+"""Whose want it is, by guid, and which: ``deploy``, ``start``, ``stop``, or ``set:`` with a number.
 
-    guid: int
-    name: str
+A plain tuple: an experiment looks some up at each of its many steps.
+"""
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -70,6 +71,16 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_up_at: tuple[int, int] = (0, 0)
     due: float | None = None
     met: Map[tuple[int, int], int] = Map()
+
+    @property
+    def guid(self) -> int:
+        """Whose it is."""
+        return self.key[0]
+
+    @property
+    def name(self) -> str:
+        """Which it is."""
+        return self.key[1]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):

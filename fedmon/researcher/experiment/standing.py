@@ -13,7 +13,7 @@ from fedmon.common.log import escape_control
 from fedmon.researcher.experiment.explaining import Explanation, explain
 from fedmon.researcher.experiment.following import Follower
 from fedmon.researcher.experiment.plan_facts import called
-from fedmon.researcher.experiment.situation import Resource, State, WantKey
+from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import FailureLevel, ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
 
@@ -126,7 +126,7 @@ def is_over(state: State) -> bool:
         resource.state >= ResourceState.STOPPED
         or (
             resource.state is ResourceState.STARTED
-            and WantKey(resource.guid, "stop") not in state.wants
+            and (resource.guid, "stop") not in state.wants
             and _stays(state, resource)
         )
         for resource in state.resources.values()

@@ -43,7 +43,7 @@ def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
 
 
 def _check_mapping(given: object, what: str) -> None:
-    if given is not None and not isinstance(given, Mapping):
+    if not (given is None or type(given) is dict or isinstance(given, Mapping)):  # the second one is the fast one
         raise InvalidPolicyError(f"{what} {given!r:.80} are not by verb: take {{'deploy': ...}}")
 
 

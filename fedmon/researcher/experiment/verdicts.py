@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.researcher.experiment.situation import Resource, Want
@@ -36,21 +39,21 @@ class Resources(Protocol):
         ...
 
 
-class Met(NamedTuple):
+class Met(msgspec.Struct, frozen=True, gc=False):
     """It may be done now."""
 
 
-class Moot(NamedTuple):
+class Moot(msgspec.Struct, frozen=True, gc=False):
     """It can never be done: the resource is past it."""
 
 
-class Doomed(NamedTuple):
+class Doomed(msgspec.Struct, frozen=True, gc=False):
     """It can never be done, for what a condition asks for cannot come."""
 
     reason: str
 
 
-class Blocked(NamedTuple):
+class Blocked(msgspec.Struct, frozen=True, gc=False):
     """It waits: for one of ``guids`` to change, or until ``due``; ``condition`` is null while it waits for itself.
 
     ``at`` is the place of the condition, and in its group, up to which all is as wanted.
@@ -66,6 +69,11 @@ Verdict = Met | Moot | Doomed | Blocked
 MET, MOOT = Met(), Moot()
 
 
+def may_now(verb: str, state: ResourceState) -> bool:
+    """Tell whether a verb may be called in a state, as far as the resource itself goes."""
+    return state in _MAY[verb]
+
+
 def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     """Judge a want as things stand at ``now``.
 
@@ -74,12 +82,12 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     too: what held once has held, whatever came first.
     """
     guid, name = want.key
-    kind = name if name in _MAY else name.partition(":")[0]
+    kind = name if want.attribute is None else "set"
     resource = resources.get(guid)
     if resource is None:
         return MOOT
     if resource.state in _MAY_STILL[kind]:
-        return _counting(Blocked((resource.guid,)), want, resources)
+        return _counting(Blocked((guid,)), want, resources)
     if resource.state not in _MAY[kind]:
         return MOOT
     found = _on_conditions(want, resources, now, want.held_up_at)
@@ -90,27 +98,29 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
 
 def _on_conditions(want: Want, resources: Resources, now: float, begin: tuple[int, int]) -> Verdict:
     first, done = begin
-    for place, condition in enumerate(want.conditions[first:], first):
+    for place, condition in enumerate(want.conditions):
+        if place < first:
+            continue
         found = verdict_on_condition(condition, want, resources, now, done=done)
         if found is not MET:
-            return found._replace(at=(place, found.at[1])) if place and isinstance(found, Blocked) else found
+            return replace(found, at=(place, found.at[1])) if place and isinstance(found, Blocked) else found
         done = 0
     return MET
 
 
 def _counting(found: Blocked, want: Want, resources: Resources) -> Blocked:
-    metrics = [condition for condition in want.conditions if isinstance(condition, MetricCondition)]
-    if not metrics:
-        return found
-    counted = [guid for condition in metrics for guid in condition.group if resources.get(guid) is not None]
-    return found._replace(guids=tuple(dict.fromkeys((*found.guids, *counted))))
+    counted: list[int] = []
+    for condition in want.conditions:
+        if isinstance(condition, MetricCondition):
+            counted += [guid for guid in condition.group if resources.get(guid) is not None]
+    return replace(found, guids=tuple(dict.fromkeys((*found.guids, *counted)))) if counted else found
 
 
 def verdict_on_condition(
     condition: AnyCondition, want: Want, resources: Resources, now: float, *, done: int = 0
 ) -> Verdict:
     """Judge one condition of a want; where that waits for all of its group, those before place ``done`` come last."""
-    if isinstance(condition, StateCondition) and condition.at_least is None:
+    if condition.at_least is None and isinstance(condition, StateCondition):
         return _on_all(condition, resources, now, done)
     members = list(filter(None, map(resources.get, condition.group)))
     return (
@@ -123,17 +133,20 @@ def verdict_on_condition(
 def _on_all(condition: StateCondition, resources: Resources, now: float, done: int) -> Verdict:
     """Members are looked at in order, and the first one that is not there decides."""
     wanted, last = condition.state, 0.0
-    for place, member in enumerate(map(resources.get, condition.group[done:]), done):
+    for place, guid in enumerate(condition.group[done:] if done else condition.group, done):
+        member = resources.get(guid)
         if member is None:
             continue
         if member.state is ResourceState.FAILED and wanted is not ResourceState.FAILED:
             if member.critical:
                 return Doomed(f"resource {member.guid} ({member.rtype}), which is critical, failed: {member.reason}")
         elif member.state < wanted:
-            return Blocked((member.guid,), condition=condition, at=(0, place))
+            return Blocked((guid,), None, condition, (0, place))
         elif condition.delay_s:
             last = max(last, member.since(wanted) or 0.0)
-    return _on_all(condition, resources, now, 0) if done else _after(condition, last, now)
+    if done:
+        return _on_all(condition, resources, now, 0)
+    return _after(condition, last, now) if condition.delay_s else MET
 
 
 def _on_some(condition: StateCondition, members: list[Resource], now: float) -> Verdict:

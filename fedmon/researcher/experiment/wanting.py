@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment import events
+from fedmon.researcher.experiment.alarms import verb_limit_of
 from fedmon.researcher.experiment.change import Change
 from fedmon.researcher.experiment.conditions import AnyCondition
-from fedmon.researcher.experiment.events import Alarm, Assign, Call, Timer, Verb
+from fedmon.researcher.experiment.events import COMES_TO, Alarm, Assign, Call, Verb
 from fedmon.researcher.experiment.situation import Group, Resource, Want, WantKey
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
-from fedmon.researcher.experiment.verdicts import Blocked, Doomed, Met, Verdict, verdict_on
+from fedmon.researcher.experiment.verdicts import Blocked, Doomed, Met, Verdict, may_now, verdict_on
 
-_ACTIONS = {action.name.lower(): action for action in ResourceAction}
+VERB_OF: Mapping[ResourceAction, Verb] = {
+    ResourceAction.DEPLOY: "deploy",
+    ResourceAction.START: "start",
+    ResourceAction.STOP: "stop",
+}
+"""The verb of an action, which is also the name of the want of it."""
+_ACTIONS = {verb: action for action, verb in VERB_OF.items()}
 
 
 def deploy_asked(change: Change, event: events.DeployAsked) -> None:
@@ -28,9 +35,10 @@ def deploy_asked(change: Change, event: events.DeployAsked) -> None:
     wait_all_ready = event.wait_all_ready if group is None else group.wait_all_ready
     change.groups[event.group] = group = Group(members=(*old, *fresh), unready=unready, wait_all_ready=wait_all_ready)
     for guid in fresh:
-        leave_group(change, change.resources[guid])
-        change.resources[guid] = replace(change.resources[guid], group=event.group)
-        begin(change, change.resources[guid], "deploy")
+        resource = change.resources[guid]
+        leave_group(change, resource)
+        change.resources[guid] = resource = replace(resource, group=event.group)
+        begin(change, resource, "deploy")
     if not wait_all_ready or not unready:
         start_members(change, fresh)
 
@@ -61,24 +69,26 @@ def start_members(change: Change, guids: tuple[int, ...]) -> None:
         if resource is None or resource.state >= ResourceState.FAILED:
             continue
         begin(change, resource, "start")
-        if ResourceAction.STOP in [action for action, _ in resource.conditions]:
+        if resource.conditions and ResourceAction.STOP in [action for action, _ in resource.conditions]:
             begin(change, change.resources[guid], "stop")
 
 
-def begin(change: Change, resource: Resource, name: str, *, attribute: tuple[str, Any] | None = None) -> None:
+def begin(change: Change, resource: Resource, name: Verb) -> None:
     """Begin to want something of a resource, unless that is wanted already."""
-    key = WantKey(resource.guid, name)
+    key = (resource.guid, name)
     if key in change.wants or change.level is not FailureLevel.OK:
         return
     conditions: tuple[AnyCondition, ...] = ()
     if resource.conditions:
         kind = _ACTIONS[name]
         conditions = tuple([condition for action, condition in resource.conditions if action is kind])
-    wanted = Want(key=key, since=change.now, conditions=conditions, attribute=attribute)
+    if not conditions and may_now(name, resource.state):
+        call(change, resource, name)
+        return
+    wanted = Want(key=key, since=change.now, conditions=conditions)
     found = verdict_on(wanted, change.resources, change.now)
     if isinstance(found, Blocked):
-        change.add_want(wanted)
-        change.block(wanted, found)
+        change.add_want(wanted, found)
     else:
         _settle(change, wanted, resource, found)
 
@@ -89,7 +99,7 @@ def set_wanted(change: Change, event: events.SetWanted) -> None:
         if guid not in change.resources:
             continue
         change.numbers += 1
-        key = WantKey(guid, f"set:{change.numbers}")
+        key = (guid, f"set:{change.numbers}")
         conditions = () if event.condition is None else (event.condition,)
         change.add_want(Want(key=key, since=event.t, conditions=conditions, attribute=(event.name, event.value)))
         change.awake.append(key)
@@ -99,7 +109,7 @@ def action_wanted(change: Change, event: events.ActionWanted) -> None:
     """Want one thing done with a resource."""
     resource = change.resources.get(event.guid)
     if resource is not None:
-        begin(change, resource, event.action.name.lower())
+        begin(change, resource, VERB_OF[event.action])
 
 
 def release_asked(change: Change, event: events.ReleaseAsked) -> None:
@@ -121,13 +131,13 @@ def judge(change: Change, key: WantKey) -> None:
         change.block(want, found)
         return
     change.end_want(want)
-    resource = change.resources.get(key.guid)
+    resource = change.resources.get(want.guid)
     if resource is not None:
         _settle(change, want, resource, found)
 
 
 def _settle(change: Change, want: Want, resource: Resource, found: Verdict) -> None:
-    name = want.key.name
+    name = want.name
     if isinstance(found, Doomed):
         give_up(change, resource, f"{name.partition(':')[0]} cannot be done: {found.reason}")
     elif not isinstance(found, Met):
@@ -140,13 +150,17 @@ def _settle(change: Change, want: Want, resource: Resource, found: Verdict) -> N
 
 
 def call(change: Change, resource: Resource, verb: Verb, reason: str = "") -> None:
-    """Have a verb called, and ended in time."""
+    """Have a verb called, and ended in time; one without code has no need of that."""
+    if verb in resource.plain:
+        if resource.retrying is not None:
+            change.resources[resource.guid] = replace(resource, retrying=None)
+        change.due.append((resource.guid, COMES_TO[verb], reason))
+        return
     change.resources[resource.guid] = replace(resource, calling=verb, retrying=None)
     change.actions.append(Call(guid=resource.guid, verb=verb, reason=reason))
     timeout_s = resource.timeouts.get(verb)
     if timeout_s is not None:
-        timer = Timer(guid=resource.guid, purpose="verb-timeout", want=verb)
-        change.actions.append(Alarm(timer=timer, at=change.now + timeout_s))
+        change.actions.append(Alarm(timer=verb_limit_of(resource.guid, verb), at=change.now + timeout_s))
 
 
 def give_up(change: Change, resource: Resource, reason: str) -> None:

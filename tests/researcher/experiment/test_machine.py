@@ -24,6 +24,8 @@ from fedmon.researcher.experiment.events import (
     Inform,
     Leveled,
     Measured,
+    Reached,
+    Recoded,
     Registered,
     ReleaseAsked,
     Removed,
@@ -149,7 +151,7 @@ def test_an_action_waits_for_its_conditions_and_for_no_others(action: ResourceAc
 def test_nothing_stops_that_has_no_condition_to_stop() -> None:
     world = World(1).started(1)
 
-    assert not [key for key in world.state.wants if key.name == "stop"]
+    assert not [name for _, name in world.state.wants if name == "stop"]
 
 
 def test_a_delay_counts_from_when_the_last_member_came_to_the_state() -> None:
@@ -408,6 +410,34 @@ def test_a_step_leaves_the_state_before_it_as_it_was() -> None:
     assert before.resources[1].state is NEW
 
 
+def test_verbs_without_code_are_done_within_the_step_that_makes_them_due() -> None:
+    world = World(1, plain=("deploy", "start"))
+    world.tell(Registered(t=100.0, guid=2, rtype="app", plain=("deploy",)))
+    world.condition([2], ResourceAction.START, after(1, 1))
+
+    asked = world.deploy(1, 2)
+
+    assert asked == [
+        Reached(guids=(1, 2), state=READY),
+        Reached(guids=(1,), state=STARTED),
+        Call(guid=2, verb="start"),
+    ]
+    assert world.state.resources[1].times == ((READY, 100.0), (STARTED, 100.0))
+    assert world.tell(Recoded(t=1.0, guid=1, plain=("deploy",))) == []
+    assert world.tell(ReleaseAsked(t=1.0, guids=(1,))) == [Call(guid=1, verb="release")]
+
+
+def test_a_failure_without_code_keeps_its_reason_and_is_looked_at() -> None:
+    world = World(1, 2, plain=("fail",)).started(1)
+    world.condition([1], ResourceAction.STOP, after(1, 2, timeout_s=5.0))
+
+    asked = world.tell(Fired(t=110.0, timer=Timer(guid=1, purpose="condition-timeout", want="stop", number=1)))
+
+    assert world.state.resources[1].reason == "stop waited 5 s for resource 2 to be STARTED"
+    assert Inform(guid=1) in asked
+    assert Reached(guids=(1,), state=FAILED) in asked
+
+
 def test_a_chain_of_conditions_runs_through_from_its_end() -> None:
     world = World(*range(1, 51))
     for guid in range(1, 50):
@@ -459,7 +489,9 @@ EVENTS = st.one_of(
 
 @given(st.lists(EVENTS, max_size=30))
 def test_whatever_happens_the_books_agree(happened: Iterable[AnyEvent]) -> None:
-    world = World(1, 2, 3, 4)
+    world = World(1, 2)
+    for guid in (3, 4):
+        world.tell(Registered(t=1.0, guid=guid, rtype="app", plain=("deploy", "start", "fail")))
     for event in happened:
         world.tell(event)
         state = world.state
@@ -467,7 +499,7 @@ def test_whatever_happens_the_books_agree(happened: Iterable[AnyEvent]) -> None:
         assert {(guid, key) for guid, keys in state.watchers.items() for key in keys} == watched
         assert all(keys for keys in state.watchers.values())
         assert all(want.watching or want.due is not None for want in state.wants.values())
-        assert all(state.resources[key.guid].state < FAILED for key in state.wants)
+        assert all(state.resources[guid].state < FAILED for guid, _ in state.wants)
         for number, group in state.groups.items():
             members = [state.resources[guid] for guid in group.members]
             assert group.unready == sum(member.state < READY for member in members)

@@ -6,7 +6,7 @@ from fedmon.researcher.experiment import events
 from fedmon.researcher.experiment.conditions import StateCondition
 from fedmon.researcher.experiment.events import AnyEvent, Call
 from fedmon.researcher.experiment.machine import step
-from fedmon.researcher.experiment.situation import State, WantKey
+from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
 STOPPED, STARTED, READY = ResourceState.STOPPED, ResourceState.STARTED, ResourceState.READY
@@ -59,7 +59,7 @@ def test_one_that_went_back_after_it_was_seen_is_waited_for_again() -> None:
 
     world.became(STOPPED, 4)
     assert not world.is_called
-    assert world.state.wants[WantKey(world.last, "start")].watching == (1,)
+    assert world.state.wants[world.last, "start"].watching == (1,)
 
     world.became(STOPPED, 1)
     assert world.is_called
@@ -77,7 +77,7 @@ def test_who_waits_looks_on_where_he_was_held_up() -> None:
     world = World(50)
     world.became(STOPPED, *range(1, 31))
 
-    want = world.state.wants[WantKey(world.last, "start")]
+    want = world.state.wants[world.last, "start"]
     assert (want.watching, want.held_up_at) == ((31,), (0, 30))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from immutables import Map
 
 from fedmon.researcher.experiment.document.description import Description, ResourceDescription
-from fedmon.researcher.experiment.situation import Resource, State, Want, WantKey
+from fedmon.researcher.experiment.situation import Resource, State, Want
 
 
 def as_state(description: Description) -> State:
@@ -18,7 +18,7 @@ def as_state(description: Description) -> State:
     wants = {}
     for each in description.resources:
         for one in each.sets:
-            key = WantKey(each.guid, f"set:{next(numbers)}")
+            key = (each.guid, f"set:{next(numbers)}")
             conditions = () if one.condition is None else (one.condition,)
             wants[key] = Want(key=key, since=0.0, conditions=conditions, attribute=(one.attribute, one.value))
     return State(resources=Map(resources), wants=Map(wants), numbers=next(numbers) - 1)
