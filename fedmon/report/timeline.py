@@ -52,7 +52,7 @@ def _drawn(timeline: Timeline) -> bytes:
     axes: Any = figure.add_axes(
         (left / _WIDTH, (_MARGIN - 0.1) / height, 1 - (left + 0.25) / _WIDTH, len(names) * _ROW / height)
     )
-    unit, size = _unit(timeline.length_s)
+    unit, size = unit_of(timeline.length_s)
     colours: dict[str, str] = {}
     for row, (_, bars) in enumerate(timeline.rows):
         for bar in bars:
@@ -77,7 +77,7 @@ def _drawn(timeline: Timeline) -> bytes:
     return into.getvalue()
 
 
-def _unit(length_s: float) -> tuple[str, float]:
+def unit_of(length_s: float) -> tuple[str, float]:
     """Return the unit in which a time is best told, and how many seconds it has."""
     if length_s < 1:
         return "ms", 0.001

@@ -55,7 +55,7 @@ max-width:34rem;overflow-wrap:break-word}
 th{background:var(--shade);font-weight:600}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 th.n{white-space:normal}
-.pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,34rem),1fr));gap:1rem;margin-top:.6rem}
+.pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,34rem),1fr));gap:1rem;margin:.6rem 0}
 figure{margin:0;background:#fff;border:1px solid var(--line);border-radius:.3rem;padding:.3rem}
 img{display:block;width:100%;height:auto}
 figure:only-child{grid-column:1/-1}figure:only-child img{width:auto;max-width:100%;margin:0 auto}

@@ -16,6 +16,8 @@ from fedmon.researcher.experiment.standing import Standing, heading
 from fedmon.researcher.experiment.states import ResourceState
 
 _LONGEST, _FEW = 160, 4
+RESOURCES = "Resources, with when they came to their states"
+REPORTED, MEASURED = "What plans reported", "What conditions asked for"
 _SHOWN_STATES = ("READY", "STARTED", "STOPPED", "FAILED", "RELEASED")
 
 
@@ -43,15 +45,15 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sections_of(report: RunReport) -> list[Section]:
-    """Return the sections of a report; those that would be empty are left out."""
+    """Return the sections of a report, what matters most first; those that would be empty are left out."""
     found = [
         _run(report),
         _failures(report),
+        _series(REPORTED, report.reported, report),
+        _series(MEASURED, report.measured, report),
+        *(_recording(each, report) for each in report.recordings),
         _resources(report),
         _values(report),
-        _series("What plans reported", report.reported, report),
-        _series("What conditions asked for", report.measured, report),
-        *(_recording(each, report) for each in report.recordings),
         _traces(report),
     ]
     return [each for each in found if not each.is_empty]
@@ -107,7 +109,7 @@ def _resources(report: RunReport) -> Section:
         rows.append((_name(each), each.rtype, each.reached, *moments))
     headers = ("resource", "type", "reached", *(name.lower() for name in _SHOWN_STATES))
     table = Table(headers=headers, rows=tuple(rows), numeric=frozenset(range(3, 8)))
-    return Section(title="Resources, with when they came to their states", table=table)
+    return Section(title=RESOURCES, table=table)
 
 
 def _failures(report: RunReport) -> Section:
@@ -134,7 +136,7 @@ def _values(report: RunReport) -> Section:
 
 def _series(title: str, series: tuple[Series, ...], report: RunReport) -> Section:
     names = {each.guid: _name(each) for each in report.overview.resources}
-    rows = tuple(
+    rows: tuple[tuple[str, ...], ...] = tuple(
         (
             names.get(one.guid, str(one.guid)),
             one.node,
@@ -144,7 +146,11 @@ def _series(title: str, series: tuple[Series, ...], report: RunReport) -> Sectio
         )
         for one in series
     )
-    headers = ("resource", "node", "name", "values", "first", "last", "lowest", "highest")
+    headers: tuple[str, ...] = ("resource", "node", "name", "values", "first", "last", "lowest", "highest")
+    if all(one.count == 1 for one in series):  # of one number the first is the last, the lowest and the highest
+        rows = tuple((*row[:3], row[4]) for row in rows)
+        headers = ("resource", "node", "name", "value")
+        return Section(title=title, table=Table(headers=headers, rows=rows, numeric=frozenset({3})))
     return Section(title=title, table=Table(headers=headers, rows=rows, numeric=frozenset(range(3, 8))))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fedmon.researcher.experiment.journal import NAME
 if TYPE_CHECKING:
     from fedmon.report.source import Source
 
+MAX_POINTS = 500
 MAX_FILES = 2000
 """So many files of a run are listed."""
 _RECORDINGS = (".sqlite", ".fmr")
@@ -34,7 +35,10 @@ class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of one name that came one after the other: of a resource, and of a node where one reported them."""
+    """Numbers of one name that came one after the other: of a resource, and of a node where one reported them.
+
+    ``points`` are some of them, evenly, for a drawing: when each came, in Unix seconds, and the number.
+    """
 
     guid: int
     node: str
@@ -44,11 +48,13 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     last: float
     low: float
     high: float
+    points: tuple[tuple[float, float], ...] = ()
 
     @classmethod
-    def of(cls, guid: int, node: str, name: str, values: Iterable[float]) -> Series:
-        """Sum up values; there is one at least."""
-        kept = list(values)
+    def of(cls, guid: int, node: str, name: str, points: Sequence[tuple[float, float]]) -> Series:
+        """Sum up numbers with their times; there is one at least."""
+        kept = [value for _, value in points]
+        step = -(-len(points) // MAX_POINTS)
         return cls(
             guid=guid,
             node=node,
@@ -58,6 +64,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
             last=kept[-1],
             low=min(kept),
             high=max(kept),
+            points=tuple(points[::step]),
         )
 
 
@@ -88,14 +95,14 @@ def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
 
 def reported_in(folder: Path, traces: Iterable[TraceFile]) -> list[Series]:
     """Return what plans reported, by job, node and name. Lines that are none of ours are passed over."""
-    found: dict[tuple[int, str, str], list[float]] = {}
+    found: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for trace in traces:
         if trace.collected or Path(trace.path).name != "scalars":
             continue
-        for node, values in _scalars(folder / trace.path):
+        for node, t, values in _scalars(folder / trace.path):
             for name, value in values.items():
                 if isinstance(value, int | float):
-                    found.setdefault((trace.guid, node, name), []).append(float(value))
+                    found.setdefault((trace.guid, node, name), []).append((t, float(value)))
     return [Series.of(guid, node, name, values) for (guid, node, name), values in sorted(found.items())]
 
 
@@ -136,7 +143,7 @@ def _last(source: Source, node_id: str) -> float:
     return max((one.last_t for one in source.streams if one.node_id == node_id), default=0.0)
 
 
-def _scalars(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _scalars(path: Path) -> Iterator[tuple[str, float, Mapping[str, Any]]]:
     try:
         with path.open("rb") as file:
             for line in file:
@@ -144,8 +151,9 @@ def _scalars(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     one = msgspec.json.decode(line)
                 except (msgspec.DecodeError, RecursionError):
                     continue
-                if isinstance(one, dict) and isinstance(one.get("values"), dict):
-                    yield str(one.get("node", "")), one["values"]
+                t = one.get("t", 0.0) if isinstance(one, dict) else None
+                if isinstance(t, int | float) and isinstance(one.get("values"), dict):
+                    yield str(one.get("node", "")), t, one["values"]
     except OSError:
         return
 

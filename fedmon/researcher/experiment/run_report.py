@@ -43,11 +43,11 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
     """Return the report of a run, also of one that goes on, and its state. Raises NotFoundError and StorageError."""
-    values: dict[tuple[int, str], list[float]] = {}
+    values: dict[tuple[int, str], list[tuple[float, float]]] = {}
 
     def take(event: AnyEvent) -> None:
         if isinstance(event, Measured) and event.value is not None:
-            values.setdefault((event.guid, event.name), []).append(event.value)
+            values.setdefault((event.guid, event.name), []).append((event.t, event.value))
 
     with Follower(run_dir, on_event=take) as follower:
         shown = followed(follower, follower.names(), time.time())

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from fedmon.report.curves import Curve
+from fedmon.report.curves import drawn as draw_curves
 from fedmon.report.timeline import Bar, Timeline, drawn
 from fedmon.researcher.experiment.report_sections import Table, used
-from fedmon.researcher.experiment.run_files import recordings_in, traces_in
+from fedmon.researcher.experiment.run_files import MAX_POINTS, Series, recordings_in, reported_in, traces_in
 from tests.report.tables import T0, recording, samples
 
 
@@ -50,3 +52,22 @@ def test_a_timeline_is_in_the_colours_of_the_states() -> None:
 
     assert (0xAE, 0xE3, 0xAE) in {colour for _, colour in image.getcolors(1 << 24) or []}
     assert drawn(Timeline(rows=(), length_s=0.0)).startswith(b"\x89PNG")
+
+
+def test_what_plans_reported_is_drawn_as_lines_over_time(tmp_path: Path) -> None:
+    (tmp_path / "3").mkdir()
+    rows = [f'{{"node":"{node}","t":{T0 + at},"values":{{"loss":{1 / at}}}}}' for at in (1, 2, 4) for node in "ab"]
+    (tmp_path / "3" / "scalars").write_text("\n".join([*rows, "no JSON", '{"values":{"loss":1},"t":"x"}']))
+
+    first, second = reported_in(tmp_path, traces_in(tmp_path, [3]))
+
+    assert (first.node, second.node, first.last, first.low) == ("a", "b", 0.25, 0.25)
+    assert first.points == ((T0 + 1, 1.0), (T0 + 2, 0.5), (T0 + 4, 0.25))
+    curves = [Curve(label="_$a$", points=first.points)] * 12
+    assert draw_curves("$loss$", curves).startswith(b"\x89PNG")
+
+
+def test_of_very_many_numbers_some_are_drawn() -> None:
+    series = Series.of(1, "", "loss", [(float(at), float(at)) for at in range(100_001)])
+
+    assert (series.count, series.last, len(series.points) <= MAX_POINTS) == (100_001, 100_000.0, True)

@@ -18,13 +18,24 @@ from fedmon.common.store.whole_file import replacing
 from fedmon.researcher.cli_output import emit
 from fedmon.researcher.experiment.cli.options import EPILOG, JsonOption, RunArgument
 from fedmon.researcher.experiment.drawing import COLOURS, draw, picture_of
-from fedmon.researcher.experiment.report_sections import Section, Table, sections_of, used, when
+from fedmon.researcher.experiment.report_sections import (
+    MEASURED,
+    REPORTED,
+    RESOURCES,
+    Section,
+    Table,
+    sections_of,
+    used,
+    when,
+)
+from fedmon.researcher.experiment.run_files import Series
 from fedmon.researcher.experiment.run_report import RunReport, report_on
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.standing import as_reached
 from fedmon.researcher.experiment.states import ResourceState
 
 _WIDEST = 160
+MAX_CURVES = 20
 MAX_BARS = 200
 """With more resources than this a timeline is too high to be looked at."""
 
@@ -52,6 +63,8 @@ def report(
 def document_of(found: RunReport, written: list[str]) -> dict[str, Any]:
     """Return a report for programs."""
     document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
+    for one in (*document["measured"], *document["reported"]):
+        del one["points"]  # they are for drawings: the journal and the traces have all of them
     return {"well": found.overview.is_well, **document.pop("overview"), **document, "written": written}
 
 
@@ -115,14 +128,16 @@ def _write_page(path: Path, found: RunReport, sections: list[Section], state: St
 
     shown = found.overview
     with own_process(path.parent):
-        parts = [_section(section) for section in sections]
-        drawings = [
-            model.Section(title=title, parts=(picture,))
-            for title, picture in (("Timeline", _timeline(found)), ("Graph", _picture(found, state)))
-            if picture is not None
-        ]
-        at = 1 + any(each.failed for each in shown.resources)
-        parts[at:at] = drawings
+        curves = {REPORTED: _curves(found, found.reported), MEASURED: _curves(found, found.measured)}
+        parts = [_section(section, curves.get(section.title, [])) for section in sections]
+        # A graph is long where one waits for the other all the way: it comes with the resources, below what matters.
+        titles = [section.title for section in sections]
+        for title, picture, at in (
+            ("Graph", _picture(found, state), titles.index(RESOURCES) + 1 if RESOURCES in titles else len(titles)),
+            ("Timeline", _timeline(found), 1 + any(each.failed for each in shown.resources)),
+        ):
+            if picture is not None:
+                parts.insert(at, model.Section(title=title, parts=(picture,)))
         document = model.Document(
             title=f"Experiment {shown.exp_id}",
             subtitle=f"run {shown.run_id}: {shown.status}",
@@ -133,7 +148,7 @@ def _write_page(path: Path, found: RunReport, sections: list[Section], state: St
             file.writelines(html(document))
 
 
-def _section(section: Section) -> Any:
+def _section(section: Section, pictures: list[Any]) -> Any:
     from fedmon.report.document import model
 
     parts: list[Any] = [model.Paragraph(text=line) for line in section.lines]
@@ -142,12 +157,28 @@ def _section(section: Section) -> Any:
     if section.table is not None and section.table.rows:
         kept = used(section.table)
         parts.append(model.Table(headers=kept.headers, rows=kept.rows, numeric=kept.numeric))
-    return model.Section(title=section.title, parts=tuple(parts))
+    return model.Section(title=section.title, parts=(*pictures, *parts))
+
+
+def _curves(found: RunReport, series: Sequence[Series]) -> list[Any]:
+    """Return a drawing for each name of which there are several numbers: a line for each node, or for each resource."""
+    from fedmon.report.curves import Curve, drawn
+
+    names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in found.overview.resources}
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for one in series:
+        line = lines.setdefault(one.name, {}).setdefault(one.node or names.get(one.guid, str(one.guid)), [])
+        line += [(t - found.overview.began, value) for t, value in one.points]
+    pictures = []
+    for name, of_name in list(lines.items())[:MAX_CURVES]:
+        if any(len(points) > 1 for points in of_name.values()):
+            png = drawn(name, [Curve(label=label, points=tuple(sorted(of_name[label]))) for label in sorted(of_name)])
+            pictures.append(_drawing(f"{name} while it ran", png))
+    return pictures
 
 
 def _timeline(found: RunReport) -> Any:
     """Return when each resource came to which state, as bars; null where there is nothing, or too much."""
-    from fedmon.report.document import model
     from fedmon.report.timeline import Bar, Timeline, drawn
 
     shown = found.overview
@@ -164,16 +195,20 @@ def _timeline(found: RunReport) -> Any:
         )
         rows.append((f"{each.guid} {each.name or each.rtype}", bars))
     png = drawn(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))
-    return model.Picture(title="When each resource came to which state", png=lambda: png)
+    return _drawing("When each resource came to which state", png)
 
 
 def _picture(found: RunReport, state: State) -> Any:
     """Return the drawing of a run; null for one that is too large to be drawn."""
-    from fedmon.report.document import model
-
     names = {each.guid: each.name for each in found.overview.resources if each.name}
     try:
         png = draw(picture_of(as_reached(state), names=names), "png")
     except FedmonError:
         return None
-    return model.Picture(title="The resources and their conditions", png=lambda: png)
+    return _drawing("The resources and their conditions", png)
+
+
+def _drawing(title: str, png: bytes) -> Any:
+    from fedmon.report.document import model
+
+    return model.Picture(title=title, png=lambda: png)
