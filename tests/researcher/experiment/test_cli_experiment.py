@@ -85,6 +85,10 @@ def test_the_example_is_run_and_its_run_can_be_shown_drawn_and_reported_on(shell
     assert {"guid": 1, "path": "1/stdout", "size_bytes": 10, "collected": False} in document["traces"]
 
     assert shell("watch", run_dir).code == 0
+    journal = (run_dir / "journal.jsonl").read_bytes()
+    again = shell("reconnect", run_dir)
+    assert (again.code, "nothing is left to be taken up" in again.err) == (0, True)
+    assert (run_dir / "journal.jsonl").read_bytes() == journal
 
 
 def test_a_critical_failure_is_told_with_its_reason_and_an_optional_one_is_no_failure(
@@ -238,3 +242,9 @@ def test_what_we_raise_is_logged_without_where_in_our_code(shell: Shell, tmp_pat
     assert "cannot run no-such-program" in done.err
     assert "Traceback" not in done.err
     assert "1 of 1 over, 1 failed" in done.out
+
+
+def test_a_table_in_a_pipe_has_no_blanks_at_its_right(shell: Shell, tmp_path: Path) -> None:
+    done = shell("run", written(tmp_path / "one.toml", process("only", ["true"])), "--timeout", "20")
+
+    assert [line for line in done.out.splitlines() if line.endswith(" ")] == []

@@ -26,7 +26,7 @@ from fedmon.researcher.experiment.cli.options import (
     JsonOption,
     RunArgument,
 )
-from fedmon.researcher.experiment.cli.showing import showing
+from fedmon.researcher.experiment.cli.showing import REDRAW_S, showing
 from fedmon.researcher.experiment.cli.tables import closing, table
 from fedmon.researcher.experiment.controller import ExperimentController
 from fedmon.researcher.experiment.document.files import write
@@ -91,9 +91,14 @@ def reconnect(
     run_dir: RunArgument, *, timeout: TimeoutOption = None, keep: KeepOption = False, json: JsonOption = False
 ) -> None:
     """Take up again a run whose process died: nothing is done twice, and jobs that go on are adopted."""
+    with Follower(run_dir) as follower:
+        names = follower.names()
+        shown = followed(follower, names, time.time())
+    if shown.resources and shown.status in ("ended", "failed"):
+        sys.stderr.write("fedmon: it is over, and everything was released: nothing is left to be taken up\n")
+        _print(shown, as_json=json)
+        raise typer.Exit(0 if shown.is_well else 1)
     with ExperimentController.reconnect(run_dir) as ec:
-        with Follower(run_dir) as follower:
-            names = follower.names()
         _finish(ec, names, timeout_s=timeout, keep=keep, as_json=json)
 
 
@@ -120,7 +125,7 @@ def watch(
             with showing(lambda: shown, silent=is_over_already, as_json=json) as on_change:
                 on_change(shown)
                 while shown.status == "running" and not deadline.passed():
-                    follower.wait(min(LOOK_S, deadline.left_s()))
+                    follower.wait(min(_pace(shown), deadline.left_s()))
                     shown = followed(follower, names, time.time())
                     on_change(shown)
         except KeyboardInterrupt:
@@ -131,6 +136,11 @@ def watch(
         raise typer.Exit(NO_ANSWER)
     if shown.status == "left" or not shown.is_well:
         raise typer.Exit(1)
+
+
+def _pace(shown: Overview) -> float:
+    """Return how old what is shown may become: on a terminal what counts down does so, where that is little work."""
+    return REDRAW_S if sys.stdout.isatty() and len(shown.resources) <= MANY else LOOK_S
 
 
 def _finish(
@@ -223,12 +233,10 @@ def _print(shown: Overview, *, as_json: bool) -> None:
     sys.stdout.write(f"{heading(shown)}\n")
     if shown.resources:
         console = Console(highlight=False, width=None if is_terminal else PIPE_WIDTH)
-        console.print(
-            table(
-                shown,
-                now,
-                rows=None if len(shown.resources) <= MANY else MANY,
-                width=console.width if is_terminal else None,
-            )
-        )
+        rows = None if len(shown.resources) <= MANY else MANY
+        with console.capture() as capture:
+            console.print(table(shown, now, rows=rows, width=console.width if is_terminal else None))
+        # What a table is filled up with would be broken into lines of their own in a file or a mail.
+        text = capture.get()
+        sys.stdout.write(text if is_terminal else "\n".join(line.rstrip() for line in text.split("\n")))
     sys.stdout.write("\n".join([*closing(shown, now), escape_control(f"files: {shown.run_dir}")]) + "\n")

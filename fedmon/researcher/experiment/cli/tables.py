@@ -28,6 +28,7 @@ def table(shown: Overview, now: float, *, rows: int | None = None, width: int | 
     from rich.table import Table
     from rich.text import Text
 
+    now = _moment(shown, now)
     who = {each.guid: each for each in shown.resources}
     chosen, more = _chosen(shown.resources, rows)
     found = Table(
@@ -60,9 +61,14 @@ def table(shown: Overview, now: float, *, rows: int | None = None, width: int | 
     return Group(*parts)
 
 
+def _moment(shown: Overview, now: float) -> float:
+    """Return up to when times are counted: of a run that no process has, nobody knows more than its last event."""
+    return now if shown.status == "running" else shown.until
+
+
 def closing(shown: Overview, now: float) -> list[str]:
     """Return what is said below the resources: how many are where, who holds them up, and what failed."""
-    end = now if shown.status == "running" else shown.until
+    end = _moment(shown, now)
     counts = ", ".join(f"{count} {name}" for name, count in shown.counts.items()) or "no resources"
     over = sum(_is_over(each) for each in shown.resources)
     failed = sum(each.failed for each in shown.resources)
