@@ -78,7 +78,7 @@ class Job(LinkedResource):
         if isinstance(other, Node | Dataset):
             for plan in self.linked(TrainingPlanResource):
                 plan.neighbour_moved(self)
-        if isinstance(other, Node) and other.state >= ResourceState.FAILED and self.state is ResourceState.STARTED:
+        if isinstance(other, Node) and other.state is ResourceState.FAILED and self.state is ResourceState.STARTED:
             self.later(lambda: self._node_lost(other))
 
     def _nodes(self) -> list[NodeId] | None:
@@ -178,7 +178,8 @@ class Job(LinkedResource):
         self._subscriptions.append(handle.on_over(lambda: self.later(self._over)))
 
     def _reported(self, scalar: RunScalar) -> None:
-        self.tell_metrics(self.guid, {name: value for name, value in scalar.values.items() if value is not None})
+        values = {name: value for name, value in scalar.values.items() if value is not None}
+        self.tell_metrics(self.guid, values, source=scalar.node_id)
 
     def _node_lost(self, node: Node) -> None:
         """Wait no longer for a node that failed; the job goes on where there are others."""
