@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import copy
-import math
-import operator
 from collections.abc import Callable, Iterable
-from enum import IntFlag, StrEnum
+from enum import IntFlag
 from typing import Any
 
-from fedmon.researcher.experiment.errors import InvalidAttributeError, InvalidAttributeValueError
+from fedmon.researcher.experiment.attribute_types import Types, as_type, bounds, member
+from fedmon.researcher.experiment.errors import (
+    AttributeAccessError,
+    InvalidAttributeError,
+    InvalidAttributeValueError,
+)
+from fedmon.researcher.experiment.noted_values import LARGEST, as_json, from_noted, is_same, noted
 from fedmon.researcher.experiment.states import ResourceState
+
+__all__ = ["MASK", "Attribute", "Flags", "SetHook", "Types", "write_refusal"]
 
 MASK = "********"
 """What files and logs show in place of a credential."""
-_LARGEST = 2**63
-
-
-class Types(StrEnum):
-    """What values an attribute takes."""
-
-    String = "STRING"
-    Bool = "BOOL"
-    Enumerate = "ENUMERATE"
-    Double = "DOUBLE"
-    Integer = "INTEGER"
 
 
 class Flags(IntFlag):
@@ -50,6 +45,8 @@ class Attribute:
     Null is no value, and always allowed. Raises InvalidAttributeError for what cannot be defined.
     """
 
+    _hidden_in = ""  # of a copy for somebody who may not read it: whose attribute it is
+
     def __init__(
         self,
         name: str,
@@ -68,7 +65,7 @@ class Attribute:
             self._type = Types(type)
             self._flags = Flags(flags or 0)
             self._allowed = None if allowed is None else tuple(allowed)
-            self._range = None if range is None else _bounds(range)
+            self._range = None if range is None else bounds(range)
         except (ValueError, TypeError) as error:
             raise InvalidAttributeError(f"attribute {name!r}: {error}") from error
         if self._type is Types.Enumerate and not self._allowed:
@@ -130,8 +127,18 @@ class Attribute:
         return self.has_flag(Flags.Credential)
 
     @property
+    def is_masked(self) -> bool:
+        """Whether the value stays out of documents, which anybody may read."""
+        return self.is_secret or self.has_flag(Flags.NoRead)
+
+    @property
     def value(self) -> Any:
-        """The value; setting one that does not fit raises InvalidAttributeValueError, a ValueError."""
+        """The value; setting one that does not fit raises InvalidAttributeValueError, a ValueError.
+
+        Raises AttributeAccessError where whoever asked for it may not read it.
+        """
+        if self._hidden_in:
+            raise AttributeAccessError(self._name, self._hidden_in, "NoRead", "cannot be read")
         return self._value
 
     @value.setter
@@ -171,15 +178,41 @@ class Attribute:
             raise self._refused(value, resource, "not valid")
         return value
 
-    def as_noted(self, value: Any) -> Any:
-        """Return a value as journals hold it: credentials masked, and numbers of more than 64 bits as a text."""
+    def stored(self, value: Any, *, resource: str = "") -> Any:
+        """Return a value as it was stored, out of a file: where there is a set hook, that has said what is.
+
+        Raises InvalidAttributeValueError, naming ``resource``, where there is none and the value does not fit.
+        """
+        if self._set_hook is None:
+            return self.checked(value, resource=resource)
+        return next((each for each in self._allowed or () if is_same(each, value)), value)
+
+    def as_noted(self, value: Any, *, resource: str = "") -> Any:
+        """Return a value as journals hold it: credentials masked, and numbers of more than 64 bits as a text.
+
+        Raises InvalidAttributeValueError, naming ``resource``, for one that no file can hold.
+        """
         if self.is_secret:
             return MASK
-        return hex(value) if type(value) is int and not -_LARGEST <= value < _LARGEST else value
+        if self._type is Types.Integer:
+            if type(value) is int and not -LARGEST <= value < LARGEST:
+                return hex(value)
+            if isinstance(value, str):  # which a set hook made of a number
+                return as_json(str.__str__(value))
+        try:
+            return noted(value)
+        except ValueError as error:
+            raise self._refused(value, resource, str(error)) from error
 
-    def from_note(self, noted: Any) -> Any:
+    def from_note(self, note: Any) -> Any:
         """Return the value that `as_noted` had."""
-        return int(noted, 16) if self._type is Types.Integer and isinstance(noted, str) else noted
+        return int(note, 16) if self._type is Types.Integer and isinstance(note, str) else from_noted(note)
+
+    def hidden(self, resource: str) -> Attribute:
+        """Return a copy for somebody who may not read the value."""
+        made = copy.copy(self)
+        made._hidden_in = resource  # noqa: SLF001 - a copy of its own
+        return made
 
     def with_value(self, value: Any) -> Attribute:
         """Return a copy that holds ``value``, which `accepted` has returned."""
@@ -198,7 +231,7 @@ class Attribute:
         return text
 
     def __repr__(self) -> str:
-        return f"Attribute({self._name!r}, value={MASK if self.is_secret else self._value!r})"
+        return f"Attribute({self._name!r}, value={MASK if self.is_masked else self._value!r})"
 
     def _refused(self, value: Any, resource: str, reason: str) -> InvalidAttributeValueError:
         shown = MASK if self.is_secret else value
@@ -208,9 +241,9 @@ class Attribute:
         """Return a value as the type has it; ValueError says why it does not fit."""
         if value is None:
             return None
-        value = _as_type(self._type, value)
+        value = as_type(self._type, value)
         if self._allowed is not None:
-            value = _member(self._allowed, value)
+            value = member(self._allowed, value)
         if self._range is not None and not self._range[0] <= value <= self._range[1]:
             raise ValueError("out of range")
         return value
@@ -230,49 +263,3 @@ def write_refusal(attribute: Attribute, state: ResourceState, *, is_deployed: bo
     if attribute.has_flag(Flags.Construct) and state >= ResourceState.READY:
         return Flags.Construct, f"is used while it is deployed and cannot be set later; it is {state.name}"
     return None
-
-
-def _bounds(given: Iterable[float]) -> tuple[float, float]:
-    # NEPI's documentation says (max, min), and its code (min, max): both orders can mean but one thing.
-    low, high = sorted(given)
-    if math.isnan(low) or math.isnan(high):
-        raise ValueError("a range needs two numbers")
-    return low, high
-
-
-def _as_type(kind: Types, value: Any) -> Any:
-    is_bool = isinstance(value, bool)
-    try:
-        match kind:
-            case Types.String if isinstance(value, str):
-                return _written(value)
-            case Types.Bool if is_bool:
-                return value
-            case Types.Integer if not is_bool:
-                return operator.index(value)
-            case Types.Double if not is_bool and not isinstance(value, (str, bytes, bytearray)):
-                number = float(value)
-                if not math.isfinite(number):
-                    raise ValueError("not a finite number")
-                return number
-            case Types.Enumerate:
-                return value
-    except (TypeError, OverflowError):
-        pass
-    raise ValueError(f"it is of type {type(value).__name__}")
-
-
-def _written(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("it cannot be written down: it holds half a character") from None
-    return text
-
-
-def _member(allowed: tuple[Any, ...], value: Any) -> Any:
-    for each in allowed:
-        # True equals 1, and is another thing to say.
-        if isinstance(each, bool) is isinstance(value, bool) and each == value:
-            return each
-    raise ValueError("not among what is allowed")

@@ -41,6 +41,14 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.name} {self.comparison} {self.value:g}{rows}"
 
 
+def is_text(name: object) -> bool:
+    """Tell whether a name is a text that can be written down."""
+    try:
+        return type(name) is str and bool(name.encode())
+    except UnicodeEncodeError:  # half a character
+        return False
+
+
 def number_of(value: object, what: str) -> float | None:
     """Return a value as the journal can hold it: null for NaN, and the largest number for more than that.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from immutables import Map
@@ -10,11 +11,15 @@ from msgspec.structs import replace
 from fedmon.researcher.experiment import events
 from fedmon.researcher.experiment.alarms import condition_alarms
 from fedmon.researcher.experiment.change import Change
-from fedmon.researcher.experiment.situation import Resource
-from fedmon.researcher.experiment.states import ResourceAction
+from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
+from fedmon.researcher.experiment.situation import Resource, Want
+from fedmon.researcher.experiment.states import FailureLevel, ResourceAction
 from fedmon.researcher.experiment.wanting import VERB_OF, begin, leave_group
 
 _NO_ATTRIBUTES: Map[str, Any] = Map()
+NO_COUNTS: Map[str, int] = Map()
+KEPT_VALUES = 64
+"""How many of the last values of a metric a condition that is registered later can look back at."""
 
 
 def registered(change: Change, event: events.Registered) -> None:
@@ -82,8 +87,40 @@ def trace_enabled(change: Change, event: events.TraceEnabled) -> None:
         change.resources[event.guid] = replace(resource, traces=(*resource.traces, event.name))
 
 
+def set_wanted(change: Change, event: events.SetWanted) -> None:
+    """Want attributes set."""
+    if event.condition is not None:
+        _ask(change, event.condition)
+    for guid in event.guids if change.level is FailureLevel.OK else ():
+        if guid not in change.resources:
+            continue
+        change.numbers += 1
+        key = (guid, f"set:{change.numbers}")
+        conditions = () if event.condition is None else (event.condition,)
+        change.add_want(Want(key=key, since=event.t, conditions=conditions, attribute=(event.name, event.value)))
+        change.awake.append(key)
+
+
+def _ask(change: Change, condition: AnyCondition) -> None:
+    """Have the values of a group counted for a condition, from those on that were as it wants already."""
+    if not isinstance(condition, MetricCondition):
+        return
+    for guid in condition.group:
+        resource = change.resources.get(guid)
+        if resource is None:
+            continue
+        met = resource.met
+        for (name, source), values in resource.told.items():
+            if name == condition.metric.name:
+                held = itertools.takewhile(condition.metric.holds, reversed(values))
+                counts = met.get(condition.number, NO_COUNTS)
+                met = met.set(condition.number, counts.set(source, sum(1 for _ in held)))
+        change.resources[guid] = replace(resource, asked=(*resource.asked, condition), met=met)
+
+
 def condition_added(change: Change, event: events.ConditionAdded) -> None:
     """Give resources one more condition; what they wait for already waits for it, too."""
+    _ask(change, event.condition)
     name = VERB_OF[event.action]
     for guid in event.guids:
         resource = change.resources.get(guid)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedmon.researcher.experiment.attribute_methods import AttributeMethods
 from fedmon.researcher.experiment.book import Book
-from fedmon.researcher.experiment.conditions import number_of
 from fedmon.researcher.experiment.describing import build
 from fedmon.researcher.experiment.document import read
 from fedmon.researcher.experiment.document.description import Description, Nid
@@ -22,7 +21,6 @@ from fedmon.researcher.experiment.events import (
     ActionWanted,
     AttributeSet,
     Became,
-    Measured,
     Returned,
     TraceEnabled,
     Verb,
@@ -231,10 +229,12 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         """Have the failure manager look at a resource that failed."""
         self._doing.failed(guid)
 
-    def measured(self, guid: int, name: str, value: float) -> None:
-        """Hand over a value that conditions may ask for. Raises InvalidConditionError for what is no number."""
-        number = number_of(value, f"{name} of resource {guid}")
-        self._engine.note(Measured(t=self._engine.now(), guid=guid, name=str(name), value=number))
+    def measured(self, guid: int, name: str, value: float, source: str = "") -> None:
+        """Hand over a value that conditions may ask for; ``source`` tells apart whose it is where there are several.
+
+        Raises UnknownGuidError, and InvalidConditionError for a name that is no text and a value that is no number.
+        """
+        self._wiring.measured(guid, name, value, source)
 
     def _seen(self, guid: int) -> Resource:
         return self._engine.state.resources[guid]

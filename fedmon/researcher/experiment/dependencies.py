@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.verdicts import has_held
 
 Kind = Literal["deploy", "start", "stop", "group", "condition"]
 _DONE: dict[Kind, ResourceState] = {
@@ -176,7 +177,7 @@ class Dependencies:
             need = self._need(some, guid, self._wanted(condition, guid))
             if need is not None:
                 self.causes.setdefault((some, need), condition)
-        missing = condition.needed - self._there(step, condition)
+        missing = condition.needed - self._there(condition)
         if 0 < missing <= len(self.needs[some]):
             self.takes[some] = missing
             self.needs[step].append(some)
@@ -192,17 +193,15 @@ class Dependencies:
         is_early = other is not None and self._measures_when_ready(other.rtype)
         return ResourceState.READY if is_early else ResourceState.STARTED
 
-    def _there(self, step: Step, condition: AnyCondition) -> int:
+    def _there(self, condition: AnyCondition) -> int:
         """Return how many of a group need no step any more."""
-        want = self._state.wants.get((step.guid, step.kind))
         there = 0
         for guid in condition.group:
             other = self._state.resources.get(guid)
             if other is None:
                 continue
             if isinstance(condition, MetricCondition):
-                count = 0 if want is None else want.met.get((condition.number, guid), 0)
-                is_there = count >= condition.metric.samples or (
+                is_there = has_held(condition, other) or (
                     self._wanted(condition, guid) <= other.state < ResourceState.FAILED
                 )
             else:

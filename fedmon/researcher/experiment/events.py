@@ -183,11 +183,15 @@ class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):
-    """A resource told a value that a condition asks for; null where it was no number."""
+    """A resource told a value that conditions may ask for; null where it was no number.
+
+    ``source`` tells the values apart that it has from several, as of several nodes.
+    """
 
     guid: int
     name: str
     value: float | None
+    source: str = ""
 
 
 class Leveled(Event, frozen=True, kw_only=True, tag="level", gc=False):

@@ -10,7 +10,7 @@ from fedmon.researcher.experiment.conditions import AnyCondition, MetricConditio
 from fedmon.researcher.experiment.errors import UnknownGuidError
 from fedmon.researcher.experiment.situation import Resource, State, Want
 from fedmon.researcher.experiment.states import ResourceState
-from fedmon.researcher.experiment.verdicts import Blocked, Met, verdict_on_condition
+from fedmon.researcher.experiment.verdicts import Blocked, Met, has_held, verdict_on_condition
 
 _RANKS = {"fedmon::Node": 0, "fedmon::Dataset": 1, "fedmon::TrainingPlan": 2, "fedmon::Job": 3}
 """Of these types each is READY when those before it are that it is connected to."""
@@ -128,7 +128,7 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         left_s = None
         if isinstance(found, Blocked) and found.due is not None:
             left_s = max(0.0, found.due - now)
-        guids = tuple(_missing(state, condition, want, now)) or condition.group
+        guids = tuple(_missing(state, condition, now)) or condition.group
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, want.since + condition.timeout_s - now)
         yield Waiting(
             action=action,
@@ -168,14 +168,14 @@ def _of_parts(state: State, resource: Resource, now: float) -> Iterator[Waiting]
         yield Waiting(action="deploy", guids=guids, text=text, since=since)
 
 
-def _missing(state: State, condition: AnyCondition, want: Want, now: float) -> Iterator[int]:
+def _missing(state: State, condition: AnyCondition, now: float) -> Iterator[int]:
     """Say who of a group is not as a condition wants him."""
     for guid in condition.group:
         resource = state.resources.get(guid)
         if resource is None:
             continue
         if isinstance(condition, MetricCondition):
-            if want.met.get((condition.number, guid), 0) < condition.metric.samples:
+            if not has_held(condition, resource):
                 yield guid
         else:
             is_lost = resource.state is ResourceState.FAILED and condition.state is not ResourceState.FAILED

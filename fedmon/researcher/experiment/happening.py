@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -10,11 +10,19 @@ from fedmon.researcher.experiment import events
 from fedmon.researcher.experiment.alarms import retry_of, verb_limit_of
 from fedmon.researcher.experiment.change import Change
 from fedmon.researcher.experiment.conditions import MetricCondition
+from fedmon.researcher.experiment.contents import KEPT_VALUES, NO_COUNTS
 from fedmon.researcher.experiment.events import COMES_TO, Alarm, Inform, Reached, Timer, Verb
 from fedmon.researcher.experiment.situation import Resource
 from fedmon.researcher.experiment.states import FailureLevel, ResourceState
 from fedmon.researcher.experiment.verdicts import Met, verdict_on_condition
 from fedmon.researcher.experiment.wanting import call, count_unready, give_up
+
+_CAME: Mapping[ResourceState, tuple[Verb, ...]] = {
+    ResourceState.READY: ("deploy",),
+    ResourceState.STARTED: ("deploy", "start"),
+    ResourceState.STOPPED: ("deploy", "start", "stop"),
+}
+"""What need not be done any more in a state to which a resource came."""
 
 
 def became(change: Change, event: events.Became) -> None:
@@ -50,11 +58,14 @@ def _come(change: Change, due: Iterable[tuple[int, ResourceState, str]]) -> dict
 
 
 def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) -> None:
-    calling, times = resource.calling, resource.times
+    before, calling, retrying, times = resource.state, resource.calling, resource.retrying, resource.times
     if calling is not None and now >= COMES_TO[calling]:
         if calling in resource.timeouts:
             change.actions.append(Alarm(timer=verb_limit_of(resource.guid, calling), at=None))
         calling = None
+    if retrying is not None and now >= COMES_TO[retrying]:
+        change.actions.append(Alarm(timer=retry_of(resource.guid, retrying), at=None))
+        retrying = None
     for each in times:
         if each[0] is now:  # it has come to it before
             times = tuple([other for other in times if other is not each])
@@ -63,6 +74,7 @@ def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) 
         state=now,
         times=(*times, (now, change.now)),
         calling=calling,
+        retrying=retrying,
         attempt=0 if calling is None else resource.attempt,
         reason=reason or resource.reason,
     )
@@ -70,7 +82,17 @@ def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) 
         change.drop_wants(resource)
         if now is ResourceState.FAILED:
             change.actions.append(Inform(guid=resource.guid))
+    elif resource.conditions and now is not before:
+        _drop_what_came(change, resource.guid, now)
     change.wake_watchers(resource.guid)
+
+
+def _drop_what_came(change: Change, guid: int, now: ResourceState) -> None:
+    """Give up what was to be done and has happened otherwise, whatever it still waited for."""
+    for name in _CAME.get(now, ()):
+        want = change.wants.get((guid, name))
+        if want is not None:
+            change.end_want(want)
 
 
 def returned(change: Change, event: events.Returned) -> None:
@@ -114,7 +136,8 @@ def fired(change: Change, event: events.Fired) -> None:
         case "verb-timeout":
             _verb_timed_out(change, resource, timer.want)  # type: ignore[arg-type] # such a timer is named after a verb
         case "retry":
-            if resource.state < ResourceState.FAILED and change.level is FailureLevel.OK:
+            is_meant = resource.retrying == timer.want and resource.state < ResourceState.FAILED
+            if is_meant and change.level is FailureLevel.OK:
                 call(change, resource, timer.want)  # type: ignore[arg-type] # as above
 
 
@@ -146,22 +169,24 @@ def _verb_timed_out(change: Change, resource: Resource, verb: Verb) -> None:
 
 
 def measured(change: Change, event: events.Measured) -> None:
-    """Note a value that conditions ask for."""
-    for key in change.watchers.get(event.guid, ()):
-        want = change.wants.get(key)
-        if want is None:
-            continue
-        met = want.met
-        for condition in want.conditions:
-            if not isinstance(condition, MetricCondition) or condition.metric.name != event.name:
-                continue
-            place = (condition.number, event.guid)
-            count = met.get(place, 0)
-            if count < condition.metric.samples and event.guid in condition.group:  # what held once has held
-                met = met.set(place, count + 1 if condition.metric.holds(event.value) else 0)
-        if met is not want.met:
-            change.wants[key] = replace(want, met=met)
-            change.awake.append(key)
+    """Note a value; it counts for conditions on it, whether anybody waits for them yet or not."""
+    resource = change.resources.get(event.guid)
+    if resource is None:
+        return
+    met, series = resource.met, (event.name, event.source)
+    for condition in resource.asked:
+        counts = met.get(condition.number, NO_COUNTS)
+        count = counts.get(event.source, 0)
+        if condition.metric.name == event.name and count < condition.metric.samples:  # what held once has held
+            count = count + 1 if condition.metric.holds(event.value) else 0
+            met = met.set(condition.number, counts.set(event.source, count))
+    told = resource.told.set(series, (*resource.told.get(series, ())[1 - KEPT_VALUES :], event.value))
+    change.resources[event.guid] = replace(resource, told=told, met=met)
+    if met is not resource.met:
+        for key in change.watchers.get(event.guid, ()):
+            want = change.wants.get(key)
+            if want is not None and any(isinstance(condition, MetricCondition) for condition in want.conditions):
+                change.awake.append(key)
 
 
 def leveled(change: Change, event: events.Leveled) -> None:

@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.researcher.experiment.log_lines import Logged
+from fedmon.researcher.experiment.own_attributes import OwnAttributes
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.templates import Template
@@ -97,12 +98,12 @@ class Holder(Template, Logged):
         return self._attribute(name).has_flag(flag)
 
     def get_attributes_of_instance(self) -> list[Attribute]:
-        """Return copies of the attributes, with the values that they have here."""
-        return [copy.copy(each) for each in self._all().values()]
+        """Return copies of the attributes, with the values that they have here; `get` says which cannot be read."""
+        return [self._shown(self._own.get(name, template)) for name, template in self._templates.items()]
 
     def get_attribute_of_instance(self, name: str) -> Attribute:
         """Return a copy of an attribute, with the value that it has here. Raises UnknownAttributeError."""
-        return copy.copy(self._attribute(name))
+        return self._shown(self._attribute(name))
 
     def get_traces_of_instance(self) -> list[Trace]:
         """Return copies of the traces, with whether they are written here."""
@@ -124,13 +125,25 @@ class Holder(Template, Logged):
         self._enabled |= {name}
 
     def restore(self, attributes: Mapping[str, Any], traces: Iterable[str]) -> None:
-        """Take the attributes and traces that another process left written down; credentials were not."""
+        """Take the attributes and traces that another process left in the journal; credentials were not."""
+        for name, note in attributes.items():
+            attribute = self._attribute(name)
+            if not (attribute.is_secret and note == MASK):
+                self.take_stored({name: attribute.from_note(note)})
+        self._enabled |= {name for name in traces if name in self._trace_templates}
+
+    def take_stored(self, attributes: Mapping[str, Any]) -> None:
+        """Take values as another resource had them, whatever their flags say, without a set hook.
+
+        Raises UnknownAttributeError, InvalidAttributeValueError.
+        """
         for name, value in attributes.items():
             attribute = self._attribute(name)
-            if not (attribute.is_secret and value == MASK):
-                found = attribute.accepted(attribute.from_note(value), resource=self.name)
-                self._own[name] = attribute.with_value(found)
-        self._enabled |= {name for name in traces if name in self._trace_templates}
+            self._own[name] = attribute.with_value(attribute.stored(value, resource=self.name))
+
+    def masked_values(self) -> dict[str, Any]:
+        """Return the values that documents keep out, and that differ from their defaults."""
+        return {each.name: each.value for each in self.changed_attributes() if each.is_masked}
 
     def trace_enabled(self, name: str) -> bool:
         """Tell whether a trace is written. Raises UnknownTraceError, a KeyError."""
@@ -153,16 +166,17 @@ class Holder(Template, Logged):
 
     @property
     def _attrs(self) -> Mapping[str, Attribute]:
-        """The attributes by name, for the code of resource types."""
-        return self._all()
+        """The attributes by name, for the code of resource types: what is set there is set in this resource."""
+        return OwnAttributes(self._templates, self._attribute, self._set_own)
 
     def _set_own(self, name: str, value: Any) -> Any:
         """Set an attribute whatever its flags say, for the code of resource types outside of hooks."""
         attribute = self._attribute(name)
         value = attribute.accepted(value, resource=self.name)
+        note = attribute.as_noted(value, resource=self.name)
         if self._is_registered():
             # Told before it is so: what cannot be written down did not happen.
-            self.ec._attribute_set(self._guid, name, attribute.as_noted(value))  # noqa: SLF001
+            self.ec._attribute_set(self._guid, name, note)  # noqa: SLF001
         self._own[name] = attribute.with_value(value)
         return value
 
@@ -173,8 +187,11 @@ class Holder(Template, Logged):
             return False
         return True
 
-    def _all(self) -> dict[str, Attribute]:
-        return {name: self._own.get(name, template) for name, template in self._templates.items()}
+    def _shown(self, attribute: Attribute) -> Attribute:
+        """Return a copy of an attribute, without its value for who may not read it."""
+        if attribute.has_flag(Flags.NoRead) and not self.turn.is_mine():
+            return attribute.hidden(self.name)
+        return copy.copy(attribute)
 
     def _attribute(self, name: object) -> Attribute:
         found = (self._own.get(name) or self._templates.get(name)) if isinstance(name, str) else None

@@ -34,7 +34,7 @@ _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.TraceEnabled: contents.trace_enabled,
     events.ConditionAdded: contents.condition_added,
     events.ConditionsRemoved: contents.conditions_removed,
-    events.SetWanted: wanting.set_wanted,
+    events.SetWanted: contents.set_wanted,
     events.DeployAsked: wanting.deploy_asked,
     events.ActionWanted: wanting.action_wanted,
     events.ReleaseAsked: wanting.release_asked,

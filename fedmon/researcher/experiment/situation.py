@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from immutables import Map
 
-from fedmon.researcher.experiment.conditions import AnyCondition
+from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
 from fedmon.researcher.experiment.events import Retry, Verb
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
 
@@ -22,6 +22,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``plain`` are the verbs for which its type has no code. ``calling`` is the verb that runs now, ``retrying`` the one
     that waits to be tried again, and ``attempt`` how often it has failed before. ``attributes`` are those that were
     set, ``traces`` those that are kept; ``sets`` names the wants of attributes that are still to be set.
+    ``told`` holds the last values that it told, by name and source; ``asked`` are the conditions on them, and ``met``
+    counts, by the number of a condition and then by source, values in a row that were as wanted.
     """
 
     guid: int
@@ -41,6 +43,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
     plain: tuple[Verb, ...] = ()
+    told: Map[tuple[str, str], tuple[float | None, ...]] = Map()
+    asked: tuple[MetricCondition, ...] = ()
+    met: Map[int, Map[str, int]] = Map()
     reason: str = ""
 
     def since(self, state: ResourceState) -> float | None:
@@ -59,8 +64,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that is to be done as soon as its conditions hold.
 
     ``watching`` is who it waits for now, and ``held_up_at`` the condition and the place in its group that held it up
-    when somebody last looked: before it, all was as wanted. ``met`` counts, by the number of a condition and the guid
-    of a member, values in a row that were as wanted. ``due`` is when a delay ends, null where none runs.
+    when somebody last looked: before it, all was as wanted. ``due`` is when a delay ends, null where none runs.
     """
 
     key: WantKey
@@ -70,7 +74,6 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     watching: tuple[int, ...] = ()
     held_up_at: tuple[int, int] = (0, 0)
     due: float | None = None
-    met: Map[tuple[int, int], int] = Map()
 
     @property
     def guid(self) -> int:

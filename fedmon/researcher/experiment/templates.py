@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
-from fedmon.researcher.experiment.attributes import Attribute, Flags, Types
+from fedmon.researcher.experiment.attributes import Attribute, Flags, Types, write_refusal
 from fedmon.researcher.experiment.errors import (
     AttributeAccessError,
     InvalidTypeError,
@@ -14,6 +14,7 @@ from fedmon.researcher.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.researcher.experiment.events import Retry, Verb
+from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.traces import Trace
 
 
@@ -101,13 +102,13 @@ class Template:
 
     @classmethod
     def get_attributes(cls) -> list[Attribute]:
-        """Return copies of the attributes."""
-        return [copy.copy(each) for each in cls._attributes.values()]
+        """Return copies of the attributes; those that cannot be read hide their values."""
+        return [cls._shown_of_type(each) for each in cls._attributes.values()]
 
     @classmethod
     def get_attribute(cls, name: str) -> Attribute:
         """Return a copy of an attribute. Raises UnknownAttributeError."""
-        return copy.copy(cls._template(name))
+        return cls._shown_of_type(cls._template(name))
 
     @classmethod
     def get_traces(cls) -> list[Trace]:
@@ -123,18 +124,23 @@ class Template:
     def get_global(cls, name: str) -> Any:
         """Return the value with which resources of the type begin.
 
-        Raises UnknownAttributeError, and AttributeAccessError for an attribute that is not Global.
+        Raises UnknownAttributeError, and AttributeAccessError for an attribute that is not Global, or NoRead.
         """
-        return cls._global(name).value
+        return cls._shown_of_type(cls._global(name)).value
 
     @classmethod
     def set_global(cls, name: str, value: Any) -> Any:
         """Set the value with which resources of the type begin from now on, and return it.
 
-        Those that exist keep theirs. Raises as `get_global` does, and InvalidAttributeValueError.
+        Those that exist keep theirs. Raises UnknownAttributeError, InvalidAttributeValueError, and AttributeAccessError
+        for an attribute that is not Global, or that nobody but the type may set.
         """
-        attribute = cls._global(name)
-        value = attribute.accepted(value, resource=f"type {cls._rtype}")
+        attribute, who = cls._global(name), f"type {cls._rtype}"
+        refused = write_refusal(attribute, ResourceState.NEW, is_deployed=False)
+        if refused is not None:
+            raise AttributeAccessError(name, who, refused[0].name or "", refused[1])
+        value = attribute.accepted(value, resource=who)
+        attribute.as_noted(value, resource=who)
         cls._replace("_attributes", {**cls._attributes, name: attribute.with_value(value)})
         return value
 
@@ -144,6 +150,10 @@ class Template:
         if found is None:
             raise UnknownAttributeError(f"type {cls._rtype} has no attribute", name, cls._attributes)
         return found
+
+    @classmethod
+    def _shown_of_type(cls, attribute: Attribute) -> Attribute:
+        return attribute.hidden(f"type {cls._rtype}") if attribute.has_flag(Flags.NoRead) else copy.copy(attribute)
 
     @classmethod
     def _global(cls, name: str) -> Attribute:

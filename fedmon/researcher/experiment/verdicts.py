@@ -78,8 +78,7 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     """Judge a want as things stand at ``now``.
 
     It looks first where it was held up the last time: who waits for thousands need not look at all of them whenever one
-    has come. All are looked at again before it is done. One that is blocked looks at everybody whose values it counts,
-    too: what held once has held, whatever came first.
+    has come. All are looked at again before it is done.
     """
     guid, name = want.key
     kind = name if want.attribute is None else "set"
@@ -87,13 +86,13 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     if resource is None:
         return MOOT
     if resource.state in _MAY_STILL[kind]:
-        return _counting(Blocked((guid,)), want, resources)
+        return Blocked((guid,))
     if resource.state not in _MAY[kind]:
         return MOOT
     found = _on_conditions(want, resources, now, want.held_up_at)
     if found is MET and want.held_up_at[0]:  # the conditions before that one
         found = _on_conditions(want, resources, now, (0, 0))
-    return _counting(found, want, resources) if isinstance(found, Blocked) else found
+    return found
 
 
 def _on_conditions(want: Want, resources: Resources, now: float, begin: tuple[int, int]) -> Verdict:
@@ -106,14 +105,6 @@ def _on_conditions(want: Want, resources: Resources, now: float, begin: tuple[in
             return replace(found, at=(place, found.at[1])) if place and isinstance(found, Blocked) else found
         done = 0
     return MET
-
-
-def _counting(found: Blocked, want: Want, resources: Resources) -> Blocked:
-    counted: list[int] = []
-    for condition in want.conditions:
-        if isinstance(condition, MetricCondition):
-            counted += [guid for guid in condition.group if resources.get(guid) is not None]
-    return replace(found, guids=tuple(dict.fromkeys((*found.guids, *counted)))) if counted else found
 
 
 def verdict_on_condition(
@@ -170,14 +161,23 @@ def _after(condition: StateCondition, since: float, now: float) -> Verdict:
     return Blocked((), due=due, condition=condition) if condition.delay_s and since and due > now else MET
 
 
+def has_held(condition: MetricCondition, resource: Resource) -> bool:
+    """Tell whether a resource's values were as wanted, and often enough; those of each source, where it has several."""
+    counts = resource.met.get(condition.number)
+    return counts is not None and min(counts.values()) >= condition.metric.samples
+
+
 def _on_metric(condition: MetricCondition, want: Want, members: list[Resource]) -> Verdict:
-    samples, needed = condition.metric.samples, min(condition.needed, len(members))
-    unmet = [one for one in members if want.met.get((condition.number, one.guid), 0) < samples]
+    """Who was taken out tells nothing any more; nor does who STOPPED, though nothing has to be stopped for that."""
+    needed = len(members) or 1 if condition.at_least is None else condition.at_least
+    unmet = [one for one in members if not has_held(condition, one)]
     if len(members) - len(unmet) >= needed:
         return MET
-    over = [one.guid for one in unmet if one.state >= ResourceState.FAILED]
+    end = ResourceState.FAILED if want.name == "stop" else ResourceState.STOPPED
+    over = [one for one in unmet if one.state >= end]
     if len(members) - len(over) < needed:
-        return Doomed(f"{condition.metric} cannot come any more: {_listed(over)} failed or was released")
+        said = "; ".join(f"resource {one.guid} ({one.rtype}) is {one.state.name}" for one in over)
+        return Doomed(f"{condition.metric} cannot come any more: {said or 'nobody is left who would tell'}")
     return Blocked(tuple(one.guid for one in unmet), condition=condition)
 
 

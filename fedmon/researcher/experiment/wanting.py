@@ -93,18 +93,6 @@ def begin(change: Change, resource: Resource, name: Verb) -> None:
         _settle(change, wanted, resource, found)
 
 
-def set_wanted(change: Change, event: events.SetWanted) -> None:
-    """Want attributes set."""
-    for guid in event.guids if change.level is FailureLevel.OK else ():
-        if guid not in change.resources:
-            continue
-        change.numbers += 1
-        key = (guid, f"set:{change.numbers}")
-        conditions = () if event.condition is None else (event.condition,)
-        change.add_want(Want(key=key, since=event.t, conditions=conditions, attribute=(event.name, event.value)))
-        change.awake.append(key)
-
-
 def action_wanted(change: Change, event: events.ActionWanted) -> None:
     """Want one thing done with a resource."""
     resource = change.resources.get(event.guid)

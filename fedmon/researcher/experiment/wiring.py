@@ -11,13 +11,31 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment.book import Book
-from fedmon.researcher.experiment.conditions import COMPARE, AnyCondition, Metric, MetricCondition, StateCondition
+from fedmon.researcher.experiment.conditions import (
+    COMPARE,
+    AnyCondition,
+    Metric,
+    MetricCondition,
+    StateCondition,
+    is_text,
+    number_of,
+)
 from fedmon.researcher.experiment.connections import connect, disconnect
 from fedmon.researcher.experiment.durations import seconds
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import InvalidConditionError, UnknownGuidError
-from fedmon.researcher.experiment.events import ConditionAdded, ConditionsRemoved, Connected, SetWanted
+from fedmon.researcher.experiment.events import (
+    COMES_TO,
+    ConditionAdded,
+    ConditionsRemoved,
+    Connected,
+    Measured,
+    SetWanted,
+)
+from fedmon.researcher.experiment.machine import step
+from fedmon.researcher.experiment.planning import refuse_circles
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.wanting import VERB_OF
 
 if TYPE_CHECKING:
     Guids = int | Iterable[int]
@@ -54,21 +72,30 @@ class Wiring:
         timeout: str | None = None,
     ) -> AnyCondition:
         """Have an action of each of ``guids`` wait for ``group``. Raises InvalidConditionError, InvalidTimeError."""
-        waiting = self._checked(guids)
         made = self._made(group, state, time=time, metric=metric, at_least=at_least, timeout=timeout)
-        action = _action(action)
-        for guid in waiting:
-            if guid in made.group and isinstance(made, StateCondition):
-                raise InvalidConditionError(f"resource {guid} cannot wait for itself to be {made.state.name}")
-        self._engine.post(ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=made))
-        return made
+        return self.add(guids, action, made)
 
-    def add(self, guids: Guids, action: ResourceAction, condition: AnyCondition) -> None:
-        """Have an action wait for a condition that was made elsewhere; it gets a number of ours."""
-        waiting = self._checked(guids)
-        self._checked(condition.group)
-        mine = replace(condition, number=next(self._numbers))
-        self._engine.post(ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=mine))
+    def add(self, guids: Guids, action: ResourceAction, condition: AnyCondition) -> AnyCondition:
+        """Have an action wait for a condition that was made somewhere; it gets a number of ours, and is returned.
+
+        Raises InvalidConditionError, and ImpossiblePlanError where those who are deployed already would then wait for
+        each other for ever.
+        """
+        waiting, action = self._checked(guids), _action(action)
+        mine = self._accepted(condition)
+        for guid in waiting:
+            if guid in mine.group and isinstance(mine, StateCondition) and mine.state >= COMES_TO[VERB_OF[action]]:
+                raise InvalidConditionError(
+                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
+                    f"{VERB_OF[action]}: that would be for ever"
+                )
+        added = ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=mine)
+        seen = self._engine.state
+        deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
+        if deployed:
+            refuse_circles(step(seen, added)[0], deploying=deployed)
+        self._engine.post(added)
+        return mine
 
     def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
         """Have an attribute set when a condition holds that was made elsewhere. Raises InvalidConditionError."""
@@ -78,8 +105,16 @@ class Wiring:
             if state >= ResourceState.FAILED:
                 raise InvalidConditionError(f"resource {guid} is {state.name}: nothing of it will be set any more")
             self._book.get(guid).check_value(name, value)
-        mine = None if condition is None else replace(condition, number=next(self._numbers))
+        mine = None if condition is None else self._accepted(condition)
         self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=value, condition=mine))
+
+    def measured(self, guid: int, name: str, value: float, source: str) -> None:
+        """Tell a value to who waits for it. Raises UnknownGuidError, InvalidConditionError."""
+        known = self._book.get(guid).guid
+        if not (is_text(name) and (source == "" or is_text(source))):
+            raise InvalidConditionError(f"{(name, source)!r:.80}: a metric and its source have texts for names")
+        number = number_of(value, f"{name} of resource {guid}")
+        self._engine.note(Measured(t=self._engine.now(), guid=known, name=name, value=number, source=source))
 
     def free(self, guids: Guids, group: Guids, action: ResourceAction | None) -> None:
         """Have ``guids`` wait for ``group`` no longer, in one action or in all."""
@@ -107,23 +142,30 @@ class Wiring:
         timeout: str | None = None,
     ) -> AnyCondition:
         members = self._checked(group)
-        number = next(self._numbers)
-        timeout_s = None if timeout is None else seconds(timeout)
-        if at_least is not None and (type(at_least) is not int or not 1 <= at_least <= len(members)):
-            raise InvalidConditionError(f"at_least={at_least!r} of {len(members)} resources: take 1 to {len(members)}")
+        timeout_s = seconds(timeout) if timeout else None
         if metric is not None:
             if state is not None:
                 raise InvalidConditionError("a condition asks for a state or for a metric: register two conditions")
-            _check_metric(metric)
-            return MetricCondition(number=number, group=members, metric=metric, at_least=at_least, timeout_s=timeout_s)
+            return MetricCondition(number=0, group=members, metric=metric, at_least=at_least, timeout_s=timeout_s)
         return StateCondition(
-            number=number,
+            number=0,
             group=members,
             state=state_of(state),
             delay_s=seconds(time),
             at_least=at_least,
             timeout_s=timeout_s,
         )
+
+    def _accepted(self, condition: AnyCondition) -> AnyCondition:
+        """Return a condition with a number, each of its group once. Raises InvalidConditionError, UnknownGuidError."""
+        group, at_least, timeout_s = self._checked(condition.group), condition.at_least, condition.timeout_s
+        if at_least is not None and (type(at_least) is not int or not 1 <= at_least <= len(group)):
+            raise InvalidConditionError(f"at_least={at_least!r} of {len(group)} resources: take 1 to {len(group)}")
+        if timeout_s is not None and not 0 <= timeout_s < math.inf:
+            raise InvalidConditionError(f"a timeout is 0 s or more, not {timeout_s!r}")
+        if isinstance(condition, MetricCondition):
+            _check_metric(condition.metric)
+        return replace(condition, number=next(self._numbers), group=group)
 
     def _checked(self, guids: Guids) -> tuple[int, ...]:
         found = guids_of(guids)
@@ -166,7 +208,7 @@ def _check_metric(metric: object) -> None:
     """Raise InvalidConditionError for what the machine could not judge, or nobody read back from the journal."""
     hint = 'take Metric(name="accuracy", comparison=">", value=0.9, samples=3)'
     value: object = metric.value if isinstance(metric, Metric) else None
-    if not isinstance(metric, Metric) or type(metric.name) is not str:
+    if not isinstance(metric, Metric) or not is_text(metric.name):
         raise InvalidConditionError(f"{metric!r:.80} is no metric of a condition: {hint}")
     if metric.comparison not in COMPARE:
         raise InvalidConditionError(f"{metric.comparison!r} compares nothing: take one of {', '.join(COMPARE)}")

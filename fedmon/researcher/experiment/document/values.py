@@ -7,9 +7,9 @@ import math
 import re
 from typing import Any
 
+from fedmon.researcher.experiment import noted_values
 from fedmon.researcher.experiment.document.errors import ValueFormError
 
-MAX_DEPTH = 32
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4300}L?")
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TYPES = ("string", "bool", "integer", "float", "null", "json")
@@ -22,24 +22,12 @@ def is_legal(text: str) -> bool:
     return not _NOT_IN_XML.search(text)
 
 
-def plain(value: Any, *, where: str, depth: int = 0) -> Any:
+def plain(value: Any, *, where: str) -> Any:
     """Return a value of plain parts only: tuples become lists. Raises ValueFormError for what no document holds."""
-    if depth > MAX_DEPTH:
-        raise ValueFormError(f"{where}: the value is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, (list, tuple)):
-        return [plain(each, where=where, depth=depth + 1) for each in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: plain(each, where=where, depth=depth + 1) for key, each in value.items()}
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            # What only derives from a plain type, such as an Enum, is written as that and must compare as that.
-            return kind(value) if kind is not str else str.__str__(value)
-    if value is None:
-        return None
-    raise ValueFormError(
-        f"{where}: a {type(value).__name__} cannot be kept in a document; use text, numbers, true, false, or lists and "
-        "tables of them"
-    )
+    try:
+        return noted_values.plain(value)
+    except ValueError as error:
+        raise ValueFormError(f"{where}: {error}") from error
 
 
 def as_text(value: Any) -> tuple[str, str]:

@@ -146,7 +146,7 @@ class Job(LinkedResource):
         handle = self._found()
         if handle is None:
             return False
-        handle.expect(self.ran_on)  # those that did not answer may run it all the same
+        handle.expect(self.ran_on)  # also those that know it no more: that is how it ended there
         if self.state < ResourceState.STARTED:
             self.set_started()
         self._follow(handle)
@@ -157,14 +157,14 @@ class Job(LinkedResource):
 
         job_id = self.get("jobId")
         try:
-            return self.federation.job(job_id, nodes=self.ran_on or None) if job_id else None
+            return self.federation.job(job_id, nodes=self.ran_on or None, expected=self.ran_on) if job_id else None
         except RunNotKnownError:
             return None
 
     def do_reconnect(self, verb: str | None) -> None:
         """Take up the run. One that was about to start is asked for under its id, so that no node starts it twice."""
         if verb == "start" and self.get("jobId") and self.get("outcome") is None:
-            self._run_as(self.get("jobId"))
+            self._start_again()
         elif verb in (None, "stop") and self.state is ResourceState.STARTED:
             if not self.adopt():
                 raise JobFailedError(f"no node that answers knows job {self.get('jobId')}")
@@ -172,10 +172,28 @@ class Job(LinkedResource):
         else:
             super().do_reconnect(verb)
 
+    def _start_again(self) -> None:
+        """Ask for it anew as soon as its nodes are there, for one that is away may have begun it."""
+        if self.state is not ResourceState.READY:
+            return
+        nodes = self._nodes()
+        away = self.federation.nodes().absent(nodes or ())
+        if not nodes:
+            raise JobFailedError(f"no node is left that may have begun job {self.get('jobId')}")
+        with self.lock:
+            self._starts_again = bool(away)
+        if away:
+            self.wait_for(f"{', '.join(away)} to be there")
+        else:
+            self.deafen()
+            self._run_as(self.get("jobId"))
+
     def _follow(self, handle: RunHandle) -> None:
         self.handle = handle
         self._subscriptions.append(handle.on_scalar(self._reported))
         self._subscriptions.append(handle.on_over(lambda: self.later(self._over)))
+        for node in self._nodes_around():  # who failed before anybody listened
+            self._look_at(node)
 
     def _reported(self, scalar: RunScalar) -> None:
         values = {name: value for name, value in scalar.values.items() if value is not None}

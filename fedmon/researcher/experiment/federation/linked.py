@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from fedmon.common.errors import FedmonError
-from fedmon.researcher.experiment.conditions import MetricCondition
 from fedmon.researcher.experiment.errors import ExperimentOverError, TraceNotReadableError, UnknownGuidError
 from fedmon.researcher.experiment.federation.errors import NeighbourLostError
 from fedmon.researcher.experiment.protocol import Experiment
@@ -93,19 +92,16 @@ class LinkedResource(ResourceManager):
             if self.state < ResourceState.FAILED:
                 self.fail(told(error))
 
-    def tell_metrics(self, guid: int, values: dict[str, float]) -> None:
-        """Hand values to the conditions that ask a resource for them; what nobody asks for is not written down."""
-        state = self.controller.snapshot
-        wants = (state.wants.get(key) for key in state.watchers.get(guid, ()))
-        asked = {
-            condition.metric.name
-            for want in wants
-            if want is not None
-            for condition in want.conditions
-            if isinstance(condition, MetricCondition) and guid in condition.group
-        }
-        for name in asked & values.keys():
-            self.controller.measured(guid, name, values[name])
+    def tell_metrics(self, guid: int, values: dict[str, float], *, source: str = "", only_asked: bool = False) -> None:
+        """Hand values of a resource to conditions, those that are registered later, too, unless ``only_asked``.
+
+        ``source`` is the node they are from, for a resource that has several: conditions count for each by itself.
+        """
+        resource = self.controller.snapshot.resources.get(guid)
+        asked = frozenset() if resource is None else {condition.metric.name for condition in resource.asked}
+        for name in sorted(asked & values.keys()) if only_asked else values:
+            with contextlib.suppress(UnknownGuidError):  # it was taken out just now
+                self.controller.measured(guid, name, values[name], source)
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 

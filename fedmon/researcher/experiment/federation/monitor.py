@@ -135,13 +135,13 @@ class Monitor(LinkedResource):
         }
         if values.get(_TOTAL) and _USED in values:
             values[MEMORY_SHARE] = values[_USED] / values[_TOTAL]
-        self.tell_metrics(self.guid, values)
+        self.tell_metrics(self.guid, values, source=sample.node_id, only_asked=True)
         for node in self.linked(Node):
             if node.get("nodeId") == sample.node_id:
-                self.tell_metrics(node.guid, values)
+                self.tell_metrics(node.guid, values, only_asked=True)
         for job in self.linked(Job):
             if sample.stream == f"job-{job.get('jobId')}":
-                self.tell_metrics(job.guid, values)
+                self.tell_metrics(job.guid, values, source=sample.node_id, only_asked=True)
 
     def written(self, name: str) -> Path:
         """Return the file of the recording."""
