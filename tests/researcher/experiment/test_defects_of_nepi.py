@@ -209,7 +209,7 @@ def test_defect_03_an_experiment_is_serialized_with_all_that_it_has(ec: Experime
         found = read(text)
         assert found.persist
         assert found.resources[0].attributes == {"critical": False}
-        assert [str(condition) for _, condition in found.resources[1].conditions] == ["STARTED since 1.5 s"]
+        assert [str(condition) for _, condition in found.resources[1].conditions] == ["STARTED for 1.5 s"]
         assert found.resources[1].connections == (one,)
 
 
