@@ -22,6 +22,10 @@ KEPT_VALUES = 64
 """How many of the last values of a metric a condition that is registered later can look back at."""
 
 
+def opened(change: Change, event: events.Opened) -> None:
+    """Change nothing: the state is that of the resources."""
+
+
 def registered(change: Change, event: events.Registered) -> None:
     """Take a resource in."""
     change.resources[event.guid] = Resource(
@@ -121,13 +125,16 @@ def _ask(change: Change, condition: AnyCondition) -> None:
 def condition_added(change: Change, event: events.ConditionAdded) -> None:
     """Give resources one more condition; what they wait for already waits for it, too."""
     _ask(change, event.condition)
+    added = (event.action, event.condition)
+    before = after = tuple[tuple[ResourceAction, AnyCondition], ...]()  # those who had the same share it again
     name = VERB_OF[event.action]
     for guid in event.guids:
         resource = change.resources.get(guid)
         if resource is None:
             continue
-        resource = replace(resource, conditions=(*resource.conditions, (event.action, event.condition)))
-        change.resources[guid] = resource
+        if resource.conditions is not before or not after:
+            before, after = resource.conditions, (*resource.conditions, added)
+        change.resources[guid] = resource = replace(resource, conditions=after)
         key = (guid, name)
         want = change.wants.get(key)
         if want is not None:

@@ -56,14 +56,24 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     number: int = 0
 
 
+class Opened(Event, frozen=True, kw_only=True, tag="opened", gc=False):
+    """The run began, with what its controller was told; the machine has no use for that, who takes it up again has."""
+
+    persist: bool = False
+    threads: int = 0
+
+
 class Registered(Event, frozen=True, kw_only=True, tag="registered", gc=False):
     """A resource came into the experiment, with these attributes. ``timeouts`` and ``retry`` are by verb.
+
+    ``name`` is what a document calls it.
 
     ``plain`` are the verbs for which its type has no code: the resource is in their states as soon as they are due.
     """
 
     guid: int
     rtype: str
+    name: str = ""
     critical: bool = True
     plain: tuple[Verb, ...] = ()
     attributes: dict[str, Any] = {}
@@ -185,24 +195,31 @@ class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
 class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):
     """A resource told a value that conditions may ask for; null where it was no number.
 
-    ``source`` tells the values apart that it has from several, as of several nodes.
+    ``source`` tells the values apart that it has from several, as of several nodes, and ``nth`` those of one source,
+    where that counts them.
     """
 
     guid: int
     name: str
     value: float | None
     source: str = ""
+    nth: int | None = None
 
 
 class Leveled(Event, frozen=True, kw_only=True, tag="level", gc=False):
-    """The failure manager decided how bad it is; anything but OK ends all waiting."""
+    """The failure manager decided how bad it is; anything but OK ends all waiting, and stays.
+
+    ``guid`` is the resource that failed, where it looked at one.
+    """
 
     level: FailureLevel
     reason: str = ""
+    guid: int = 0
 
 
 AnyEvent = (
-    Registered
+    Opened
+    | Registered
     | Recoded
     | Removed
     | Connected

@@ -66,13 +66,10 @@ def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) 
     if retrying is not None and now >= COMES_TO[retrying]:
         change.actions.append(Alarm(timer=retry_of(resource.guid, retrying), at=None))
         retrying = None
-    for each in times:
-        if each[0] is now:  # it has come to it before
-            times = tuple([other for other in times if other is not each])
     change.resources[resource.guid] = resource = replace(
         resource,
         state=now,
-        times=(*times, (now, change.now)),
+        times=change.history(times, now),
         calling=calling,
         retrying=retrying,
         attempt=0 if calling is None else resource.attempt,
@@ -163,7 +160,7 @@ def _verb_timed_out(change: Change, resource: Resource, verb: Verb) -> None:
     reason = f"{verb} did not end within {resource.timeouts[verb]:g} s"
     if verb == "release":
         # Whatever its hook still holds, the experiment is done with it.
-        became(change, events.Became(t=change.now, guids=(resource.guid,), state=ResourceState.RELEASED, reason=reason))
+        change.due.append((resource.guid, ResourceState.RELEASED, reason))
     else:
         verb_failed(change, events.VerbFailed(t=change.now, guid=resource.guid, verb=verb, reason=reason))
 
@@ -190,7 +187,7 @@ def measured(change: Change, event: events.Measured) -> None:
 
 
 def leveled(change: Change, event: events.Leveled) -> None:
-    """Note how bad it is; a failure ends all waiting."""
-    change.level, change.level_reason = event.level, event.reason
-    if event.level is not FailureLevel.OK:
+    """Note how bad it is; a failure ends all waiting, and it never becomes better."""
+    if event.level > change.level:
+        change.level, change.level_reason = event.level, event.reason
         change.drop_all_wants()

@@ -26,6 +26,7 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
 
 
 _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
+    events.Opened: contents.opened,
     events.Registered: contents.registered,
     events.Recoded: contents.recoded,
     events.Removed: contents.removed,
