@@ -14,6 +14,7 @@ from fedmon.researcher.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.researcher.experiment.events import Retry, Verb
+from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.traces import Trace
 
@@ -35,6 +36,21 @@ class Template:
     """How often a verb that failed is tried again, by verb."""
     _attributes: ClassVar[Mapping[str, Attribute]] = {}
     _traces: ClassVar[Mapping[str, Trace]] = {}
+    # What plans and explanations go by; see `natures`.
+    _needs: ClassVar[tuple[Need, ...]] = ()
+    """What its verbs wait for by themselves, of what it is connected to."""
+    _ends_itself: ClassVar[bool] = False
+    """Whether it comes to STOPPED without being told to; what has code of its own for its start may do so anyhow."""
+    _passes: ClassVar[tuple[ResourceState, ...] | None] = None
+    """The states before READY that its deploy stops in; null: nobody knows where it has code of its own for that."""
+    _required_attributes: ClassVar[tuple[str, ...]] = ()
+    """What has to be set before it is deployed."""
+    _required_connections: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """What it has to be connected to before it is deployed: to one type of each."""
+    _measured_by: ClassVar[tuple[str, ...] | None] = None
+    """The types that tell its metrics when they are connected to it; null where it tells some itself."""
+    _measures_when_ready: ClassVar[bool] = False
+    """Whether metrics of it may come before it is STARTED."""
 
     @classmethod
     def _clsinit(cls) -> None:

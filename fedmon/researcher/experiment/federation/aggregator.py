@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.federation.errors import MissingPartError, Nei
 from fedmon.researcher.experiment.federation.job import Job
 from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, own
+from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
@@ -33,6 +34,10 @@ class Aggregator(LinkedResource):
     _rtype = "fedmon::Aggregator"
     _help = "A function over the results of the jobs that it is connected to."
     _partners = ("fedmon::Job", "fedmon::Collector")
+    _needs = (Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED),)
+    _ends_itself = True
+    _passes = ()
+    _required_connections = (("fedmon::Job",),)
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)

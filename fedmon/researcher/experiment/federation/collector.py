@@ -30,6 +30,9 @@ class Collector(LinkedResource):
 
     _rtype = "fedmon::Collector"
     _help = "Collects a trace of every resource that it is connected to into the folder of the run, at its release."
+    _passes = ()
+    _required_attributes = ("traceName",)
+    _measured_by = ()
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)

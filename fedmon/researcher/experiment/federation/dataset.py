@@ -9,8 +9,10 @@ from fedmon.researcher.experiment.federation.errors import MissingPartError, Not
 from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, own, words
+from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.resource import clsinit_copy
+from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.outcomes import Outcomes
 
 
@@ -24,6 +26,10 @@ class Dataset(LinkedResource):
     _rtype = "fedmon::Dataset"
     _help = "A dataset on the nodes that it is connected to, found by its tags."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
+    _needs = (Need(verb="deploy", of="fedmon::Node"),)
+    _passes = (ResourceState.DISCOVERED,)
+    _required_attributes = ("tags",)
+    _measured_by = ()
 
     @classmethod
     def _register_attributes(cls) -> None:

@@ -15,6 +15,7 @@ from fedmon.researcher.experiment.federation.errors import JobFailedError, Missi
 from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.training_plan import TrainingPlanResource
+from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
@@ -44,6 +45,13 @@ class Job(LinkedResource):
         "fedmon::Collector",
     )  # fmt: skip
     _once = ("fedmon::TrainingPlan", "fedmon::Dataset")
+    _needs = (
+        *(Need(verb="deploy", of=rtype) for rtype in ("fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan")),
+        Need(verb="start", attribute="inputsFrom", state=ResourceState.STOPPED),
+    )
+    _ends_itself = True
+    _passes = ()
+    _required_connections = (("fedmon::TrainingPlan",),)
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)

@@ -39,6 +39,10 @@ class LocalProcess(LinkedResource):
     _rtype = "local::Process"
     _help = "A command on this machine: STOPPED when it ended with code 0, FAILED otherwise."
     _platform = "local"
+    _ends_itself = True
+    _passes = ()
+    _required_attributes = ("command",)
+    _measured_by = ()
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)

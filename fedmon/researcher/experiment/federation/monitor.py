@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.federation.job import Job
 from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, own, words
+from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
@@ -40,6 +41,13 @@ class Monitor(LinkedResource):
     _rtype = "fedmon::Monitor"
     _help = "Records metrics of nodes while what it is connected to runs; conditions can ask for them."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
+    _needs = (
+        Need(verb="deploy", of="fedmon::Node"),
+        Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED),
+    )
+    _ends_itself = True
+    _passes = ()
+    _required_connections = (("fedmon::Node", "fedmon::Job"),)
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)

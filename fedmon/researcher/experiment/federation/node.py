@@ -32,6 +32,10 @@ class Node(LinkedResource):
     _help = (
         "A node of the federation: READY when its presence is confirmed, FAILED when it is lost for longer than grace."
     )
+    _passes = (ResourceState.DISCOVERED,)
+    _required_attributes = ("nodeId",)
+    _measured_by = ("fedmon::Monitor",)
+    _measures_when_ready = True
     _losses = 0
     _before_loss: ResourceState | None = None
 

@@ -14,6 +14,7 @@ from fedmon.researcher.experiment.federation.errors import MissingPartError, Not
 from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, class_name, is_source, own, plan
+from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import clsinit_copy
@@ -37,6 +38,14 @@ class TrainingPlanResource(LinkedResource):
     _rtype = "fedmon::TrainingPlan"
     _help = "A training plan: RESERVED while approval is pending, READY when approved, FAILED when rejected."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
+    _needs = (
+        Need(verb="deploy", of="fedmon::Node"),
+        Need(verb="deploy", of="fedmon::Node", through=("fedmon::Job",)),
+        Need(verb="deploy", of="fedmon::Node", through=("fedmon::Job", "fedmon::Dataset")),
+    )
+    _passes = (ResourceState.RESERVED,)
+    _required_attributes = ("plan",)
+    _measured_by = ()
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
