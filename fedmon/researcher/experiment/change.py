@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fedmon.researcher.experiment.alarms import condition_alarms, delay_of, limit_of
 from fedmon.researcher.experiment.events import Action, Alarm
-from fedmon.researcher.experiment.situation import Resource, State, Want, WantKey
+from fedmon.researcher.experiment.situation import Resource, State, Times, Want, WantKey
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.verdicts import Blocked
 
@@ -29,6 +29,7 @@ class Change:
         self.groups = state.groups.mutate()
         self.level, self.level_reason, self.numbers = state.level, state.level_reason, state.numbers
         self._woken: set[int] = set()
+        self._histories: dict[tuple[Times, ResourceState], Times] = {}
         self.actions: list[Action] = []
         self.awake: deque[WantKey] = deque()
         """Wants that are to be judged before the step is over."""
@@ -46,6 +47,14 @@ class Change:
             level_reason=self.level_reason,
             numbers=self.numbers,
         )
+
+    def history(self, before: Times, state: ResourceState) -> Times:
+        """Return when a resource came to each state, now that it came to one; many of them share theirs."""
+        found = self._histories.get((before, state))
+        if found is None:
+            kept = [each for each in before if each[0] is not state]  # it may have come to it before
+            found = self._histories[before, state] = (*kept, (state, self.now))
+        return found
 
     def add_want(self, want: Want, found: Blocked | None = None) -> None:
         """Take a want that waits for what was ``found``, or was not looked at; have its conditions end in time."""

@@ -15,6 +15,9 @@ from fedmon.researcher.experiment.conditions import AnyCondition, MetricConditio
 from fedmon.researcher.experiment.events import Retry, Verb
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
 
+Times = tuple[tuple[ResourceState, float], ...]
+"""When something came to which state, in the order of coming."""
+
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One resource. ``times`` holds when it came to each state, in seconds as events count them.
@@ -29,7 +32,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     guid: int
     rtype: str
     state: ResourceState = ResourceState.NEW
-    times: tuple[tuple[ResourceState, float], ...] = ()
+    times: Times = ()
     critical: bool = True
     conditions: tuple[tuple[ResourceAction, AnyCondition], ...] = ()
     connections: frozenset[int] = frozenset()
