@@ -208,11 +208,16 @@ class Attribute:
         """Return the value that `as_noted` had."""
         return int(note, 16) if self._type is Types.Integer and isinstance(note, str) else from_noted(note)
 
-    def hidden(self, resource: str) -> Attribute:
-        """Return a copy for somebody who may not read the value."""
+    def shown(self, resource: str) -> Attribute:
+        """Return a copy for everybody: where they may not read the value, asking it for that is an error."""
         made = copy.copy(self)
-        made._hidden_in = resource  # noqa: SLF001 - a copy of its own
+        if self.has_flag(Flags.NoRead):
+            made._hidden_in = resource  # noqa: SLF001 - a copy of its own
         return made
+
+    def listed(self) -> Attribute:
+        """Return a copy for everybody, whose value is null where they may not read it."""
+        return self.with_value(None) if self.has_flag(Flags.NoRead) else copy.copy(self)
 
     def with_value(self, value: Any) -> Attribute:
         """Return a copy that holds ``value``, which `accepted` has returned."""

@@ -52,11 +52,13 @@ class Book:
         guid: int | None,
         *,
         attributes: Mapping[str, Any] | None = None,
+        stored: Mapping[str, Any] | None = None,
         timeouts: Mapping[Verb, float] | None = None,
         retry: Mapping[Verb, Retry] | None = None,
     ) -> int:
         """Make a resource of a type, with values for its attributes, and return its guid; all of it or nothing.
 
+        ``stored`` are values as another resource had them: no set hook sees them again.
         ``timeouts`` and ``retry`` are by verb, and over those of the type. Raises UnknownTypeError, DuplicateGuidError,
         InvalidAttributeValueError, InvalidPolicyError, and InvalidExperimentError for a guid that is no positive
         number.
@@ -73,7 +75,9 @@ class Book:
             if attributes:
                 for name, value in attributes.items():
                     resource.set(name, value)
-            changed = {each.name: each.as_noted(each.value) for each in resource.changed_attributes()}
+            if stored:
+                resource.take_stored(stored)
+            notes = resource.notes()
             self._resources[number] = resource
             self._engine.post(
                 Registered(
@@ -82,7 +86,7 @@ class Book:
                     rtype=rtype,
                     critical=bool(resource.get("critical")),
                     plain=self._plain_verbs(type(resource)),
-                    attributes=changed,
+                    attributes=notes,
                     timeouts=checked_timeouts(resource.type_timeouts, timeouts),
                     retry=checked_retries(resource.type_retry, retry),
                 )

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.errors import StorageError
-from fedmon.researcher.experiment.attributes import Flags
+from fedmon.researcher.experiment.describing import is_given
 from fedmon.researcher.experiment.document import Description, as_state, attributes_of, names_of, read
 from fedmon.researcher.experiment.document.description import ResourceDescription
 from fedmon.researcher.experiment.document.places import lines_of
@@ -96,8 +96,8 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
     for name, value in given:
         try:
             attribute = rclass.get_attribute(name)
-            if not attribute.has_flag(Flags.NoWrite) and not attribute.is_secret:
-                attribute.checked(value, resource=who)
+            if is_given(attribute, value):
+                attribute.stored(value, resource=who)
         except (UnknownNameError, InvalidAttributeValueError) as error:
             yield str(error) if who in str(error) else f"{who}: {error}"
     known = [trace.name for trace in rclass.get_traces()]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from msgspec.structs import replace
+
 from fedmon.common.errors import FedmonError
-from fedmon.researcher.experiment.attributes import MASK, Flags
+from fedmon.researcher.experiment.attributes import MASK, Attribute, Flags
+from fedmon.researcher.experiment.conditions import AnyCondition
 from fedmon.researcher.experiment.document.description import (
     Description,
     ResourceDescription,
@@ -58,20 +61,27 @@ def description_of(
 def _resource(book: Book, state: State, resource: ResourceManager) -> ResourceDescription:
     guid = resource.guid
     seen = state.resources[guid]
-    wanted = [want for _, want in sorted(state.wants.items()) if want.guid == guid and want.attribute is not None]
+    wanted = [
+        (want.attribute, want.conditions)
+        for _, want in sorted(state.wants.items())
+        if want.guid == guid and want.attribute is not None
+    ]
     return ResourceDescription(
         guid=guid,
         rtype=seen.rtype,
         name=book.names.get(guid, ""),
-        attributes={each.name: MASK if each.is_secret else each.value for each in resource.changed_attributes()},
+        attributes={each.name: MASK if each.is_masked else each.value for each in resource.changed_attributes()},
         connections=tuple(sorted(seen.connections)),
-        conditions=seen.conditions,
+        conditions=tuple(
+            (action, left) for action, condition in seen.conditions if (left := _left_of(condition, state)) is not None
+        ),
         sets=tuple(
             SetDescription(
-                attribute=want.attribute[0], value=want.attribute[1], condition=next(iter(want.conditions), None)
+                attribute=name,
+                value=MASK if resource.get_attribute_of_instance(name).is_masked else value,
+                condition=None if not conditions else _left_of(conditions[0], state),
             )
-            for want in wanted
-            if want.attribute is not None
+            for (name, value), conditions in wanted
         ),
         traces=tuple(resource.enabled_traces()),
         retry=seen.retry,
@@ -81,11 +91,18 @@ def _resource(book: Book, state: State, resource: ResourceManager) -> ResourceDe
     )
 
 
+def _left_of(condition: AnyCondition, state: State) -> AnyCondition | None:
+    """Return a condition without the members that were taken out, for whom nobody waits; null without any left."""
+    group = tuple(guid for guid in condition.group if guid in state.resources)
+    at_least = None if condition.at_least is None else min(condition.at_least, len(group))
+    return replace(condition, group=group, at_least=at_least) if group else None
+
+
 def build(description: Description, book: Book, wiring: Wiring) -> None:
     """Register what a description tells of. Raises what registering does, naming the resource."""
     for each in description.resources:
-        attributes = _settable(each.rtype, each.attributes)
-        book.register(each.rtype, each.guid, attributes=attributes, timeouts=each.timeouts, retry=each.retry)
+        stored = _settable(each.rtype, each.attributes)
+        book.register(each.rtype, each.guid, stored=stored, timeouts=each.timeouts, retry=each.retry)
         if each.name:
             book.names[each.guid] = each.name
         for trace in each.traces:
@@ -96,17 +113,21 @@ def build(description: Description, book: Book, wiring: Wiring) -> None:
         for action, condition in each.conditions:
             wiring.add([each.guid], action, condition)
         for one in each.sets:
+            if one.value == MASK and book.get(each.guid).get_attribute_of_instance(one.attribute).is_masked:
+                continue  # its value is in no file
             wiring.add_set([each.guid], one.attribute, one.value, one.condition)
 
 
 def _settable(rtype: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that may be given to a new resource: none that it sets by itself, and no masked ones."""
     known = {each.name: each for each in ResourceFactory.get_resource_type(rtype).get_attributes()}
-    return {
-        name: value
-        for name, value in attributes.items()
-        if name not in known or not (known[name].has_flag(Flags.NoWrite) or (known[name].is_secret and value == MASK))
-    }
+    return {name: value for name, value in attributes.items() if name not in known or is_given(known[name], value)}
+
+
+def is_given(attribute: Attribute, value: Any) -> bool:
+    """Tell whether a value of a document is for a new resource: the type does not set it by itself, and it is there."""
+    is_of_type = attribute.has_flag(Flags.NoWrite) or attribute.has_flag(Flags.Reserved)
+    return not is_of_type and not (attribute.is_masked and value == MASK)
 
 
 def facts_of(book: Book, state: State) -> Facts:
@@ -115,7 +136,7 @@ def facts_of(book: Book, state: State) -> Facts:
         rtypes=ResourceFactory.get_resource_types(),
         accepts=lambda one, other: book.get(one).valid_connection(other),
         attributes={
-            guid: {each.name: each.value for each in book.get(guid).changed_attributes() if not each.is_secret}
+            guid: {each.name: each.value for each in book.get(guid).changed_attributes() if not each.is_masked}
             for guid in state.resources
             if guid in book
         },

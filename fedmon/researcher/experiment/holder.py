@@ -98,12 +98,18 @@ class Holder(Template, Logged):
         return self._attribute(name).has_flag(flag)
 
     def get_attributes_of_instance(self) -> list[Attribute]:
-        """Return copies of the attributes, with the values that they have here; `get` says which cannot be read."""
-        return [self._shown(self._own.get(name, template)) for name, template in self._templates.items()]
+        """Return copies of the attributes, with the values that they have here; what may not be read is null."""
+        may_read = self.turn.is_mine()
+        found = [self._own.get(name, template) for name, template in self._templates.items()]
+        return [copy.copy(each) if may_read else each.listed() for each in found]
 
     def get_attribute_of_instance(self, name: str) -> Attribute:
-        """Return a copy of an attribute, with the value that it has here. Raises UnknownAttributeError."""
-        return self._shown(self._attribute(name))
+        """Return a copy of an attribute, with the value that it has here, if it may be read.
+
+        Raises UnknownAttributeError.
+        """
+        attribute = self._attribute(name)
+        return copy.copy(attribute) if self.turn.is_mine() else attribute.shown(self.name)
 
     def get_traces_of_instance(self) -> list[Trace]:
         """Return copies of the traces, with whether they are written here."""
@@ -140,6 +146,10 @@ class Holder(Template, Logged):
         for name, value in attributes.items():
             attribute = self._attribute(name)
             self._own[name] = attribute.with_value(attribute.stored(value, resource=self.name))
+
+    def notes(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults as journals hold them. Raises InvalidAttributeValueError."""
+        return {each.name: each.as_noted(each.value, resource=self.name) for each in self.changed_attributes()}
 
     def masked_values(self) -> dict[str, Any]:
         """Return the values that documents keep out, and that differ from their defaults."""
@@ -186,12 +196,6 @@ class Holder(Template, Logged):
         except KeyError:  # while it is being made, and once it was taken out
             return False
         return True
-
-    def _shown(self, attribute: Attribute) -> Attribute:
-        """Return a copy of an attribute, without its value for who may not read it."""
-        if attribute.has_flag(Flags.NoRead) and not self.turn.is_mine():
-            return attribute.hidden(self.name)
-        return copy.copy(attribute)
 
     def _attribute(self, name: object) -> Attribute:
         found = (self._own.get(name) or self._templates.get(name)) if isinstance(name, str) else None

@@ -118,13 +118,13 @@ class Template:
 
     @classmethod
     def get_attributes(cls) -> list[Attribute]:
-        """Return copies of the attributes; those that cannot be read hide their values."""
-        return [cls._shown_of_type(each) for each in cls._attributes.values()]
+        """Return copies of the attributes; the value of one that may not be read is null."""
+        return [each.listed() for each in cls._attributes.values()]
 
     @classmethod
     def get_attribute(cls, name: str) -> Attribute:
         """Return a copy of an attribute. Raises UnknownAttributeError."""
-        return cls._shown_of_type(cls._template(name))
+        return cls._template(name).shown(f"type {cls._rtype}")
 
     @classmethod
     def get_traces(cls) -> list[Trace]:
@@ -142,7 +142,7 @@ class Template:
 
         Raises UnknownAttributeError, and AttributeAccessError for an attribute that is not Global, or NoRead.
         """
-        return cls._shown_of_type(cls._global(name)).value
+        return cls._global(name).shown(f"type {cls._rtype}").value
 
     @classmethod
     def set_global(cls, name: str, value: Any) -> Any:
@@ -166,10 +166,6 @@ class Template:
         if found is None:
             raise UnknownAttributeError(f"type {cls._rtype} has no attribute", name, cls._attributes)
         return found
-
-    @classmethod
-    def _shown_of_type(cls, attribute: Attribute) -> Attribute:
-        return attribute.hidden(f"type {cls._rtype}") if attribute.has_flag(Flags.NoRead) else copy.copy(attribute)
 
     @classmethod
     def _global(cls, name: str) -> Attribute:
