@@ -13,7 +13,8 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.docs.examples import EXAMPLES, TABLES
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
@@ -29,7 +30,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             made = write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=runs)
             (made / table.name).write_bytes(table.read_bytes())
             words = ("--name", "breast-cancer", "--tags", "breast-cancer", "--dir", str(made))
-            added = fedmon("node", "dataset", "add", str(made / table.name), *words)
+            added = fedmon_here("node", "dataset", "add", str(made / table.name), *words)
             assert added.returncode == 0, added.stderr
             stack.enter_context(NodeProcess(made))
         with Federation(broker.url, folder=folder / "researcher") as fed:

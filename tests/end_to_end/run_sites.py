@@ -9,8 +9,9 @@ from typing import Any
 
 from fedmon.common.ids import new_id
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_with_cells
+from tests.support.node_process import NodeProcess, write_node_with_cells
 from tests.support.raw_researcher import RawResearcher
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 PLAN = """import time
@@ -60,7 +61,7 @@ class Site:
 
     def owner(self, *words: str) -> dict[str, Any]:
         """Run a verb of the owner, and return what it printed."""
-        done = fedmon("node", *words, "--dir", str(self.folder), "--json")
+        done = fedmon_here("node", *words, "--dir", str(self.folder), "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -77,6 +78,6 @@ def made(folder: Path, broker: Broker, settings: str = "") -> Path:
         file.write(settings)
     plan = folder / "plan.py"
     plan.write_text(PLAN)
-    done = fedmon("node", "plan", "register", str(plan), "--name", "waits", "--dir", str(folder))
+    done = fedmon_here("node", "plan", "register", str(plan), "--name", "waits", "--dir", str(folder))
     assert done.returncode == 0, done.stderr
     return folder

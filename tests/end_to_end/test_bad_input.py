@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 VALID = {
@@ -140,7 +141,7 @@ def test_a_flood_of_junk_costs_no_memory_and_few_replies(raw: RawResearcher, nod
 
     assert daemon.memory_info().rss - before < 20 * 2**20
     assert len(raw.errors("malformed")) < 500
-    status = json.loads(fedmon("node", "status", "--dir", str(node.folder), "--json").stdout)
+    status = json.loads(fedmon_here("node", "status", "--dir", str(node.folder), "--json").stdout)
     assert status["live"]["counters"]["refused malformed"] >= 4_000
 
 
@@ -156,7 +157,7 @@ def test_the_same_request_twice_has_one_effect_and_one_answer(raw: RawResearcher
 
     first, second = (reply for reply in raw.replies if reply["id"] == message["id"])
     assert first == second
-    plans = json.loads(fedmon("node", "plan", "list", "--dir", str(node.folder), "--json").stdout)
+    plans = json.loads(fedmon_here("node", "plan", "list", "--dir", str(node.folder), "--json").stdout)
     assert [plan["sha256"] for plan in plans["plans"]].count(digest) == 1
 
 

@@ -26,6 +26,7 @@ from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.ports import free_port
 from tests.support.raw_researcher import RawResearcher
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
@@ -138,7 +139,7 @@ def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosqui
         "from fedmon.node.daemon import main; main(sys.argv[1:])"
     )
     folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
-    assert fedmon("node", "status", "--dir", str(folder), "--json").returncode == 0
+    assert fedmon_here("node", "status", "--dir", str(folder), "--json").returncode == 0
     process = subprocess.Popen(
         [sys.executable, "-c", limited, "--dir", str(folder)],
         env=plain_environment(), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
@@ -160,7 +161,7 @@ def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosqui
 
 def approved_without_audit(folder: Path) -> list[str]:
     """Return the plans that the register calls approved and that no line of the audit says so of."""
-    listed = json.loads(fedmon("node", "plan", "list", "--dir", str(folder), "--json").stdout)["plans"]
+    listed = json.loads(fedmon_here("node", "plan", "list", "--dir", str(folder), "--json").stdout)["plans"]
     lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines() if line]
     said = {line.get("sha256") for line in lines if "approved" in json.dumps(line)}
     return [plan["sha256"] for plan in listed if plan["status"] == "approved" and plan["sha256"] not in said]
@@ -199,12 +200,12 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
                 if reply["command"] == "approval":
                     acknowledged[reply["id"]] = reply["sha256"]
             raw.replies.clear()
-    listed = json.loads(fedmon("node", "plan", "list", "--dir", str(folder), "--json").stdout)["plans"]
+    listed = json.loads(fedmon_here("node", "plan", "list", "--dir", str(folder), "--json").stdout)["plans"]
     kept = [plan["sha256"] for plan in listed]
     assert set(acknowledged.values()) <= set(kept), "an acknowledged effect was lost"
     assert len(kept) == len(set(kept)), "an effect was doubled"
     assert approved_without_audit(folder) == []
-    verified = fedmon("node", "audit", "verify", "--dir", str(folder), "--json")
+    verified = fedmon_here("node", "audit", "verify", "--dir", str(folder), "--json")
     assert verified.returncode == 0, verified.stdout
 
 

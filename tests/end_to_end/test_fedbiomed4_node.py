@@ -12,7 +12,8 @@ import pytest
 from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import RECORD, Message, Overhearer, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import stays, wait_until
 
 NODE = "node_of_ours"
@@ -75,7 +76,9 @@ def researcher(broker: Broker, node: NodeProcess) -> Iterator[V4Researcher]:
 def offer(folder: Path, name: str, tags: str, *options: str) -> None:
     table = folder / f"{name}.csv"
     table.write_text(TABLE)
-    added = fedmon("node", "dataset", "add", str(table), "--name", name, "--tags", tags, "--dir", str(folder), *options)
+    added = fedmon_here(
+        "node", "dataset", "add", str(table), "--name", name, "--tags", tags, "--dir", str(folder), *options
+    )
     assert added.returncode == 0, added.stderr
 
 
@@ -219,8 +222,8 @@ def test_a_plan_is_fetched_decided_about_and_found_again(
     taken = researcher.ask("approval", answer="approval", sequence=7, training_plan_url=url)
     again = researcher.ask("approval", answer="approval", sequence=8, training_plan_url=url)
     pending = status()
-    (plan,) = json.loads(fedmon("node", "plan", "list", "--json", "--dir", str(folder)).stdout)["plans"]
-    decided = fedmon(
+    (plan,) = json.loads(fedmon_here("node", "plan", "list", "--json", "--dir", str(folder)).stdout)["plans"]
+    decided = fedmon_here(
         "node", "plan", "approve", plan["plan_id"], "--sha256", plan["sha256"], "--json", "--dir", str(folder)
     )
     approved = status()
@@ -302,7 +305,7 @@ def test_a_list_longer_than_a_message_of_our_own_wire_comes_whole(
 def test_every_command_and_reply_is_in_the_audit(researcher: V4Researcher, folder: Path, node: NodeProcess) -> None:
     assert still_answers(researcher)
 
-    verified = fedmon("node", "audit", "verify", "--json", "--dir", str(folder))
+    verified = fedmon_here("node", "audit", "verify", "--json", "--dir", str(folder))
     lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
     assert verified.returncode == 0, verified.stderr

@@ -23,7 +23,8 @@ from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import Message, V4Node, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import stays, wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
@@ -363,7 +364,7 @@ def our_node(mosquitto: Broker, tmp_path: Path) -> Iterator[NodeProcess]:
         metrics={"interval_s": 0.2},
     )
     (folder / "table.csv").write_text("radius,diagnosis\n17.99,M\n")
-    added = fedmon(
+    added = fedmon_here(
         "node", "dataset", "add", str(folder / "table.csv"), "--name", "cells", "--tags", "cells", "--dir", str(folder)
     )
     assert added.returncode == 0, added.stderr

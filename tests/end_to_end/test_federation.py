@@ -16,7 +16,8 @@ from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
 from tests.support.brokers import ENGINES, Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder, write_node_with_cells
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 PLAN = """
@@ -104,8 +105,8 @@ def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
     asked = federation.approve(plan, nodes=["north"])
     sha256 = asked.ok["north"].sha256
     folder = str(nodes["north"].folder)
-    shown = fedmon("node", "plan", "show", sha256, "--dir", folder, "--json")
-    approved = fedmon("node", "plan", "approve", sha256, "--note", "fine", "--dir", folder, "--json")
+    shown = fedmon_here("node", "plan", "show", sha256, "--dir", folder, "--json")
+    approved = fedmon_here("node", "plan", "approve", sha256, "--note", "fine", "--dir", folder, "--json")
     wait_until(lambda: decisions, what="the decision")
 
     assert (shown.returncode, approved.returncode) == (0, 0), approved.stderr
@@ -126,7 +127,7 @@ def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
     node = nodes["north"]
 
     assert node.stop() == 0
-    rejected = fedmon("node", "plan", "reject", sha256, "--note", "no", "--dir", str(node.folder), "--json")
+    rejected = fedmon_here("node", "plan", "reject", sha256, "--note", "no", "--dir", str(node.folder), "--json")
     node.start()
     wait_until(lambda: decisions, 15, what="the decision")
 
@@ -210,6 +211,6 @@ def test_a_stopped_node_ends_within_five_seconds_and_says_so(
 
     assert code == 0
     assert federation.nodes()["north"].reason == "stopped by its owner"
-    verified = fedmon("node", "audit", "verify", "--dir", str(nodes["north"].folder), "--json")
+    verified = fedmon_here("node", "audit", "verify", "--dir", str(nodes["north"].folder), "--json")
     assert verified.returncode == 0, verified.stdout
     assert "error" not in json.loads(verified.stdout)

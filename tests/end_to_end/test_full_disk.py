@@ -11,12 +11,13 @@ from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
 def live(node: NodeProcess) -> dict[str, Any]:
-    done = fedmon("node", "status", "--dir", str(node.folder), "--json")
+    done = fedmon_here("node", "status", "--dir", str(node.folder), "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["live"]
     return found

@@ -15,7 +15,8 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.broker.production import PASSWORD, Production
 from tests.broker.shell import Foreground, foreground
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
@@ -87,7 +88,7 @@ def test_ask_watch_approve_and_see_a_node_go(federation: Federation, node: NodeP
     with federation.monitor(interval_s=0.2) as watch:
         samples = [watch.next(timeout_s=5) for _ in range(3)]
     sha256 = approvals.ok["north"].sha256
-    approved = fedmon("node", "plan", "approve", sha256, "--dir", str(node.folder), "--json")
+    approved = fedmon_here("node", "plan", "approve", sha256, "--dir", str(node.folder), "--json")
     wait_until(lambda: decisions, what="the decision")
     node.kill()
     wait_until(lambda: federation.nodes()["north"].state is NodeState.OFFLINE, what="the node offline")
@@ -112,7 +113,7 @@ def test_a_plan_too_large_for_a_message_goes_through_the_repository(
 
     asked = federation.approve(plan, timeout_s=20)
     assert asked.ok, asked
-    shown = fedmon("node", "plan", "show", asked.ok["north"].sha256, "--dir", str(node.folder), "--json")
+    shown = fedmon_here("node", "plan", "show", asked.ok["north"].sha256, "--dir", str(node.folder), "--json")
 
     assert shown.returncode == 0, shown.stderr
     assert "value_9999 = 9999" in shown.stdout

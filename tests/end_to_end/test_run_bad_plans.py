@@ -13,8 +13,9 @@ from fedmon.node.runs.sandbox import bubblewrap
 from tests.end_to_end.bad_runs import SECRET, Ward, ward
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import CELLS, fedmon, plain_environment
+from tests.support.node_process import CELLS, plain_environment
 from tests.support.requirements import require
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 SEND = "def send(kind, text): os.write(6, kind + len(text).to_bytes(8, 'big') + text)\n"
@@ -256,7 +257,7 @@ def test_escapes_of_a_plan_reach_no_terminal_of_its_researcher(
         FEDMON_BROKER_URL=north.broker.url, FEDMON_RESEARCHER_ID="alice-north", FEDMON_RESEARCHER_FOLDER=str(tmp_path)
     )
     for words in (["jobs", ended.job_id], ["job-logs", ended.job_id]):
-        done = fedmon(*words, environ=environ)
+        done = fedmon_here(*words, environ=environ)
         assert done.returncode == 0, done.stderr
         shown += [done.stdout, done.stderr]
     assert ended.values == {ANSI: ANSI}

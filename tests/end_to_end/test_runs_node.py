@@ -22,9 +22,10 @@ from fedmon.node.runs.folder import JobFolder
 from tests.end_to_end.run_sites import PLAN, SHA256, Site, made
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import NodeProcess, fedmon, plain_environment
+from tests.support.node_process import NodeProcess, plain_environment
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
@@ -204,7 +205,7 @@ def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosq
         status = site.owner("status")
         assert status["runs"]["minimum"] == "bubblewrap"
         assert status["live"]["sandbox"] != "bubblewrap"
-        shown = fedmon("node", "status", "--dir", str(folder))
+        shown = fedmon_here("node", "status", "--dir", str(folder))
         assert "NONE CAN RUN" in shown.stdout
         assert site.audit("run-refused")[0]["reason"] == refused["reason"]
 

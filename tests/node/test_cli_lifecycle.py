@@ -102,7 +102,7 @@ def folder(tmp_path: Path, mosquitto: Broker) -> Path:
 
 
 def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker) -> None:
-    with NodeProcess(folder) as running:
+    with NodeProcess(folder, by_verb=True) as running:
         status = online(folder)
         screen = node(folder, "status").stdout
         second = refused(folder, "start", code=4)
@@ -120,7 +120,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker)
 
 
 def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path) -> None:
-    with NodeProcess(folder) as running:
+    with NodeProcess(folder, by_verb=True) as running:
         wait_online(folder)
         command = Path(f"/proc/{running.pid}/cmdline").read_bytes().split(b"\0")
         libraries = Path(f"/proc/{running.pid}/maps").read_text()
@@ -143,7 +143,7 @@ def test_two_nodes_live_on_one_machine_from_separate_folders(folder: Path, tmp_p
 
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
-    with NodeProcess(folder):
+    with NodeProcess(folder, by_verb=True):
         wait_until(lambda: live(folder).get("last_error"), 30.0)
         status = told(folder, "status")
         screen = node(folder, "status").stdout
@@ -168,7 +168,7 @@ def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(f
 
 def test_a_node_in_a_folder_of_a_long_path_is_reached(tmp_path: Path, mosquitto: Broker) -> None:
     folder = made_folder(tmp_path.joinpath(*["d" * 50] * 4), url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder):
+    with NodeProcess(folder, by_verb=True):
         assert online(folder)["folder"] == str(folder)
         assert told(folder, "policy", "allow", "alice")["policy"]["researchers"] == ["alice"]
 

@@ -95,7 +95,7 @@ def test_a_plan_that_is_no_python_is_refused_before_anything_is_sent(environ: di
 
 
 def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
-    done = fedmon(
+    done = fedmon_here(
         "watch", "--node", "open", "--interval", "0.2", "--count", "3", "--metric", "host_load1", "--json",
         environ=environ,
     )  # fmt: skip
@@ -107,7 +107,7 @@ def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
 
 
 def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> None:
-    done = fedmon("watch", "--node", "shy", "--timeout", "1", "--json", environ=environ)
+    done = fedmon_here("watch", "--node", "shy", "--timeout", "1", "--json", environ=environ)
 
     # A sample in the node's own slow pace may fall into the second.
     assert (done.returncode == 6) == ("no sample came" in done.stdout)
@@ -115,11 +115,11 @@ def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> N
 
 
 def test_logs_end_in_time(environ: dict[str, str]) -> None:
-    assert fedmon("logs", "--timeout", "0.5", "--json", environ=environ).returncode == 0
+    assert fedmon_here("logs", "--timeout", "0.5", "--json", environ=environ).returncode == 0
 
 
 def test_no_broker_is_said_in_one_line(tmp_path: Path) -> None:
-    done = fedmon("nodes", "--broker", f"mqtt://127.0.0.1:{free_port()}", "--timeout", "0.5")
+    done = fedmon_here("nodes", "--broker", f"mqtt://127.0.0.1:{free_port()}", "--timeout", "0.5")
 
     assert done.returncode == 5
     assert len(done.stderr.splitlines()) == 1
@@ -198,7 +198,7 @@ def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path:
             lambda: '"connected":true' in fedmon_here("node", "status", "--dir", str(folder), "--json").stdout,
             what="the node to be connected",
         )
-        done = fedmon("doctor", "--dir", str(folder), "--json")
+        done = fedmon_here("doctor", "--dir", str(folder), "--json")
         checks = {check["name"]: check["verdict"] for check in json.loads(done.stdout)["checks"]}
 
         assert done.returncode == 0, done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,16 +12,21 @@ from typing import Any, Self
 
 import tomlkit
 
-ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+from tests.support.environment import plain_environment
+from tests.support.shell_here import fedmon_here
 
+__all__ = [
+    "CELLS",
+    "NO_RUNS",
+    "NodeProcess",
+    "fedmon",
+    "plain_environment",
+    "write_node_folder",
+    "write_node_with_cells",
+]
 
 NO_RUNS = {"enabled": False}
 """The section ``runs`` of a node that runs no plan: to find out how it can confine them takes half of its start."""
-
-
-def plain_environment(**more: str) -> dict[str, str]:
-    """Return an environment without settings of fedmon, so that a test says all it means."""
-    return {name: os.environ[name] for name in ENVIRONMENT_KEPT if name in os.environ} | more
 
 
 def fedmon(
@@ -70,16 +74,20 @@ def write_node_with_cells(
     write_node_folder(folder, node_id=node_id, url=url, researchers=researchers, **sections)
     (folder / "table.csv").write_text(CELLS)
     words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", str(folder))
-    added = fedmon("node", "dataset", "add", str(folder / "table.csv"), *words)
+    added = fedmon_here("node", "dataset", "add", str(folder / "table.csv"), *words)
     assert added.returncode == 0, added.stderr
     return folder
 
 
 class NodeProcess:
-    """`fedmon node start` as a child; its output goes to ``node.out`` in the folder. A context manager."""
+    """A node as a child; its output goes to ``node.out`` in the folder. A context manager.
 
-    def __init__(self, folder: Path, *, environ: Mapping[str, str] | None = None) -> None:
+    What is started is the program that `fedmon node start` becomes, at two thirds of the cost; ``by_verb`` starts that.
+    """
+
+    def __init__(self, folder: Path, *, environ: Mapping[str, str] | None = None, by_verb: bool = False) -> None:
         self.folder = folder
+        self._program = ("fedmon", "node", "start") if by_verb else ("fedmon.node.daemon",)
         self.output = folder / "node.out"
         self._environ = plain_environment() if environ is None else dict(environ)
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,7 +109,7 @@ class NodeProcess:
 
     def command(self) -> list[str]:
         """Return the words that start the node."""
-        return [sys.executable, "-m", "fedmon", "node", "start", "--dir", str(self.folder)]
+        return [sys.executable, "-m", *self._program, "--dir", str(self.folder)]
 
     def start(self) -> None:
         """Start the node; returns before it is online."""

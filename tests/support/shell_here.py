@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedmon.cli import main
-from tests.support.node_process import plain_environment
+from tests.support.environment import plain_environment
 
 
 def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

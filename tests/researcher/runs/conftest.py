@@ -13,7 +13,8 @@ from fedmon.common.settings import RepositorySettings, ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 PLAN = '''
@@ -91,7 +92,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodes]:
             )
             (home / "table.csv").write_text("diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n")
             words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", str(home))
-            added = fedmon("node", "dataset", "add", str(home / "table.csv"), *words)
+            added = fedmon_here("node", "dataset", "add", str(home / "table.csv"), *words)
             assert added.returncode == 0, added.stderr
             nodes[node_id] = open_parts.enter_context(NodeProcess(home))
         found = RealNodes(url=broker.url, plan=plan, folder=folder, repository=files, processes=nodes)
@@ -99,7 +100,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodes]:
             wait_until(lambda: {"a", "b"} <= set(fed.nodes()), 30.0, what="two nodes")
             asked = fed.approve(plan)
             for node_id in ("a", "b"):
-                approved = fedmon("node", "plan", "approve", asked.ok[node_id].plan_id, "--dir", str(folder / node_id))
+                approved = fedmon_here(
+                    "node", "plan", "approve", asked.ok[node_id].plan_id, "--dir", str(folder / node_id)
+                )
                 assert approved.returncode == 0, approved.stderr
         yield found
         for node in nodes.values():

@@ -17,7 +17,7 @@ import pytest
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from tests.researcher.runs.conftest import RealNodes
-from tests.support.node_process import fedmon
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
@@ -29,7 +29,7 @@ def fed(real: RealNodes) -> Iterator[Federation]:
 
 
 def shell(real: RealNodes, *words: str) -> tuple[int, dict[str, Any]]:
-    done = fedmon(*words, "--json", environ=real.environ())
+    done = fedmon_here(*words, "--json", environ=real.environ())
     return done.returncode, json.loads(done.stdout)
 
 
@@ -93,9 +93,9 @@ def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, 
     other = tmp_path / "other.py"
     other.write_text("import fedmon\n\nclass P(fedmon.TrainingPlan):\n    pass\n")
 
-    refused = fedmon("run", str(other), "--json", environ=real.environ())
-    wrong = fedmon("run", str(real.plan), "--arg", "rounds", environ=real.environ())
-    unknown = fedmon("jobs", "no-such-job", environ=real.environ())
+    refused = fedmon_here("run", str(other), "--json", environ=real.environ())
+    wrong = fedmon_here("run", str(real.plan), "--arg", "rounds", environ=real.environ())
+    unknown = fedmon_here("jobs", "no-such-job", environ=real.environ())
 
     assert (refused.returncode, wrong.returncode, unknown.returncode) == (4, 2, 3)
     assert "approval" in json.loads(refused.stdout)["failed"]["a"]
@@ -122,10 +122,10 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     os.kill(waiting.pid, signal.SIGINT)
     _, said = waiting.communicate(timeout=20)
     job_id = said.rpartition("`fedmon stop ")[2].partition("`")[0]
-    logs = fedmon("job-logs", job_id, environ=real.environ())
-    going = fedmon("jobs", job_id, "--json", environ=real.environ())
-    stopped = fedmon("stop", job_id, "--json", environ=real.environ())
-    ended = fedmon("jobs", job_id, "--wait", "20", environ=real.environ())
+    logs = fedmon_here("job-logs", job_id, environ=real.environ())
+    going = fedmon_here("jobs", job_id, "--json", environ=real.environ())
+    stopped = fedmon_here("stop", job_id, "--json", environ=real.environ())
+    ended = fedmon_here("jobs", job_id, "--wait", "20", environ=real.environ())
 
     assert first.startswith("job ")
     assert waiting.returncode == 130

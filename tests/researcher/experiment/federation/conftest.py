@@ -12,7 +12,8 @@ import pytest
 from fedmon.researcher.experiment.controller import ExperimentController
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, fedmon, write_node_with_cells
+from tests.support.node_process import NodeProcess, write_node_with_cells
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 PLAN = """
@@ -45,7 +46,7 @@ class TwoNodes(msgspec.Struct, frozen=True, kw_only=True):
     def decide(self, node_id: str, what: str, sha256: str) -> None:
         """Decide about a plan as its owner does."""
         reply = self.fed.plan_status(self.plan_of(sha256), nodes=[node_id]).ok[node_id]
-        done = fedmon("node", "plan", what, str(reply.plan_id), "--dir", str(self.folder / node_id))
+        done = fedmon_here("node", "plan", what, str(reply.plan_id), "--dir", str(self.folder / node_id))
         assert done.returncode == 0, done.stderr
 
     def plan_of(self, sha256: str) -> Path:
