@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.report.plots.catalogue import FIGURES, NOT_SHOWN, unlisted
-from fedmon.report.plots.figure import Figure, Quantity, quantity_of
+from fedmon.report.plots.figure import Quantity, quantity_of
 
 
 def test_every_metric_of_the_table_is_in_a_figure_or_in_the_list_of_those_that_are_not() -> None:
@@ -43,11 +41,12 @@ def test_figures_have_names_of_their_own() -> None:
     assert [name for name, count in Counter(figure.name for figure in FIGURES).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: str(figure.name))
-def test_a_figure_has_one_unit_and_labels_that_its_metrics_have(figure: Figure) -> None:
-    quantities = {quantity_of(METRICS[name]) for name in figure.lines}
-    labels = {label for name in figure.metrics for label in METRICS[name].labels}
+def test_a_figure_has_one_unit_and_labels_that_its_metrics_have() -> None:
+    for figure in FIGURES:
+        quantities = {quantity_of(METRICS[name]) for name in figure.lines}
+        labels = {label for name in figure.metrics for label in METRICS[name].labels}
 
-    assert len(quantities) == 1 or figure.quantity is Quantity.CPUS
-    assert {*figure.keep, *figure.without, *([figure.each] if figure.each else [])} <= labels
-    assert figure.over is None or figure.over.value in ("Total", "Average")
+        assert len(quantities) == 1 or figure.quantity is Quantity.CPUS, figure
+        assert {*figure.keep, *figure.without, *([figure.each] if figure.each else [])} <= labels, figure
+        assert figure.over is None or figure.over.value in ("Total", "Average"), figure
+    assert FIGURES
