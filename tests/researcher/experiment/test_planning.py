@@ -236,19 +236,19 @@ def test_the_text_tells_the_order_and_what_is_wrong() -> None:
     assert wrong.endswith("it cannot work: 1 error")
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(1, 4),
-            st.sampled_from(ResourceAction),
-            st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True).map(tuple),
-            st.sampled_from([READY, STARTED, STOPPED]),
-        ),
-        max_size=6,
+WISHES = st.lists(
+    st.tuples(
+        st.integers(1, 4),
+        st.sampled_from(ResourceAction),
+        st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True).map(tuple),
+        st.sampled_from([READY, STARTED, STOPPED]),
     ),
-    st.none() | st.just(1),
-    st.booleans(),
+    max_size=6,
 )
+"""Conditions between four resources, whatever they are."""
+
+
+@given(WISHES, st.none() | st.just(1), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_the_quick_refusal_and_the_whole_plan_agree(wishes: list[Wish], at_least: int | None, together: bool) -> None:
     state = experiment(4, *wishes, at_least=at_least)
@@ -261,19 +261,7 @@ def test_the_quick_refusal_and_the_whole_plan_agree(wishes: list[Wish], at_least
     assert refused == plan(state, deploying=(1, 2, 3, 4), wait_all_ready=together).errors
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(1, 4),
-            st.sampled_from(ResourceAction),
-            st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True).map(tuple),
-            st.sampled_from([READY, STARTED, STOPPED]),
-        ),
-        max_size=6,
-    ),
-    st.none() | st.just(1),
-    st.booleans(),
-)
+@given(WISHES, st.none() | st.just(1), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_the_machine_comes_to_its_end_exactly_when_the_plan_says_so(
     wishes: list[Wish], at_least: int | None, together: bool
