@@ -16,7 +16,7 @@ demo: venv
 	@$(BIN)/fedmon demo $(ARGS)
 
 test: venv
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not batch" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --no-loadscope-reorder -m "not soak and not batch" $(ARGS)
 
 # Real batch systems; as root, on a machine or in a container that may be changed. Skips aloud what is not installed.
 test-batch: venv

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,9 @@ from fedmon.common.settings.keys import HISTORIC
 from tests.support.brokers import ENGINES, Broker
 
 LONG = (
-    "tests/end_to_end/test_demo.py", "tests/docs/", "tests/node/job/test_tool_", "tests/node/job/test_hosts.py",
-    "tests/end_to_end/", "tests/node/job/", "tests/report/test_document.py", "tests/report/plots/", "tests/report/",
+    "tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py", "tests/end_to_end/test_demo.py",
+    "tests/docs/", "tests/researcher/experiment/federation/", "tests/end_to_end/", "tests/node/job/",
+    "tests/report/test_document.py", "tests/report/plots/", "tests/report/",
 )  # fmt: skip
 """Files that take long, the longest first: nobody is to begin one when all others are done."""
 
@@ -28,6 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for path in {item.path for item in items if item.path.is_relative_to(root)}
     }
     items.sort(key=lambda item: ranks.get(item.path, len(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Place tests on workers as the suite needs it, when xdist has any."""
+    from tests.support.placement import Placement
+
+    return Placement(config, log)
 
 
 @pytest.fixture
