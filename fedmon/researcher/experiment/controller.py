@@ -27,6 +27,7 @@ from fedmon.researcher.experiment.events import (
     VerbFailed,
 )
 from fedmon.researcher.experiment.failure import FailureManager
+from fedmon.researcher.experiment.failure_policies import keep_policy, manager_of, policy_left_in
 from fedmon.researcher.experiment.federation_link import FederationLink
 from fedmon.researcher.experiment.journal import NAME, Journal
 from fedmon.researcher.experiment.life import Life
@@ -77,6 +78,7 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         """
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = persist
+        self.is_journaled = journal
         self.nthreads = _threads(nthreads)
         self.logger = logging.getLogger(__name__)
         set_levels(os.environ)
@@ -122,9 +124,9 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         is no journal, and FolderInUseError where the process lives.
         """
         left = left_in(run_dir)
-        made = cls(left=left, fm=fm, federation=federation)
+        made = cls(left=left, fm=policy_left_in(left.folder.run_dir) if fm is None else fm, federation=federation)
         for guid, values in (attributes or {}).items():
-            made.get_resource(guid).restore(values, ())
+            made.get_resource(guid).give(values)
         made._doing.take_up(left)
         return made
 
@@ -132,29 +134,52 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
     def load(
         cls,
         filepath: str | Path,
-        format: str | None = None,  # noqa: A002, ARG003 - NEPI's name; the ending of the file says it
+        format: str | None = None,  # noqa: A002 - NEPI's name
         *,
         nepi: int | None = None,
+        local_dir: str | Path | None = None,
+        fm: FailureManager | None = None,
+        federation: Federation | None = None,
     ) -> Self:
         """Make a controller of a document of ours, or of NEPI 3 or 6, which ``nepi`` says where the file does not.
 
-        Everything in it is NEW, and the run a new one. Raises DescriptionError, NotFoundError, UnknownTypeError.
+        Everything in it is NEW, and the run a new one. ``format`` is that of the file's ending where it is null;
+        ``local_dir`` goes before the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and
+        InvalidInputError for another format.
         """
-        return cls.from_description(read(filepath, nepi=nepi))
+        found = read(filepath, format=format, nepi=nepi)
+        return cls.from_description(found, local_dir=local_dir, fm=fm, federation=federation)
 
     @classmethod
-    def from_description(cls, description: Description) -> Self:
-        """Make a controller of a description. Raises what registering does, naming the resource."""
+    def from_description(
+        cls,
+        description: Description,
+        *,
+        local_dir: str | Path | None = None,
+        fm: FailureManager | None = None,
+        federation: Federation | None = None,
+        journal: bool = True,
+        masked: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> Self:
+        """Make a controller of a description; ``masked`` are values that no document holds, by guid.
+
+        Without ``fm`` failures mean what the description says. Raises what registering does, naming the resource.
+        """
         made = cls(
             description.exp_id,
-            description.local_dir,
+            description.local_dir if local_dir is None else local_dir,
             persist=description.persist,
+            fm=manager_of(description.failures) if fm is None else fm,
+            federation=federation,
+            journal=journal,
             nthreads=description.nthreads,
         )
         try:
             if description.topology is not None:
                 made._netgraph = build_topology(description.topology)
-            build(description, made._book, made._wiring)
+            build(description, made._book, made._wiring, masked=masked or {})
+            if journal and description.failures is not None:
+                keep_policy(made.describe(), made.folder.run_dir)
         except BaseException:
             made._life.shutdown()
             raise
@@ -229,12 +254,13 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         """Have the failure manager look at a resource that failed."""
         self._doing.failed(guid)
 
-    def measured(self, guid: int, name: str, value: float, source: str = "") -> None:
+    def measured(self, guid: int, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Hand over a value that conditions may ask for; ``source`` tells apart whose it is where there are several.
 
+        ``nth`` is which one of that source it is, for who wants to know later which were handed over.
         Raises UnknownGuidError, and InvalidConditionError for a name that is no text and a value that is no number.
         """
-        self._wiring.measured(guid, name, value, source)
+        self._wiring.measured(guid, name, value, source, nth)
 
     def _seen(self, guid: int) -> Resource:
         return self._engine.state.resources[guid]

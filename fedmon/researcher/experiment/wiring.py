@@ -108,13 +108,13 @@ class Wiring:
         mine = None if condition is None else self._accepted(condition)
         self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=value, condition=mine))
 
-    def measured(self, guid: int, name: str, value: float, source: str) -> None:
+    def measured(self, guid: int, name: str, value: float, source: str, nth: int | None) -> None:
         """Tell a value to who waits for it. Raises UnknownGuidError, InvalidConditionError."""
         known = self._book.get(guid).guid
         if not (is_text(name) and (source == "" or is_text(source))):
             raise InvalidConditionError(f"{(name, source)!r:.80}: a metric and its source have texts for names")
         number = number_of(value, f"{name} of resource {guid}")
-        self._engine.note(Measured(t=self._engine.now(), guid=known, name=name, value=number, source=source))
+        self._engine.note(Measured(t=self._engine.now(), guid=known, name=name, value=number, source=source, nth=nth))
 
     def free(self, guids: Guids, group: Guids, action: ResourceAction | None) -> None:
         """Have ``guids`` wait for ``group`` no longer, in one action or in all."""

@@ -70,15 +70,28 @@ class Runs:
             job_id=job_id,
         )
 
-    def job(self, job_id: str, *, nodes: Nodelist = None, timeout_s: float | None = None) -> RunHandle:
+    def job(
+        self,
+        job_id: str,
+        *,
+        nodes: Nodelist = None,
+        expected: Nodelist = None,
+        timeout_s: float | None = None,
+    ) -> RunHandle:
         """Return a run by its id, also one that another process of this researcher started; waits for nobody to end.
 
-        Raises RunNotKnownError, a NotFoundError, when no node knows it, and nothing of it is kept here.
+        Nodes that are ``expected`` to have it count as part of it while they are silent, until they say that they do
+        not know it. Raises RunNotKnownError, a NotFoundError, when no node knows it, and nothing of it is kept here.
         """
         from fedmon.researcher.runs.finding import find_run
 
         return find_run(
-            self.parts, job_id, nodes=node_ids(nodes), repository=self.settings.repository, timeout_s=timeout_s
+            self.parts,
+            job_id,
+            nodes=node_ids(nodes),
+            expected=node_ids(expected) or (),
+            repository=self.settings.repository,
+            timeout_s=timeout_s,
         )
 
     def jobs(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> RunList:

@@ -18,17 +18,21 @@ from fedmon.researcher.runs.ledger import Ledger
 from fedmon.researcher.runs.run_list import RunList
 from fedmon.researcher.runs.wording import named, reasons
 
+_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
+
 
 def find_run(
     parts: Parts,
     job_id: str,
     *,
     nodes: Sequence[NodeId] | None,
+    expected: Sequence[NodeId] = (),
     repository: RepositorySettings,
     timeout_s: float | None,
 ) -> RunHandle:
     """Return a run of this researcher by its id: of the nodes that know it, and those whose outcome is kept here.
 
+    Of nodes that are ``expected`` to know it, those that do not answer now are asked until they say how it stands.
     Raises RunNotKnownError when there are none, saying which nodes did not answer.
     """
     if not ID_PATTERN.fullmatch(job_id):
@@ -39,12 +43,13 @@ def find_run(
     knowing = {
         NodeId(node_id): job for node_id, reply in outcomes.ok.items() for job in reply.jobs[:1] if job.job_id == job_id
     }
+    silent = {node_id for node_id in expected if node_id not in outcomes or outcomes[node_id].status in _SILENT}
     ledger = Ledger(job_id, sha256=None, dispatcher=parts.dispatcher, tally=parts.tally)
     followed = parts.runs.open(ledger)
-    if followed is ledger and not knowing and not kept:
+    if followed is ledger and not knowing and not kept and not silent:
         parts.runs.forget(ledger)
         raise _nobody_knows(job_id, outcomes)
-    followed.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept)})
+    followed.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept), *silent})
     for outcome in kept:
         followed.outcome(outcome)
     for node_id in knowing:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmon.common.errors import FedmonError
 from fedmon.common.ids import NodeId, new_id
-from fedmon.common.wire.runs import JobState
-from fedmon.researcher.experiment.federation import job_description, job_files
+from fedmon.researcher.experiment.federation import job_description
 from fedmon.researcher.experiment.federation.dataset import Dataset
 from fedmon.researcher.experiment.federation.errors import JobFailedError, MissingPartError
+from fedmon.researcher.experiment.federation.job_inputs import inputs_of
 from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
-from fedmon.researcher.experiment.federation.node import Node
+from fedmon.researcher.experiment.federation.node import Node, is_gone
+from fedmon.researcher.experiment.federation.reported import told_before
+from fedmon.researcher.experiment.federation.run_resource import RunResource
 from fedmon.researcher.experiment.federation.training_plan import TrainingPlanResource
 from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.protocol import Experiment
@@ -21,8 +20,8 @@ from fedmon.researcher.experiment.resource import clsinit_copy
 from fedmon.researcher.experiment.states import ResourceState
 
 if TYPE_CHECKING:
-    from fedmon.researcher.runs.handle import RunHandle, Values
-    from fedmon.researcher.runs.scalar_listener import RunScalar
+    from fedmon.researcher.roster import Node as SeenNode
+    from fedmon.researcher.runs.handle import RunHandle
 
 _STOP_TIMEOUT_S = 5.0
 _END_PATIENCE = "10s"
@@ -30,9 +29,10 @@ _END_PATIENCE = "10s"
 
 
 @clsinit_copy
-class Job(LinkedResource):
+class Job(RunResource):
     """STARTED while the plan runs, STOPPED when it ended well on every node, FAILED with what happened where not.
 
+    With ``atLeast`` it is STOPPED when it ended well on so many, with the results of those.
     Connected to a plan; to nodes or datasets, or it runs where its plan was approved. Numbers that the plan reports
     reach conditions under its guid. Nodes that failed before it starts are left out unless they are critical; one that
     fails while it runs fails its part. ``jobId`` is kept before anything is asked, so that `adopt` finds the run again.
@@ -55,9 +55,7 @@ class Job(LinkedResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
-        self.handle: RunHandle | None = None
-        self._is_stopping = self._is_releasing = False
-        self._lost: frozenset[NodeId] = frozenset()
+        self._is_releasing = self._starts_again = False
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -86,8 +84,8 @@ class Job(LinkedResource):
         if isinstance(other, Node | Dataset):
             for plan in self.linked(TrainingPlanResource):
                 plan.neighbour_moved(self)
-        if isinstance(other, Node) and other.state is ResourceState.FAILED and self.state is ResourceState.STARTED:
-            self.later(lambda: self._node_lost(other))
+        if isinstance(other, Node):
+            self.later(lambda: self._look_at(other))
 
     def _nodes(self) -> list[NodeId] | None:
         """Return where it runs; null for wherever it can."""
@@ -99,18 +97,9 @@ class Job(LinkedResource):
         return found or None
 
     def _inputs(self) -> dict[str, Any]:
-        given = self.get("inputs")
-        values = job_files.read_inputs(Path(given)) if isinstance(given, str) else dict(given or {})
-        if self.get("inputsFrom") is not None:
-            source = self.ec.get_resource(self.get("inputsFrom"))
-            result = getattr(source, "result", None)
-            if not isinstance(result, Mapping):
-                raise MissingPartError(
-                    self.name, f"result in {source.name} to begin with",
-                    "have it wait for a fedmon::Aggregator to be STOPPED",
-                )  # fmt: skip
-            values.update(result)
-        return values
+        source = self.get("inputsFrom")
+        given = self.fixed_path("inputs") if isinstance(self.get("inputs"), str) else self.get("inputs")
+        return inputs_of(self.name, given, None if source is None else self.ec.get_resource(source))
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -119,6 +108,9 @@ class Job(LinkedResource):
         self._run_as(new_id())
 
     def _run_as(self, job_id: str) -> None:
+        nodes, at_least = self._nodes(), self.get("atLeast")
+        if at_least is not None and nodes is not None and len(nodes) < at_least:
+            raise JobFailedError(f"atLeast is {at_least}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
         plan = self.linked(TrainingPlanResource)[0]
         datasets = self.linked(Dataset)
         dataset_id = datasets[0].get("datasetId") if datasets else None
@@ -127,10 +119,10 @@ class Job(LinkedResource):
         self._set_own("jobId", job_id)  # before anybody is asked: after a crash it says what to look for
         if self.get("outcome") is not None:  # of an earlier run
             self._set_own("outcome", None)
-        self._is_stopping, self._lost = False, frozenset()
+        self._is_stopping = False
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
-            nodes=self._nodes(),
+            nodes=nodes,
             tags=None if dataset_id else tags,
             dataset=dataset_id,
             args=self.get("args"),
@@ -157,7 +149,7 @@ class Job(LinkedResource):
         handle.expect(self.ran_on)  # also those that know it no more: that is how it ended there
         if self.state < ResourceState.STARTED:
             self.set_started()
-        self._follow(handle)
+        self._follow(handle, told_before(self.ec.run_dir, self.guid))
         return True
 
     def _found(self) -> RunHandle | None:
@@ -172,6 +164,7 @@ class Job(LinkedResource):
     def do_reconnect(self, verb: str | None) -> None:
         """Take up the run. One that was about to start is asked for under its id, so that no node starts it twice."""
         if verb == "start" and self.get("jobId") and self.get("outcome") is None:
+            self.listen("presence", self._heard)
             self._start_again()
         elif verb in (None, "stop") and self.state is ResourceState.STARTED:
             if not self.adopt():
@@ -180,109 +173,28 @@ class Job(LinkedResource):
         else:
             super().do_reconnect(verb)
 
+    def _heard(self, node: SeenNode) -> None:
+        if self._starts_again and not is_gone(node):
+            self.later(self._start_again)
+
     def _start_again(self) -> None:
         """Ask for it anew as soon as its nodes are there, for one that is away may have begun it."""
-        if self.state is not ResourceState.READY:
-            return
-        nodes = self._nodes()
-        away = self.federation.nodes().absent(nodes or ())
-        if not nodes:
-            raise JobFailedError(f"no node is left that may have begun job {self.get('jobId')}")
+        nodes, seen = self._nodes() or [], self.federation.nodes()
+        away = [node_id for node_id in nodes if is_gone(seen.get(node_id))]
         with self.lock:
-            self._starts_again = bool(away)
-        if away:
-            self.wait_for(f"{', '.join(away)} to be there")
-        else:
-            self.deafen()
-            self._run_as(self.get("jobId"))
-
-    def _follow(self, handle: RunHandle) -> None:
-        self.handle = handle
-        self._subscriptions.append(handle.on_scalar(self._reported))
-        self._subscriptions.append(handle.on_over(lambda: self.later(self._over)))
-        for node in self._nodes_around():  # who failed before anybody listened
-            self._look_at(node)
-
-    def _reported(self, scalar: RunScalar) -> None:
-        values = {name: value for name, value in scalar.values.items() if value is not None}
-        self.tell_metrics(self.guid, values, source=scalar.node_id)
-
-    def _node_lost(self, node: Node) -> None:
-        """Wait no longer for a node that failed; the job goes on where there are others."""
-        with self.lock:
-            self._lost |= {node.node_id}
-            lost, handle = sorted(self._lost), self.handle
-        if handle is not None:
-            self._subscriptions.append(handle.on_over(lambda: self.later(self._over), without=lost))
-
-    def _over(self) -> None:
-        """Say how it ended, once nothing more will come."""
-        handle = self.handle
-        if handle is None or self.state is not ResourceState.STARTED:
-            return
-        waiting = {node_id for node_id, part in handle.states().items() if not part.is_over}
-        if waiting - self._lost:
-            if handle.closed:
-                self.fail(f"{handle.closed} while it ran on {', '.join(sorted(waiting))} (job {handle.job_id})")
-            return
-        failed = handle.failures() | {str(node_id): "the node was lost while it ran there" for node_id in waiting}
-        results = handle.results()
-        job_files.write_result(self.folder, results)
-        job_files.write_scalars(self.folder, handle.scalars)
-        self._keep_traces()
-        is_well = not failed or (self._is_stopping and all(self._was_stopped(node_id) for node_id in failed))
-        said = "; ".join(f"{node_id}: {reason}" for node_id, reason in failed.items())
-        with self.lock:
-            if self._ended_as(handle):
+            has_begun = self.state is not ResourceState.READY or self._followed is not None
+            self._starts_again = bool(away) and not has_begun
+            if has_begun:
                 return
-            self._set_own("outcome", said or "succeeded on every node")
-            if is_well:
-                self.set_stopped()
-        if not is_well:
-            self.fail(said)
+            if not away:
+                self._run_as(self.get("jobId"))
+        if away:
+            self.wait_for(f"{', '.join(away)}, where it may have begun")
 
-    def _ended_as(self, handle: RunHandle) -> bool:
-        return self.handle is not handle or self.state is not ResourceState.STARTED
-
-    def _was_stopped(self, node_id: str) -> bool:
-        part = self.handle.states().get(NodeId(node_id)) if self.handle is not None else None
-        return part is not None and part.job is not None and part.job.state is JobState.STOPPED
-
-    def _keep_traces(self) -> None:
-        """Keep what was printed where somebody wants it, as nodes forget it."""
-        for name in ("stdout", "stderr"):
-            if self.trace_enabled(name):
-                try:
-                    self.written(name)
-                except FedmonError as error:
-                    self.warning(f"{name} cannot be kept: {error}")
-
-    # --- what came of it ----------------------------------------------------------------------------------------------
-
-    @property
-    def ran_on(self) -> list[NodeId]:
-        """The nodes that were asked to run it."""
-        return [NodeId(node_id) for node_id in (self.get("ranOn") or "").split(",") if node_id]
-
-    @property
-    def results(self) -> Values:
-        """What it returned, by node: of the nodes that succeeded so far."""
-        if self.handle is not None:
-            return self.handle.results()
-        return job_files.saved_values(self.folder / "returned") if self.state >= ResourceState.STOPPED else {}
-
-    def written(self, name: str) -> Path:
-        """Return the file of a trace, fetched where it may have changed."""
-        path = super().written(name)
-        handle = self.handle
-        if handle is not None and (not path.exists() or self.state is ResourceState.STARTED):
-            if name in ("stdout", "stderr"):
-                job_files.write_log(path, handle, name)
-            elif name == "scalars":
-                job_files.write_scalars(self.folder, handle.scalars)
-            elif results := handle.results():
-                job_files.write_result(self.folder, results)
-        return path
+    def _look_at(self, node: Node) -> None:
+        super()._look_at(node)
+        if self._starts_again and node.state is ResourceState.FAILED:
+            self._start_again()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -314,8 +226,8 @@ class Job(LinkedResource):
     def end_work(self) -> None:
         """End what runs on nodes."""
         self._is_stopping = True
-        handle = self.handle
-        if handle is None and self.get("jobId") and self.get("outcome") is None:
+        handle, is_failed = self.handle, self.state is ResourceState.FAILED
+        if handle is None and self.get("jobId") and (is_failed or self.get("outcome") is None):
             handle = self._found()  # what another process left running, or a start that is not through
         if handle is not None and not handle.closed and not all(part.is_over for part in handle.states().values()):
             handle.stop(timeout_s=_STOP_TIMEOUT_S)

@@ -33,6 +33,13 @@ def attributes() -> list[Attribute]:
             "a list of texts",
             flags=Flags.Design,
         ),
+        Attribute(
+            "atLeast",
+            "On how many of its nodes it must end well for it to be STOPPED; null: on all.",
+            Types.Integer,
+            Flags.Design,
+            range=(1, 2**31),
+        ),
         own("jobId", "The id under which nodes know it, once it was started."),
         own("ranOn", "The nodes that were asked to run it, with commas."),
         own("outcome", "How it ended, node by node."),

@@ -74,6 +74,16 @@ def write_scalars(folder: Path, scalars: Mapping[str, Sequence[Scalar]]) -> None
     write(folder / "scalars", b"".join(lines))
 
 
+def fetch(folder: Path, path: Path, handle: RunHandle, name: str) -> None:
+    """Write a trace of a job to its path as far as it is there now. Raises what `write_log` does."""
+    if name in ("stdout", "stderr"):
+        write_log(path, handle, name)
+    elif name == "scalars":
+        write_scalars(folder, handle.scalars)
+    elif results := handle.results():
+        write_result(folder, results)
+
+
 def write_log(path: Path, handle: RunHandle, stream: str) -> None:
     """Fetch what a plan printed, node by node where there are more than one.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, StorageError
 from fedmon.researcher.experiment.errors import ExperimentOverError, TraceNotReadableError, UnknownGuidError
 from fedmon.researcher.experiment.federation.errors import NeighbourLostError
 from fedmon.researcher.experiment.protocol import Experiment
@@ -92,16 +92,39 @@ class LinkedResource(ResourceManager):
             if self.state < ResourceState.FAILED:
                 self.fail(told(error))
 
-    def tell_metrics(self, guid: int, values: dict[str, float], *, source: str = "", only_asked: bool = False) -> None:
+    def fixed_path(self, name: str) -> str:
+        """Return the path that an attribute holds, which holds it in full from then on, wherever it is asked next."""
+        found = str(Path(self.get(name)).expanduser().absolute())
+        if found != self.get(name):
+            self._set_own(name, found)
+        return found
+
+    def _note_own(self, name: str, value: Any) -> None:
+        """Set an attribute to what is so, which comes to the machine even where the value cannot be written down."""
+        try:
+            self._set_own(name, value)
+        except StorageError:  # the experiment failed with it, and said so; it writes nothing down any more
+            self._set_own(name, value)
+
+    def tell_metrics(
+        self,
+        guid: int,
+        values: dict[str, float],
+        *,
+        source: str = "",
+        nth: int | None = None,
+        only_asked: bool = False,
+    ) -> None:
         """Hand values of a resource to conditions, those that are registered later, too, unless ``only_asked``.
 
         ``source`` is the node they are from, for a resource that has several: conditions count for each by itself.
+        ``nth`` is which values of the source they are, where it counts them.
         """
         resource = self.controller.snapshot.resources.get(guid)
         asked = frozenset() if resource is None else {condition.metric.name for condition in resource.asked}
         for name in sorted(asked & values.keys()) if only_asked else values:
             with contextlib.suppress(UnknownGuidError):  # it was taken out just now
-                self.controller.measured(guid, name, values[name], source)
+                self.controller.measured(guid, name, values[name], source, nth=nth)
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _GONE = (NodeState.OFFLINE, NodeState.STALE)
 
 
+def is_gone(node: SeenNode | None) -> bool:
+    """Tell whether a node is away, as far as anybody knows."""
+    return node is None or node.state in _GONE
+
+
 @clsinit_copy
 class Node(LinkedResource):
     """DISCOVERED once the node was heard of, READY when it gave a sign of life, FAILED when it stays away too long.
@@ -76,7 +81,7 @@ class Node(LinkedResource):
         self.deafen()
         self.listen("presence", self._told)
         node = self.federation.nodes().get(node_id)
-        if node is None or node.state in _GONE:
+        if is_gone(node):
             said = "was not heard of" if node is None else f"is {node.state.value}"
             self.wait_for(f"node {node_id}, which {said}")
             self._lost(f"node {node_id} {said}")
@@ -92,7 +97,7 @@ class Node(LinkedResource):
         if not self.get("nodeId"):
             return [Problem(kind="wrong-attribute", guids=(self.guid,), text=f"{self.name} has no nodeId")]
         node = self.federation.nodes().get(self.node_id)
-        if node is not None and node.state not in _GONE:
+        if not is_gone(node):
             return []
         text = f"node {self.node_id} {'was not heard of' if node is None else f'is {node.state.value}'}"
         return [Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)]
