@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
 from fedmon.researcher.experiment.events import Recoded, Registered, Removed, Retry, Verb
+from fedmon.researcher.experiment.holder import Holder
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
@@ -55,9 +57,11 @@ class Book:
         stored: Mapping[str, Any] | None = None,
         timeouts: Mapping[Verb, float] | None = None,
         retry: Mapping[Verb, Retry] | None = None,
+        name: str = "",
     ) -> int:
         """Make a resource of a type, with values for its attributes, and return its guid; all of it or nothing.
 
+        ``name`` is what a document calls it.
         ``stored`` are values as another resource had them: no set hook sees them again.
         ``timeouts`` and ``retry`` are by verb, and over those of the type. Raises UnknownTypeError, DuplicateGuidError,
         InvalidAttributeValueError, InvalidPolicyError, and InvalidExperimentError for a guid that is no positive
@@ -73,18 +77,21 @@ class Book:
             # Outside of every lock: what a type's constructor does is its own affair.
             resource = ResourceFactory.create(rtype, self._ec, number)
             if attributes:
-                for name, value in attributes.items():
-                    resource.set(name, value)
+                for attribute, value in attributes.items():
+                    resource.set(attribute, value)
             if stored:
                 resource.take_stored(stored)
             notes = resource.notes()
             self._resources[number] = resource
+            if name:
+                self.names[number] = name
             self._engine.post(
                 Registered(
                     t=self._engine.now(),
                     guid=number,
                     rtype=rtype,
-                    critical=bool(resource.get("critical")),
+                    name=name,
+                    critical=is_set(resource, "critical"),
                     plain=self._plain_verbs(type(resource)),
                     attributes=notes,
                     timeouts=checked_timeouts(resource.type_timeouts, timeouts),
@@ -93,6 +100,7 @@ class Book:
             )
         except BaseException:
             self._resources.pop(number, None)
+            self.names.pop(number, None)
             with self._lock:
                 self._highest = before if self._highest == number else self._highest
             raise
@@ -104,6 +112,8 @@ class Book:
     def _take_number(self, guid: int | None) -> tuple[int, int]:
         with self._lock:
             number = self._highest + 1 if guid is None else guid
+            if number >= HIGHEST:
+                raise InvalidExperimentError(f"there is no guid after {self._highest}: give one")
             if number in self._resources:
                 taken = self._resources[number].get_rtype()
                 raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
@@ -113,9 +123,10 @@ class Book:
             before, self._highest = self._highest, max(self._highest, number)
             return number, before
 
-    def take_up(self, state: State, highest: int) -> None:
+    def take_up(self, state: State, *, highest: int, names: Mapping[int, str]) -> None:
         """Make the resources of a state that another process left. Raises UnknownTypeError."""
         self._highest = highest
+        self.names.update(names)
         for guid, seen in sorted(state.resources.items()):
             resource = ResourceFactory.create(seen.rtype, self._ec, guid)
             self._resources[guid] = resource
@@ -133,9 +144,10 @@ class Book:
     def get(self, guid: int) -> ResourceManager:
         """Return a resource. Raises UnknownGuidError, which says which there are."""
         try:
-            return self._resources[guid]
+            # What only equals a whole number, as 1.0 and True do, is a mistake.
+            return self._resources[guid if type(guid) is int else _index(guid)]
         except (KeyError, TypeError):
-            raise UnknownGuidError(f"there is no resource {guid!r}: there are {_ranges(self._resources)}") from None
+            raise UnknownGuidError(f"there is no resource {guid!r:.80}: there are {_ranges(self._resources)}") from None
 
     def all(self) -> list[ResourceManager]:
         """Return all resources as they are now, in order of registration."""
@@ -165,6 +177,17 @@ class Book:
         seen = self._engine.state.resources
         # Those that another thread is registering just now, or takes out, are none of them.
         return [guid for guid in self.guids if guid in seen and seen[guid].state is ResourceState.NEW]
+
+
+def is_set(resource: ResourceManager, name: str) -> bool:
+    """Tell whether an attribute that every resource has is on, whatever code of its own its type has for that."""
+    return bool(Holder.get(resource, name))
+
+
+def _index(guid: Any) -> int:
+    if isinstance(guid, bool):
+        raise TypeError("no guid")
+    return operator.index(guid)
 
 
 def _ranges(guids: Iterable[int]) -> str:

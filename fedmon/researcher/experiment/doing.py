@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment import failure
+from fedmon.researcher.experiment.errors import ExperimentOverError
 from fedmon.researcher.experiment.events import Leveled, Verb
 from fedmon.researcher.experiment.failure import FailureManager
 from fedmon.researcher.experiment.reconnecting import Left
@@ -23,40 +25,58 @@ logger = logging.getLogger(__name__)
 
 
 class Doing:
-    """Calls verbs, sets attributes, and has the failure manager look at what failed."""
+    """Calls verbs, sets attributes, and has the failure manager look at what failed.
 
-    def __init__(self, fm: FailureManager) -> None:
-        self.fm = fm
-        self.book: Book | None = None
-        self.engine: Engine | None = None
+    ``informed``, where somebody overrides `inform_failure` of the controller, is that. `begin` comes before all else:
+    the engine that asks for things is made with this.
+    """
+
+    book: Book
+    engine: Engine
+
+    def __init__(self, fm: FailureManager, *, informed: Callable[[int], object] | None = None) -> None:
+        self.fm, self._informed = fm, informed
+
+    def begin(self, book: Book, engine: Engine) -> None:
+        """Work on these resources, for this engine."""
+        self.book, self.engine = book, engine
 
     def call(self, guid: int, verb: Verb, reason: str) -> None:
-        """Call a verb."""
-        if self.book is not None and guid in self.book:
+        """Call a verb; one that nobody began before the resource was to end is not begun any more."""
+        asked = self.engine.state.resources.get(guid)
+        is_ending = asked is not None and asked.calling in ("fail", "release")
+        if guid in self.book and not (is_ending and verb in ("deploy", "start", "stop")):
             perform(self.book.get(guid), verb, reason)
+
+    def over(self, guids: Iterable[int]) -> None:
+        """Have nobody wait any longer for the turn of who is FAILED, RELEASED or no more."""
+        for guid in guids:
+            if guid in self.book:
+                self.book.get(guid).turn.dismiss()
 
     def take_up(self, left: Left) -> None:
         """Go on where another process stopped: set timers and attributes, and have resources ask how they stand."""
-        if self.engine is None:
-            return
+        self.fm.take_up(left.state.level, left.state.level_reason)
         self.engine.resume()
         for guid, name, value in left.unassigned:
             self.engine.pool.put(functools.partial(self.assign, guid, name, value))
+        for guid in left.unjudged:
+            self.failed(guid)
         for guid, seen in sorted(left.state.resources.items()):
-            if seen.state is ResourceState.FAILED:
-                self.failed(guid)
+            if seen.calling == "fail":  # nobody was told why
+                self.book.get(guid).reason = left.reasons.get(guid, "")
             if seen.state is not ResourceState.RELEASED:
                 self.engine.pool.put(functools.partial(self.reconnect, guid, seen.calling))
 
     def reconnect(self, guid: int, verb: Verb | None) -> None:
         """Have a resource take up again what another process had begun."""
-        if self.book is not None and guid in self.book:
+        if guid in self.book:
             with contextlib.suppress(Exception):  # the resource has failed with it, and said so
                 self.book.get(guid).reconnect(verb)
 
     def assign(self, guid: int, name: str, value: Any) -> None:
         """Set an attribute."""
-        if self.book is None or guid not in self.book:
+        if guid not in self.book:
             return
         try:
             self.book.get(guid).set(name, value)
@@ -65,14 +85,34 @@ class Doing:
 
     def failed(self, guid: int) -> None:
         """Have the failure manager look: ours at once, a user's own in a thread, for nobody knows what that takes."""
-        if self.engine is None:
-            return
-        if type(self.fm).eval_failure.__module__ == failure.__name__:
+        if self._informed is not None:
+            self.engine.pool.put(functools.partial(self._inform, self._informed, guid), is_urgent=True)
+        else:
+            self.look_at(guid)
+
+    def look_at(self, guid: int) -> None:
+        """Have the failure manager look, as `failed` does, whatever the controller makes of it."""
+        if type(self.fm).__module__ == failure.__name__:
             self._judge(guid)
         else:
-            self.engine.pool.put(lambda: self._judge(guid))
+            self.engine.pool.put(lambda: self._judge(guid), is_urgent=True)
+
+    def heed(self) -> None:
+        """Look whether the failure manager finds it worse than it was; it may have changed its mind by itself."""
+        level, reason = failure.seen(self.fm)
+        if level > self.engine.state.level:
+            self.engine.note(Leveled(t=self.engine.now(), level=level, reason=reason))
+
+    def _inform(self, informed: Callable[[int], object], guid: int) -> None:
+        try:
+            informed(guid)
+        except Exception:  # somebody's own code; the failure must not be lost with it
+            logger.exception("inform_failure failed, and the failure is judged without it")
+            self.look_at(guid)
 
     def _judge(self, guid: int) -> None:
-        level = failure.judge(self.fm, guid)
-        if self.engine is not None and level is not self.engine.state.level:
-            self.engine.note(Leveled(t=self.engine.now(), level=level, reason=self.fm.reason))
+        """Judge a failure, and note that, also where it changes nothing: who takes the run up does not do so again."""
+        with contextlib.suppress(ExperimentOverError):  # nobody is left to whom it would matter
+            failure.judge(self.fm, guid)
+        level, reason = failure.seen(self.fm)
+        self.engine.note(Leveled(t=self.engine.now(), level=level, reason=reason, guid=guid))

@@ -27,10 +27,10 @@ from fedmon.researcher.experiment.events import (
     Verb,
 )
 from fedmon.researcher.experiment.journal import Journal
-from fedmon.researcher.experiment.machine import step
 from fedmon.researcher.experiment.pool import Pool
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import FailureLevel, ResourceState
+from fedmon.researcher.experiment.step_safely import step_safely
 from fedmon.researcher.experiment.timers import SteadyClock, Timers
 from fedmon.researcher.experiment.waits import Wait, WaitResult, Waits, result_of, waited
 
@@ -52,12 +52,16 @@ class Doer(Protocol):
         """Look at a resource that failed; must not block."""
         ...
 
+    def over(self, guids: Iterable[int]) -> None:
+        """Hear who is FAILED, RELEASED or no more: nobody need wait for them any longer; must not block."""
+        ...
+
 
 class Engine:
     """Applies events one after the other, each to its end; safe from any thread.
 
     ``state`` is how things stand now. Where the journal cannot be written, the experiment counts as failed from then
-    on, and can only be released.
+    on, and can only be released; nobody else has its run before it is closed.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Engine:
         self._doer, self._journal = doer, journal
         self._lock = threading.RLock()
         self._queue: deque[AnyEvent] = deque()
-        self._is_applying = self._is_closed = False
+        self._is_applying = self._is_closed = self._is_journal_lost = False
         self._waits = Waits()
 
     def check_open(self) -> None:
@@ -87,8 +91,8 @@ class Engine:
     def post(self, *wishes: AnyEvent) -> None:
         """Apply what somebody wants; when this returns, `state` is the one after it.
 
-        Raises StorageError, and nothing took effect, where it cannot be written down, and ExperimentOverError once it
-        was closed.
+        Raises StorageError or UnwritableEventError, and nothing took effect, where it cannot be written down, and
+        ExperimentOverError once it was closed.
         """
         self.check_open()
         self._take(wishes, self._write)
@@ -126,12 +130,12 @@ class Engine:
             if self._is_closed:
                 wait.over.set()
         try:
-            in_time = waited(wait, timeout_s, quit_asked)
+            ending = waited(wait, timeout_s, quit_asked)
         finally:
             with self._lock:
                 self._waits.remove(wait)
                 seen = self.state
-        return result_of(wait, seen, timed_out=not in_time)
+        return result_of(wait, seen, ending)
 
     def resume(self) -> None:
         """Set again the timers of a state that another process left, each for the moment it was meant for."""
@@ -160,12 +164,13 @@ class Engine:
     def _apply(self) -> None:
         while self._queue:
             event = self._queue.popleft()
-            self.state, asked = step(self.state, event)
+            was_aborted = self.state.is_aborted
+            self.state, asked = step_safely(self.state, event)
             if isinstance(event, Became):
-                self._waits.moved(event.guids, event.state)
+                self._moved(event.guids, event.state)
             elif isinstance(event, Removed):
-                self._waits.moved(event.guids, ResourceState.RELEASED)
-            elif isinstance(event, Leveled) and event.level is not FailureLevel.OK:
+                self._moved(event.guids, ResourceState.RELEASED)
+            if self.state.is_aborted and not was_aborted:
                 self._waits.wake(is_abort=True)
             if not asked:
                 continue
@@ -174,22 +179,30 @@ class Engine:
             if len(self._queue) > queued:
                 self._write_on(list(self._queue)[queued:])
 
+    def _moved(self, guids: Iterable[int], state: ResourceState) -> None:
+        self._waits.moved(guids, state)
+        if state >= ResourceState.FAILED:
+            self._doer.over(guids)
+
     def _do(self, asked: Iterable[Action]) -> None:
         for action in asked:
             match action:
                 case Call():
-                    self._put(self._doer.call, action.guid, action.verb, action.reason)
+                    # Whatever ends something must not wait for a hook that does not end.
+                    self._put(
+                        action.verb in ("fail", "release"), self._doer.call, action.guid, action.verb, action.reason
+                    )
                 case Assign():
-                    self._put(self._doer.assign, action.guid, action.name, action.value)
+                    self._put(False, self._doer.assign, action.guid, action.name, action.value)  # noqa: FBT003
                 case Alarm():
                     self.timers.set(action.timer, action.at)
                 case Reached():
-                    self._waits.moved(action.guids, action.state)
+                    self._moved(action.guids, action.state)
                 case _:
                     self._doer.failed(action.guid)
 
-    def _put(self, work: Callable[..., None], *arguments: Any) -> None:
-        self.pool.put(lambda: work(*arguments))
+    def _put(self, is_urgent: bool, work: Callable[..., None], *arguments: Any) -> None:  # noqa: FBT001
+        self.pool.put(lambda: work(*arguments), is_urgent=is_urgent)
 
     def _fire(self, key: Hashable) -> None:
         if isinstance(key, Timer):
@@ -198,7 +211,7 @@ class Engine:
             self.pool.put(key)
 
     def _write(self, happened: Sequence[AnyEvent]) -> None:
-        if self._journal is None:
+        if self._journal is None or self._is_journal_lost:
             return
         try:
             self._journal.write(happened)
@@ -212,9 +225,8 @@ class Engine:
 
     def _lose_journal(self, error: StorageError) -> None:
         logger.error("%s; the experiment ends here, and can only be released", error)
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-        self.state, asked = step(self.state, Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error)))
+        self._is_journal_lost = True  # its lock stays: nobody may take up the run while this process goes on with it
+        lost = Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error))
+        self.state, asked = step_safely(self.state, lost)
         self._do(asked)
         self._waits.wake(is_abort=True)

@@ -72,6 +72,10 @@ class InvalidConditionError(ExperimentError, ValueError):
     """A condition asks for something that there is not, or that cannot come."""
 
 
+class InvalidStateError(ExperimentError, ValueError):
+    """There is no such state."""
+
+
 class InvalidTimeError(ExperimentError, ValueError):
     """A text is neither a duration nor a moment."""
 
@@ -136,6 +140,16 @@ class ExperimentOverError(ExperimentError):
     """A resource outlived its experiment."""
 
     exit_code = 4
+
+
+class ExperimentAbortedError(ExperimentError):
+    """A failure ended the experiment: what there is can be released, and nothing more be deployed."""
+
+    exit_code = 4
+
+
+class UnwritableEventError(ExperimentError, ValueError):
+    """Something cannot be written down in the journal of a run, and was not done."""
 
 
 class FederationUnreachableError(ExperimentError):

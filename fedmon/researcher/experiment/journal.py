@@ -13,6 +13,7 @@ from typing import Self
 import msgspec
 
 from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.researcher.experiment.errors import UnwritableEventError
 from fedmon.researcher.experiment.events import AnyEvent
 
 NAME = "journal.jsonl"
@@ -24,8 +25,9 @@ _DECODER = msgspec.json.Decoder(AnyEvent)
 class Journal:
     """Appends events to a file that one process holds; for one thread at a time.
 
-    What is written survives the death of the process. Raises FolderInUseError where another process has the run, and
-    StorageError where the file cannot be written; what was cut off then is taken out again.
+    What is written survives the death of the process. Raises FolderInUseError where another process or another
+    controller has the run, and StorageError where the file cannot be written; what was cut off then is taken out again.
+    The lock is of the process that opened it: a fork of that has the journal no longer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,12 +40,16 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            here = os.fstat(self._file)
             os.close(self._file)
-            raise FolderInUseError(
-                f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
-            ) from error
+            if _is_open_here(here):
+                told = f"this process has the experiment in {path.parent} open: shut that controller down first"
+            else:
+                told = f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
+            raise FolderInUseError(told) from error
         # An experiment that everybody forgot holds its run no longer.
-        self._forget = weakref.finalize(self, os.close, self._file)
+        _open[self._file] = weakref.ref(self)
+        self._forget = weakref.finalize(self, _close, self._file)
         self._forget.atexit = False  # daemon threads may still write then, and the system closes it
         self._size = os.lseek(self._file, 0, os.SEEK_END)
         self._cut_torn_line()
@@ -55,8 +61,12 @@ class Journal:
         self.close()
 
     def write(self, happened: Iterable[AnyEvent]) -> None:
-        """Append events."""
-        text = b"".join(_ENCODER.encode(event) + b"\n" for event in happened)
+        """Append events. Raises UnwritableEventError for what cannot be written down; then none of them is."""
+        if self._file < 0:
+            raise StorageError(
+                f"the journal {self.path} is closed, or belongs to the process that this one was forked of"
+            )
+        text = b"".join(map(_line, happened))
         left = memoryview(text)
         try:
             while left:
@@ -87,6 +97,39 @@ class Journal:
         """Let others have the run."""
         self._file = -1
         self._forget()
+
+
+_open: dict[int, weakref.ref[Journal]] = {}
+"""The journals of this process, by their open files."""
+
+
+def _close(file: int) -> None:
+    _open.pop(file, None)
+    os.close(file)
+
+
+def _is_open_here(found: os.stat_result) -> bool:
+    with contextlib.suppress(OSError):  # one was closed just now
+        return any(os.path.samestat(found, os.fstat(file)) for file in list(_open))
+    return False
+
+
+def _close_all() -> None:
+    """Give up what a fork inherited: it would keep the lock when the process that has the run is long dead."""
+    for journal in [reference() for reference in list(_open.values())]:
+        if journal is not None:
+            journal.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
+
+
+def _line(event: AnyEvent) -> bytes:
+    try:
+        return _ENCODER.encode(event) + b"\n"
+    except Exception as error:
+        what = type(event).__name__
+        raise UnwritableEventError(f"{what} cannot be written down in the journal: {error}") from error
 
 
 def read_journal(path: Path) -> Iterator[AnyEvent]:

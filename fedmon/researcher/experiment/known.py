@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.holder import Holder
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.situation import Resource
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.verbs import as_reason
 
 
 class _TimeOf:
@@ -98,8 +99,8 @@ class Known(Holder):
             return self._reason
 
     @reason.setter
-    def reason(self, reason: str) -> None:
-        self._reason = reason
+    def reason(self, reason: object) -> None:
+        self._reason = as_reason(reason)
 
     def _seen(self) -> Resource:
         found = self.ec._seen(self._guid)  # noqa: SLF001 - for resources alone

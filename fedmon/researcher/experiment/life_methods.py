@@ -42,7 +42,8 @@ class LifeMethods(Delegate):
     ) -> int:
         """Have resources deployed and started as their conditions say; all NEW ones where ``guids`` is null.
 
-        Returns the id of their group. Raises ImpossiblePlanError naming what can never come.
+        Returns the id of their group. Raises ImpossiblePlanError naming what can never come, and ExperimentAbortedError
+        once a failure ended the experiment.
         """
         return self._life.deploy(guids, wait_all_ready=wait_all_ready, group=group)
 

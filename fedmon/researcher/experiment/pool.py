@@ -22,6 +22,30 @@ _IDLE_S = 1.0
 Work = Callable[[], None]
 
 
+class _Queue:
+    """Work in order of arrival, but for what is urgent, which comes first."""
+
+    def __init__(self) -> None:
+        self._urgent: deque[Work] = deque()
+        self._other: deque[Work] = deque()
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._other)
+
+    def put(self, work: Work, *, is_urgent: bool) -> None:
+        (self._urgent if is_urgent else self._other).append(work)
+
+    def take(self) -> Work:
+        return (self._urgent or self._other).popleft()
+
+    def clear(self) -> int:
+        """Drop all; return how much of it was urgent."""
+        urgent = len(self._urgent)
+        self._urgent.clear()
+        self._other.clear()
+        return urgent
+
+
 class Pool:
     """Does what it is given, in order of arrival; safe from any thread.
 
@@ -30,13 +54,16 @@ class Pool:
     so on; half as many as soon as they move on. ``is_held`` tells that all wait for what is over soon. A thread without
     work ends after a second. The threads are daemons: a hook of a resource that blocks for ever must not keep the
     program from ending.
+
+    What is urgent comes first, and has threads beyond the limit: it ends what the others may stand still at.
     """
 
     def __init__(self, *, max_threads: int = MAX_THREADS, is_held: Callable[[], bool] = lambda: False) -> None:
         self._max_threads, self._is_held = max_threads, is_held
         lock = threading.Lock()
         self._changed, self._needed = threading.Condition(lock), threading.Condition(lock)
-        self._waiting: deque[Work] = deque()
+        self._waiting = _Queue()
+        self._urgent = 0  # what is urgent and not done yet
         self._idle = self._threads = 0
         self._moving, self._pace = 0, 1  # how many do not stand still, and how many may be that
         self._is_moving_on = False  # whether one of them came to its end since the pace was set
@@ -60,21 +87,36 @@ class Pool:
         """Tell whether the calling thread is one of them."""
         return getattr(self._mine, "is_mine", False)
 
-    def put(self, work: Work) -> None:
+    def put(self, work: Work, *, is_urgent: bool = False) -> None:
         """Have something done; after `close`, or when that dropped it, it is not."""
         with self._changed:
             if self._is_closed:
                 return
-            self._waiting.append(work)
+            self._urgent += is_urgent
+            self._waiting.put(self._counted(work) if is_urgent else work, is_urgent=is_urgent)
             if not self._moving:
                 self._move(1)
-            elif len(self._waiting) == 1:
+            elif is_urgent or len(self._waiting) == 1:
                 self._have_watched()
+
+    def _counted(self, work: Work) -> Work:
+        def urgent() -> None:
+            try:
+                work()
+            finally:
+                with self._changed:
+                    self._urgent -= 1
+
+        return urgent
+
+    @property
+    def _limit(self) -> int:
+        return self._max_threads + min(self._urgent, MAX_THREADS)
 
     def drop(self) -> None:
         """Forget what nobody began to do, and count no more those who are at work: nobody knows whether they end."""
         with self._changed:
-            self._waiting.clear()
+            self._urgent -= self._waiting.clear()
             self._max_threads += self.busy
 
     def close(self, *, timeout_s: float) -> int:
@@ -96,7 +138,7 @@ class Pool:
             self._moving = 0
             self._standstills += 1
         self._changed.notify(number)
-        for _ in range(min(number - self._idle, self._max_threads - self._threads)):
+        for _ in range(min(number - self._idle, self._limit - self._threads)):
             if not self._thread(self._run, f"fedmon-experiment-{next(self._numbers)}"):
                 break  # what waits is tried again with whatever comes next
             self._threads += 1
@@ -134,7 +176,7 @@ class Pool:
                 if self._waiting and self._moving < self._pace:
                     self._moving += 1
                     self._taken_at = time.monotonic()
-                    work = self._waiting.popleft()
+                    work = self._waiting.take()
                     if self._waiting:
                         self._have_watched()
                     return work, self._standstills
@@ -158,7 +200,7 @@ class Pool:
         """Set the pace while there is work that waits; end with the last thread."""
         with self._changed:
             while self._threads and not self._is_closed:
-                is_full = not self._idle and self._threads >= self._max_threads
+                is_full = not self._idle and self._threads >= self._limit
                 self._is_watch_asleep = is_full or not self._waiting
                 slept = time.monotonic()
                 self._needed.wait(_IDLE_S if self._is_watch_asleep else _STUCK_S)
@@ -169,7 +211,7 @@ class Pool:
                     continue
                 if now - self._taken_at >= patience_s and not self._is_held():
                     self._move(min(len(self._waiting), self._pace))
-                    self._pace = min(2 * self._pace, self._max_threads)
+                    self._pace = min(2 * self._pace, self._limit)
                 elif self._is_moving_on:
                     self._pace = max(1, self._pace // 2)
                 self._is_moving_on = False

@@ -40,6 +40,10 @@ class Experiment(Protocol):
         """Note that a verb of a resource raised: it is tried again, or the resource fails."""
         ...
 
+    def _failure_judged(self) -> None:
+        """Note how bad the failure manager finds it."""
+        ...
+
     def _seen(self, guid: int) -> Resource:
         """Return what is known of a resource. Raises KeyError."""
         ...

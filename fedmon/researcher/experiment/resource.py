@@ -6,12 +6,13 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from fedmon.researcher.experiment.conditional import Conditional
 from fedmon.researcher.experiment.events import Verb
+from fedmon.researcher.experiment.hook_calls import HookCall, is_within
+from fedmon.researcher.experiment.progress import Progress
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.templates import Template, clsinit, clsinit_copy
-from fedmon.researcher.experiment.verbs import failtrap, states_for, told
+from fedmon.researcher.experiment.verbs import as_reason, failtrap, states_for, told
 
 __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
 
@@ -29,18 +30,18 @@ _SETTERS: Mapping[str, str] = {
 
 
 @clsinit
-class ResourceManager(Conditional):
+class ResourceManager(Progress):
     """A resource of an experiment.
 
     Types override the ``do_`` hooks and end them with the parent's, which says that the state was reached; a hook that
-    returns without it leaves the resource as it is, and may have scheduled its verb again. One verb runs at a time.
-    A hook that does not end holds back neither `fail`, which waits for nobody, nor `release`, which waits for
+    returns without it leaves the resource as it is, and may have scheduled its verb again. A `do_release` that has
+    scheduled nothing then counts as done. One verb runs at a time. A hook that does not end holds back neither `fail`,
+    which waits for nobody, nor `release`, which waits for
     ``_release_patience_s`` seconds. All methods are safe from any thread.
     """
 
     _release_patience_s: ClassVar[float] = 5.0
     __is_in_release = False  # mangled, for types have flags of much the same name
-    _running: tuple[str, ...] = ()  # verbs within verbs, of who has the turn
 
     @classmethod
     def overrides(cls, verb: str) -> bool:
@@ -121,9 +122,9 @@ class ResourceManager(Conditional):
         """Stop it."""
         self._run("stop", self.do_stop)
 
-    def fail(self, reason: str = "") -> None:
+    def fail(self, reason: object = "") -> None:
         """Have it fail, now, even while another verb runs; its hook clears up when it is FAILED already."""
-        self.reason = reason or self.reason
+        self.reason = as_reason(reason) or self.reason
         has_turn = self.turn.take(timeout_s=0, even_if_over=True)
         try:
             if self.state < ResourceState.FAILED:
@@ -145,7 +146,9 @@ class ResourceManager(Conditional):
             if self.state is not ResourceState.RELEASED and not self.__is_in_release:
                 self.__is_in_release = True
                 try:
-                    if not self._finish(self.do_release, "release"):
+                    with HookCall(self, "release") as call:
+                        is_well = self._finish(self.do_release, "release")
+                    if not (is_well and call.has_scheduled):  # nobody is left who would say it
                         self.end(ResourceState.RELEASED)
                 finally:
                     self.__is_in_release = False
@@ -160,7 +163,8 @@ class ResourceManager(Conditional):
             return
         self.turn.take()
         try:
-            self.do_reconnect(verb)
+            with HookCall(self, "reconnect"):
+                self.do_reconnect(verb)
         finally:
             self.turn.give()
 
@@ -168,14 +172,11 @@ class ResourceManager(Conditional):
         if not self._may(verb) or not self.turn.take(is_over=lambda: self.state >= ResourceState.FAILED):
             return
         try:
-            if verb in self._running:
+            if is_within(self, verb):
                 self.debug(f"{verb} does nothing within itself")
             elif self._may(verb):  # it may have moved on while we waited
-                self._running = (*self._running, verb)
-                try:
+                with HookCall(self, verb):
                     hook()
-                finally:
-                    self._running = self._running[:-1]
         finally:
             self.turn.give()
 
@@ -200,10 +201,8 @@ class ResourceManager(Conditional):
             raise
         return True
 
-    def end(self, state: ResourceState) -> None:
-        """Have it FAILED or RELEASED, whatever its type does about that."""
-        if self.state < state:
-            self._set_state(state)
+    def end_at_once(self) -> None:
+        """End what runs, for nobody waits for its release any longer; for types, which must not block here."""
 
     # --- hooks: types override them -----------------------------------------------------------------------------------
 
@@ -246,47 +245,6 @@ class ResourceManager(Conditional):
         """Call a verb anew that was under way; types whose work goes on elsewhere ask there how it stands."""
         if verb is not None:
             getattr(self, verb)()
-
-    # --- what hooks say was reached -----------------------------------------------------------------------------------
-
-    def set_discovered(self) -> None:
-        """Say that it is DISCOVERED."""
-        self._set_state(ResourceState.DISCOVERED)
-
-    def set_reserved(self) -> None:
-        """Say that it is RESERVED."""
-        self._set_state(ResourceState.RESERVED)
-
-    def set_provisioned(self) -> None:
-        """Say that it is PROVISIONED."""
-        self._set_state(ResourceState.PROVISIONED)
-
-    def set_ready(self) -> None:
-        """Say that it is READY."""
-        self._set_state(ResourceState.READY)
-
-    def set_started(self) -> None:
-        """Say that it is STARTED."""
-        self._set_state(ResourceState.STARTED)
-
-    def set_stopped(self) -> None:
-        """Say that it is STOPPED; it may do so by itself, when it came to its end."""
-        self._set_state(ResourceState.STOPPED)
-
-    def set_failed(self, reason: str = "") -> None:
-        """Say that it FAILED."""
-        self.reason = reason or self.reason
-        self._set_state(ResourceState.FAILED)
-
-    def set_released(self) -> None:
-        """Say that it is RELEASED."""
-        self._set_state(ResourceState.RELEASED)
-
-    def _set_state(self, state: ResourceState) -> None:
-        reason = self.reason if state is ResourceState.FAILED else ""
-        self.ec._became(self._guid, state, reason)  # noqa: SLF001 - for resources alone
-        if state >= ResourceState.FAILED:
-            self.turn.dismiss()
 
 
 def _methods_of(verb: str) -> tuple[Callable[[type[ResourceManager]], Any], Any]:

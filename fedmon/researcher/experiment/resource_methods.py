@@ -34,9 +34,13 @@ class ResourceMethods(Delegate):
     ) -> int:
         """Make a resource and return its guid; further keywords set attributes.
 
-        Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError; nothing is registered then.
+        Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError, and ExperimentAbortedError where it
+        can be deployed no more; nothing is registered then.
         """
-        self._life.check_open()
+        if autoDeploy:
+            self._life.check_deployable()
+        else:
+            self._life.check_open()
         others = () if connectedTo is None else guids_of(connectedTo)
         for other in others:
             self._book.get(other)

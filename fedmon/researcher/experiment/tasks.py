@@ -13,6 +13,7 @@ from typing import Any
 from fedmon.researcher.experiment.durations import moment_of
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import UnknownTaskError
+from fedmon.researcher.experiment.hook_calls import note_scheduled
 from fedmon.researcher.experiment.scheduler import Task
 from fedmon.researcher.experiment.states import TaskStatus
 
@@ -40,6 +41,7 @@ class Tasks:
             task.id = next(self._numbers)
             if is_tracked:
                 self._tracked[task.id] = task
+        note_scheduled()
         work = functools.partial(_run, task)
         if at <= self._engine.now():
             self._engine.pool.put(work)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from fedmon.researcher.experiment.errors import DeadlockError
 
@@ -19,6 +20,8 @@ class _Waiter:
 # One lock for all turns is held for microseconds, and lets a circle of waiting threads be seen before it closes.
 _guard = threading.Lock()
 _waits: dict[int, Turn] = {}
+_awaited: dict[int, tuple[Turn, ...]] = {}
+"""Whose release a thread waits for, from within a hook."""
 
 
 class Turn:
@@ -57,6 +60,8 @@ class Turn:
                 return False
             if timeout_s is None:
                 self._refuse_circle(me)
+            elif self in _awaited.get(self.owner, ()):  # who has the turn waits for what the caller is about to do
+                return False
             waiter = _Waiter(me, even_if_over=even_if_over)
             self._waiters = [*(self._waiters or ()), waiter]
             _waits[me] = self
@@ -106,3 +111,46 @@ class Turn:
             if turn.owner == me:
                 raise DeadlockError(self.name, " -> ".join([*names, self.name]))
             turn = _waits.get(turn.owner)
+
+    def _let_on(self) -> None:
+        """Have those go on without the turn who would do something with the resource all the same."""
+        for waiter in self._waiters or ():
+            if waiter.even_if_over:
+                waiter.event.set()
+
+
+@contextmanager
+def awaiting(turns: Iterable[Turn]) -> Iterator[frozenset[Turn]]:
+    """Say that the calling thread, which is in a hook, waits for the release of resources.
+
+    Those releases do not wait for the turn that it has. Yields the turns of those who wait for the caller themselves.
+    """
+    me = threading.get_ident()
+    asked = tuple(turns)
+    with _guard:
+        circular = frozenset(turn for turn in asked if turn.owner != me and _leads_to(turn, me))
+        before, _awaited[me] = _awaited.get(me, ()), tuple(turn for turn in asked if turn not in circular)
+        for turn in _awaited[me]:
+            if turn.owner == me:
+                turn._let_on()  # noqa: SLF001 - the guard of all turns is held
+    try:
+        yield circular
+    finally:
+        with _guard:
+            if before:
+                _awaited[me] = before
+            else:
+                del _awaited[me]
+
+
+def _leads_to(turn: Turn, thread: int) -> bool:
+    """Tell whether a turn is had by a thread that waits, at last, for the one of ``thread``."""
+    left, seen = [turn], set[int]()
+    while left:
+        owner = left.pop().owner
+        if owner == thread:
+            return True
+        if owner is not None and owner not in seen:
+            seen.add(owner)
+            left += [*_awaited.get(owner, ()), *filter(None, [_waits.get(owner)])]
+    return False

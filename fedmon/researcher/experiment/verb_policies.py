@@ -10,6 +10,7 @@ from fedmon.researcher.experiment.errors import InvalidPolicyError
 from fedmon.researcher.experiment.events import Retry, Verb
 
 _VERBS: tuple[str, ...] = get_args(Verb)
+_MOST = 10**9
 
 
 def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
@@ -20,7 +21,9 @@ def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
         for verb, timeout_s in (mapping or {}).items():
             _check_verb(verb, "timeouts")
             if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
-                raise InvalidPolicyError(f"the timeout of {verb} is {timeout_s!r}: take a number of seconds above 0")
+                raise InvalidPolicyError(
+                    f"the timeout of {verb} is {timeout_s!r:.80}: take a number of seconds above 0"
+                )
             found[verb] = float(timeout_s)
     return found
 
@@ -34,10 +37,12 @@ def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
             _check_verb(verb, "retry")
             if not isinstance(retry, Retry):
                 raise InvalidPolicyError(f"the retry of {verb} is {retry!r}: take Retry(times=3, delay_s=1.0)")
-            for name in ("times", "delay_s", "factor", "max_delay_s"):
+            if type(retry.times) is not int or not 0 <= retry.times < _MOST:
+                raise InvalidPolicyError(f"times of the retry of {verb} is {retry.times!r}: take a whole number from 0")
+            for name in ("delay_s", "factor", "max_delay_s"):
                 value = getattr(retry, name)
                 if not _is_number(value) or not 0 <= value < math.inf:
-                    raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r}: take a number from 0")
+                    raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r:.80}: take a number from 0")
             found[verb] = retry
     return found
 
@@ -53,4 +58,6 @@ def _check_verb(verb: str, what: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) < 2**63

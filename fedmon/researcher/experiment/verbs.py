@@ -86,8 +86,23 @@ def perform(rm: ResourceManager, verb: str, reason: str = "") -> None:
 
 def told(error: BaseException) -> str:
     """Return an exception in one line, which can be written down."""
-    text = str(error).encode(errors="backslashreplace").decode()
+    text = _written(error)
     return text if isinstance(error, FedmonError) and text else f"{type(error).__name__}{text and f': {text}'}"
+
+
+def as_reason(given: object) -> str:
+    """Return why something failed as a text which can be written down, whatever a caller gave; "" for null."""
+    if given is None:
+        return ""
+    return told(given) if isinstance(given, BaseException) else _written(given)
+
+
+def _written(given: object) -> str:
+    try:
+        text = str(given)
+    except Exception as error:  # noqa: BLE001 - the code of somebody else's class
+        text = f"a {type(given).__name__} that cannot be shown: {type(error).__name__}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _report(rm: ResourceManager, verb: str, error: BaseException) -> None:

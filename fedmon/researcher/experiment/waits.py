@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -19,18 +20,20 @@ _QUIT_S = 0.1
 class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a wait ended, by guids: who came to the state, who failed, who had not when the time was over.
 
-    ``aborted`` says that a failure, or the end of the experiment, came first; ``reason`` which one.
+    ``aborted`` says that a failure ended the experiment, or its shutdown, and ``reason`` which one. ``left`` are those
+    who were still on their way when that, or the caller's own function, ended the wait.
     """
 
     reached: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
     timed_out: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
     aborted: bool = False
     reason: str = ""
 
     def __bool__(self) -> bool:
         """Tell whether all came to the state."""
-        return not (self.failed or self.timed_out or self.aborted)
+        return not (self.failed or self.timed_out or self.left)
 
 
 class Wait:
@@ -101,19 +104,22 @@ class Waits:
                 wait.over.set()
 
 
-def waited(wait: Wait, timeout_s: float | None, quit_asked: Callable[[], object] | None = None) -> bool:
-    """Wait until it is over, or the caller's function says so; false when the time was over first."""
+Ending = Literal["over", "late", "quit"]
+
+
+def waited(wait: Wait, timeout_s: float | None, quit_asked: Callable[[], object] | None = None) -> Ending:
+    """Wait until it is over, or late, or the caller's function ends it."""
     deadline = None if timeout_s is None else Deadline(timeout_s)
     look_s = _LOOK_S if quit_asked is None else _QUIT_S
     while quit_asked is None or not quit_asked():
         if wait.over.wait(look_s if deadline is None else min(look_s, deadline.left_s())):
-            return True
+            return "over"
         if deadline is not None and deadline.left_s() <= 0:
-            return False
-    return True
+            return "late"
+    return "quit"
 
 
-def result_of(wait: Wait, state: State, *, timed_out: bool) -> WaitResult:
+def result_of(wait: Wait, state: State, ending: Ending) -> WaitResult:
     """Say how a wait ended."""
     reached, failed, left = [], [], []
     for guid in wait.guids:
@@ -129,7 +135,8 @@ def result_of(wait: Wait, state: State, *, timed_out: bool) -> WaitResult:
     return WaitResult(
         reached=tuple(reached),
         failed=tuple(failed),
-        timed_out=tuple(left) if timed_out else (),
-        aborted=bool(left) and not timed_out,
+        timed_out=tuple(left) if ending == "late" else (),
+        left=() if ending == "late" else tuple(left),
+        aborted=(state.is_aborted and wait.heeds_abort) or (ending == "over" and bool(left)),
         reason=state.level_reason,
     )

@@ -14,7 +14,8 @@ from fedmon.researcher.experiment.connections import connect, disconnect
 from fedmon.researcher.experiment.durations import moment_of, seconds
 from fedmon.researcher.experiment.errors import UnknownGuidError
 from fedmon.researcher.experiment.events import AnyEvent, Retry, Timer, Verb
-from fedmon.researcher.experiment.failure import FailureManager, judge
+from fedmon.researcher.experiment.failure import FailureManager, judge, seen
+from fedmon.researcher.experiment.hook_calls import note_scheduled
 from fedmon.researcher.experiment.machine import step
 from fedmon.researcher.experiment.resource import ResourceManager
 from fedmon.researcher.experiment.situation import Resource, State
@@ -117,9 +118,10 @@ class SmallExperiment:
             self._is_working = False
 
     def _judge(self, guid: int) -> None:
-        level = judge(self.fm, guid)
+        judge(self.fm, guid)
+        level, reason = seen(self.fm)
         if level is not FailureLevel.OK:
-            self.post(events.Leveled(t=self.now, level=level, reason=self.fm.reason))
+            self.post(events.Leveled(t=self.now, level=level, reason=reason, guid=guid))
 
     # --- what resources use ---
 
@@ -144,6 +146,7 @@ class SmallExperiment:
         self._connected(disconnect, guid1, guid2, is_on=False)
 
     def schedule(self, date: str | None, callback: Callable[[], Any], track: bool = False) -> int:  # noqa: ARG002
+        note_scheduled()
         self.tasks.append((moment_of(date, now=self.now), callback))
         return len(self.tasks)
 
@@ -168,10 +171,15 @@ class SmallExperiment:
 
     def _became(self, guid: int, state: ResourceState, reason: str = "") -> None:
         self.post(events.Became(t=self.now, guids=(guid,), state=state, reason=reason))
+        if state >= ResourceState.FAILED:
+            self._resources[guid].turn.dismiss()
 
     def _verb_failed(self, guid: int, verb: Verb, reason: str) -> None:
         self.post(events.VerbFailed(t=self.now, guid=guid, verb=verb, reason=reason))
         self.work()
+
+    def _failure_judged(self) -> None:
+        """Nothing: `_judge` looks."""
 
     def _seen(self, guid: int) -> Resource:
         return self.machine.resources[guid]

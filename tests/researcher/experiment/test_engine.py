@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Doing:
         self.engine: Engine | None = None
         self.assigned: list[tuple[int, str, Any]] = []
         self.failures: list[int] = []
+        self.ended: list[int] = []
         self.threads: set[str] = set()
 
     def call(self, guid: int, verb: Verb, reason: str) -> None:
@@ -62,6 +63,9 @@ class Doing:
 
     def failed(self, guid: int) -> None:
         self.failures.append(guid)
+
+    def over(self, guids: Iterable[int]) -> None:
+        self.ended.extend(guids)
 
 
 def opened(doing: Doing, journal: Journal | None = None) -> Engine:
@@ -211,7 +215,7 @@ def test_a_last_line_that_was_cut_is_none_and_another_one_is_named(tmp_path: Pat
 
 def test_one_process_alone_has_a_run(tmp_path: Path) -> None:
     first = Journal(tmp_path / "journal.jsonl")
-    with pytest.raises(FolderInUseError, match="another process runs the experiment"):
+    with pytest.raises(FolderInUseError, match="this process has the experiment"):
         Journal(tmp_path / "journal.jsonl")
     first.close()
     Journal(tmp_path / "journal.jsonl").close()

@@ -158,7 +158,7 @@ def test_a_wait_ends_when_the_callers_own_function_says_so(tmp_path: Path) -> No
         found = ec.wait(guid, ResourceState.STARTED, enough)
         late = ec.wait(guid, ResourceState.STARTED, lambda: False, timeout=0.01)
 
-    assert (found.reached, found.timed_out, found.aborted) == ((), (), True)
+    assert (found.reached, found.left, found.aborted, bool(found)) == ((), (guid,), False, False)
     assert late.timed_out == (guid,)
 
 
