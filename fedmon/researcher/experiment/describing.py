@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from fedmon.researcher.experiment.attributes import MASK, Attribute, Flags
 from fedmon.researcher.experiment.conditions import AnyCondition
 from fedmon.researcher.experiment.document.description import (
     Description,
+    FailurePolicy,
     ResourceDescription,
     SetDescription,
     Topology,
@@ -40,7 +41,14 @@ class Foreseeing(Protocol):
 
 
 def description_of(
-    book: Book, state: State, folder: RunFolder, *, nthreads: int, persist: bool, topology: Topology | None
+    book: Book,
+    state: State,
+    folder: RunFolder,
+    *,
+    nthreads: int,
+    persist: bool,
+    topology: Topology | None,
+    failures: FailurePolicy | None = None,
 ) -> Description:
     """Return an experiment as documents keep it; credentials are masked."""
     return even(
@@ -51,6 +59,7 @@ def description_of(
             local_dir=str(folder.local_dir),
             persist=persist,
             topology=topology,
+            failures=failures,
             resources=tuple(
                 _resource(book, state, resource) for resource in book.all() if resource.guid in state.resources
             ),
@@ -98,10 +107,15 @@ def _left_of(condition: AnyCondition, state: State) -> AnyCondition | None:
     return replace(condition, group=group, at_least=at_least) if group else None
 
 
-def build(description: Description, book: Book, wiring: Wiring) -> None:
-    """Register what a description tells of. Raises what registering does, naming the resource."""
+def build(
+    description: Description, book: Book, wiring: Wiring, *, masked: Mapping[int, Mapping[str, Any]] | None = None
+) -> None:
+    """Register what a description tells of, with the values that it masks, by guid.
+
+    Raises what registering does, naming the resource.
+    """
     for each in description.resources:
-        stored = _settable(each.rtype, each.attributes)
+        stored = _settable(each.rtype, {**each.attributes, **(masked or {}).get(each.guid, {})})
         book.register(each.rtype, each.guid, stored=stored, timeouts=each.timeouts, retry=each.retry)
         if each.name:
             book.names[each.guid] = each.name
@@ -141,15 +155,37 @@ def facts_of(book: Book, state: State) -> Facts:
             if guid in book
         },
         names=book.names,
-        problems=tuple(
-            problem for guid in sorted(state.resources) if guid in book for problem in _foreseen(book.get(guid))
-        ),
+        problems=tuple(_all_foreseen([book.get(guid) for guid in sorted(state.resources) if guid in book])),
+        are_removed=True,
     )
 
 
+def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
+    """Return what stands in the way of those that are to come to something; where nobody can be asked, that, once."""
+    from fedmon.researcher.experiment.federation.linked import LinkedResource
+
+    own: list[LinkedResource] = []
+    for each in resources:
+        if isinstance(each, Foreseeing) and each.state < ResourceState.READY:
+            if not isinstance(each, LinkedResource):
+                yield from _foreseen(each)
+            elif type(each).foreseen is not LinkedResource.foreseen:
+                own.append(each)
+    if own:
+        try:
+            _ = own[0].federation  # connects, which takes its time where there is no broker
+        except FedmonError as error:
+            guids = tuple(each.guid for each in own)
+            yield Problem(
+                kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}"
+            )
+            return
+    for each in own:
+        yield from _foreseen(each)
+
+
 def _foreseen(resource: ResourceManager) -> list[Problem]:
-    """Return what a resource that is to come to something knows to stand in its way."""
-    if not isinstance(resource, Foreseeing) or resource.state >= ResourceState.READY:
+    if not isinstance(resource, Foreseeing):
         return []
     try:
         return resource.foreseen()

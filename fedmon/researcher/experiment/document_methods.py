@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
@@ -12,23 +14,44 @@ from fedmon.researcher.experiment import drawing, explaining, planning, topology
 from fedmon.researcher.experiment.delegate import Delegate
 from fedmon.researcher.experiment.describing import description_of, facts_of
 from fedmon.researcher.experiment.document import Description, SFormats, to_toml, to_xml, write
+from fedmon.researcher.experiment.failure import FailureManager
+from fedmon.researcher.experiment.failure_policies import fresh_copy, policy_of
+from fedmon.researcher.experiment.federation_link import FederationLink
 from fedmon.researcher.experiment.run_folder import RunFolder, run_id_of
 from fedmon.researcher.experiment.topology import NetGraph
+
+if TYPE_CHECKING:
+    from fedmon.researcher.federation import Federation
 
 
 class DocumentMethods(Delegate):
     """An experiment as a document, a plan and a picture."""
 
     folder: RunFolder
+    fm: FailureManager
+    is_journaled: bool
     nthreads: int
     persist: bool
+    _link: FederationLink
     _netgraph: NetGraph | None
 
+    @classmethod
+    def from_description(
+        cls,
+        description: Description,
+        *,
+        local_dir: str | Path | None = None,
+        fm: FailureManager | None = None,
+        federation: Federation | None = None,
+        journal: bool = True,
+        masked: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> Self:
+        """Make a controller of a description."""
+        raise NotImplementedError
+
     @property
-    def netgraph(self) -> NetGraph:
-        """The topology that the experiment was made from; an empty one where it was made from none."""
-        if self._netgraph is None:
-            self._netgraph = NetGraph()
+    def netgraph(self) -> NetGraph | None:
+        """The topology that the experiment was made from; null where it was made from none."""
         return self._netgraph
 
     def describe(self) -> Description:
@@ -40,6 +63,24 @@ class DocumentMethods(Delegate):
             nthreads=self.nthreads,
             persist=self.persist,
             topology=None if self._netgraph is None else topology_document.describe(self._netgraph),
+            failures=policy_of(self.fm, self._engine.state.resources),
+        )
+
+    def repeats(self) -> Callable[[], Self]:
+        """Return what makes controllers of the experiment as it stands now, everything in it NEW, one for each run.
+
+        They have what no document holds, too: the class, the federation, credentials, whether there is a journal, and
+        a copy of the failure manager. Raises InvalidPolicyError for one that cannot be copied.
+        """
+        description = self.describe()
+        masked = {resource.guid: resource.masked_values() for resource in self._book.all()}
+        fresh_copy(self.fm)  # so that one that cannot be is found before the first run
+        return lambda: self.from_description(
+            description,
+            fm=fresh_copy(self.fm),
+            federation=self._link.given,
+            journal=self.is_journaled,
+            masked=masked,
         )
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
@@ -53,8 +94,8 @@ class DocumentMethods(Delegate):
         """
         ending = _checked(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}.{ending}"
-        return str(write(self.describe(), folder / name))
+        name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
+        return str(write(self.describe(), _free(folder, name, ending)))
 
     def plan(self) -> planning.Plan:
         """Return a dry run: what would happen in which order, and what never can.
@@ -82,6 +123,15 @@ class DocumentMethods(Delegate):
         picture = drawing.picture_of(self._engine.state, names=self._book.names)
         name = f"{self.folder.exp_id}_{self.folder.run_id}"
         return str(drawing.plot(picture, folder, name, format=format, show=show))
+
+
+def _free(folder: Path, name: str, ending: str) -> Path:
+    """Return a path that no file has: a second file of one second is another state, and leaves the first one."""
+    path, number = folder / f"{name}.{ending}", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{name}_{number}.{ending}"
+    return path
 
 
 def _checked(format: str) -> SFormats:  # noqa: A002 - NEPI's name

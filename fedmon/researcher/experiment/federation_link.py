@@ -22,6 +22,11 @@ class FederationLink:
         self._failed: list[FedmonError] = []
         self._lock = threading.Lock()
 
+    @property
+    def given(self) -> Federation | None:
+        """The federation that was given; null where the settings say which it is."""
+        return self._given
+
     def get(self) -> Federation:
         """Return the federation, opened from the settings where none was given.
 

@@ -147,8 +147,13 @@ class Holder(Template, Logged):
             attribute = self._attribute(name)
             self._own[name] = attribute.with_value(attribute.stored(value, resource=self.name))
 
+    def give(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes again whatever their flags say, as credentials after a reconnect. Raises as `set` does."""
+        for name, value in attributes.items():
+            self._set_own(name, value)
+
     def notes(self) -> dict[str, Any]:
-        """Return the values that differ from their defaults as journals hold them. Raises InvalidAttributeValueError."""
+        """Return the values that differ from their defaults as journals hold them; an error names the attribute."""
         return {each.name: each.as_noted(each.value, resource=self.name) for each in self.changed_attributes()}
 
     def masked_values(self) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Protocol, Self, SupportsIndex
+from typing import Any, Protocol, SupportsIndex
 
 from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment.convergence import has_converged
@@ -37,9 +36,12 @@ class Controller(Protocol):
         """Write its description and return the path."""
         ...
 
-    @classmethod
-    def load(cls, filepath: Any) -> Self:
-        """Make a new one of a description."""
+    def repeats(self) -> Callable[[], Controller]:
+        """Return what makes a new one like it for each run."""
+        ...
+
+    def get_resource(self, guid: int) -> object:
+        """Return a resource. Raises UnknownGuidError."""
         ...
 
     def deploy(self) -> object:
@@ -105,8 +107,10 @@ class ExperimentRunner:
         run, samples)`` is true, asked after each run that gave a metric; without that callback `has_converged` decides.
         ``compute_metric_callback(ec, run)`` gives the metric of a run that was released, or None for none. In each run
         ``wait_guids`` are waited for, as in NEPI nobody where there are none, and then ``wait_time`` seconds. A run
-        that fails is noted and the next one begins. ``ec`` itself is never deployed. Raises NoStopCriterionError and
-        InvalidExperimentError at once, and FruitlessRunsError.
+        that fails is noted and the next one begins. ``ec`` itself is never deployed: each run is a new experiment of
+        its description, which is saved in ``ec.exp_dir``, with its federation, its credentials and a copy of its
+        failure manager. Raises NoStopCriterionError, UnknownGuidError, InvalidPolicyError and InvalidExperimentError
+        at once, and FruitlessRunsError.
         """
         numbers: tuple[tuple[str, object], ...] = (("min_runs", min_runs), ("max_runs", max_runs or 0))
         for name, value in numbers:
@@ -122,6 +126,8 @@ class ExperimentRunner:
             if callback is not None and not callable(callback):
                 raise InvalidExperimentError(f"{name} is {callback!r:.80}, which cannot be called")
         wait_guids = guids_of(wait_guids)
+        for guid in wait_guids:
+            ec.get_resource(guid)
         limit = max_runs if max_runs is not None and max_runs > 0 else None
         if limit is None and compute_metric_callback is None:
             raise NoStopCriterionError(
@@ -133,8 +139,8 @@ class ExperimentRunner:
         try:
             self._stopped.clear()
             self.failed_runs, self.failures, self.samples = [], {}, []
-            path = ec.save(dirpath=ec.exp_dir)
-            one = _Run(self, type(ec), path, wait_time, wait_guids, compute_metric_callback)
+            ec.save(dirpath=ec.exp_dir)
+            one = _Run(self, ec.repeats(), wait_time, wait_guids, compute_metric_callback)
             return self._repeat(one, max(1, min_runs), limit, evaluate_convergence_callback)
         finally:
             self._running.release()
@@ -172,18 +178,17 @@ class ExperimentRunner:
 
 
 class _Run:
-    """One run after the other of the same description."""
+    """One run after the other of the same experiment."""
 
     def __init__(
         self,
         runner: ExperimentRunner,
-        kind: type[Controller],
-        path: Path,
+        make: Callable[[], Controller],
         wait_time: float,
         wait_guids: Iterable[int],
         compute: ComputeMetric | None,
     ) -> None:
-        self._runner, self._kind, self._path, self._compute = runner, kind, path, compute
+        self._runner, self._make, self._compute = runner, make, compute
         self._wait_time, self._wait_guids = wait_time, list(wait_guids)
 
     def done(self, run: int, evaluate: EvaluateConvergence | None) -> bool:
@@ -191,7 +196,7 @@ class _Run:
 
         Whatever happens, what the run holds is released.
         """
-        ec = self._kind.load(self._path)
+        ec = self._make()
         try:
             failure = self._through(ec)
             if failure:

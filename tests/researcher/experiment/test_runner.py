@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,10 +35,15 @@ class Rehearsal:
         self.done.append(f"save {dirpath}")
         return Path("saved.xml")
 
-    @classmethod
-    def load(cls, filepath: Any) -> Self:
-        cls.done.append(f"load {filepath}")
-        return cls()
+    def repeats(self) -> Callable[[], Rehearsal]:
+        def make() -> Rehearsal:
+            self.done.append("make")
+            return Rehearsal()
+
+        return make
+
+    def get_resource(self, guid: int) -> int:
+        return guid
 
     def deploy(self) -> None:
         self.done.append("deploy")
@@ -70,10 +75,10 @@ def giving(*values: Any) -> Callable[[Any, int], Any]:
     return lambda _ec, run: values[min(run, len(values)) - 1]
 
 
-def test_each_run_is_loaded_deployed_awaited_released_and_shut_down(ec: Rehearsal) -> None:
+def test_each_run_is_made_deployed_awaited_released_and_shut_down(ec: Rehearsal) -> None:
     assert ExperimentRunner().run(ec, max_runs=2, wait_guids=[4]) == 2
 
-    one = ["load saved.xml", "deploy", "wait [4]", "release", "shutdown"]
+    one = ["make", "deploy", "wait [4]", "release", "shutdown"]
     assert ec.done == ["save exp", *one, *one]
 
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment.conditions import AnyCondition, Comparison, Metric, MetricCondition, StateCondition
+from fedmon.researcher.experiment.document.condition_checks import checked_condition
 from fedmon.researcher.experiment.document.errors import ConditionTextError, UnknownMemberError
 from fedmon.researcher.experiment.document.values import seconds_text
 from fedmon.researcher.experiment.durations import seconds
@@ -46,7 +47,7 @@ def condition_from(text: str, names: Mapping[str, int], *, number: int, where: s
     at_least = _at_least(subject["quorum"], len(group), where=where)
     timeout_s = _seconds(within["within"], where=where) if within else None
     if state := _STATE.fullmatch(subject["rest"].rstrip()):
-        return StateCondition(
+        made = StateCondition(
             number=number,
             group=group,
             at_least=at_least,
@@ -54,6 +55,7 @@ def condition_from(text: str, names: Mapping[str, int], *, number: int, where: s
             state=state_named(state["state"], where=where),
             delay_s=_seconds(state["delay"], where=where) if state["delay"] else 0.0,
         )
+        return checked_condition(made, where=where)
     if metric := _METRIC.fullmatch(subject["rest"].rstrip()):
         try:
             value = float(metric["value"]) / (100 if metric["percent"] else 1)
@@ -65,7 +67,8 @@ def condition_from(text: str, names: Mapping[str, int], *, number: int, where: s
             value=value,
             samples=int(metric["samples"] or 1),
         )
-        return MetricCondition(number=number, group=group, at_least=at_least, timeout_s=timeout_s, metric=wanted)
+        told = MetricCondition(number=number, group=group, at_least=at_least, timeout_s=timeout_s, metric=wanted)
+        return checked_condition(told, where=where)
     raise _unclear(text, where)
 
 
@@ -114,15 +117,15 @@ def state_named(name: str, *, where: str) -> ResourceState:
 
 def _group(text: str, names: Mapping[str, int], *, where: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    return tuple(member_named(part, names, where=where) for part in parts)
+    return tuple(dict.fromkeys(member_named(part, names, where=where) for part in parts))
 
 
 def _at_least(quorum: str | None, size: int, *, where: str) -> int | None:
     if quorum is None or quorum.lower() == "all":
         return None
     wanted = 1 if quorum.lower() == "any" else int(quorum)
-    if wanted > size:
-        raise ConditionTextError(f"{where}: {wanted} of {size} resources can never be there")
+    if not 1 <= wanted <= size:
+        raise ConditionTextError(f"{where}: {wanted} of {size} resources; take 1 to {size} of them, any or all")
     return wanted
 
 

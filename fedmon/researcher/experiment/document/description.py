@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from fedmon.researcher.experiment.conditions import AnyCondition
-from fedmon.researcher.experiment.document.errors import DescriptionError, DuplicateResourceError, ExperimentIdError
+from fedmon.researcher.experiment.conditions import AnyCondition, StateCondition
+from fedmon.researcher.experiment.document.condition_checks import checked_condition
+from fedmon.researcher.experiment.document.errors import (
+    ConditionTextError,
+    DescriptionError,
+    DuplicateResourceError,
+    ExperimentIdError,
+    UnknownMemberError,
+)
 from fedmon.researcher.experiment.document.values import plain
-from fedmon.researcher.experiment.events import Retry, Verb
+from fedmon.researcher.experiment.events import COMES_TO, Retry, Verb
+from fedmon.researcher.experiment.run_folder import is_folder_name
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
+Policy = Literal["critical", "optional", "quorum"]
 Nid = str | int | float | bool
 """What names a node of a topology."""
 
-MAX_ID_BYTES = 200
+MAX_ID_CHARACTERS = 100
 MAX_GUID = 2**63 - 1
 WORDS = frozenset({"after", "when", "all", "any", "of", "is", "are", "for", "within"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -91,6 +100,21 @@ class ResourceDescription(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[tuple[ResourceState, float], ...] = ()
 
 
+class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """How many resources must not fail: ``at_least`` of ``group``, or of all of the type ``rtype``."""
+
+    at_least: int
+    group: tuple[int, ...] = ()
+    rtype: str | None = None
+
+
+class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What failures mean: the end when a critical resource fails, nothing, or the end when a quorum is lost."""
+
+    policy: Policy
+    quorums: tuple[QuorumDescription, ...] = ()
+
+
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """A whole experiment; null is what the document does not say."""
 
@@ -100,6 +124,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     local_dir: str | None = None
     persist: bool = False
     topology: Topology | None = None
+    failures: FailurePolicy | None = None
     resources: tuple[ResourceDescription, ...] = ()
 
     @property
@@ -110,22 +135,12 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 def checked_exp_id(text: str, *, what: str = "experiment id") -> str:
     """Return an id that is the name of one folder. Raises ExperimentIdError."""
-    wrong = ""
-    if not text.strip():
-        wrong = "it is empty"
-    elif "/" in text or "\\" in text or text in {".", ".."}:
-        wrong = "it has parts of a path"
-    elif not text.isprintable():
-        wrong = "it has characters that cannot be printed"
-    elif len(text.encode()) > MAX_ID_BYTES:
-        wrong = f"it has more than {MAX_ID_BYTES} bytes"
-    elif text != text.strip():
-        wrong = "it begins or ends with a space"
-    if wrong:
-        shown = repr(text) if len(repr(text)) <= MAX_ID_BYTES else f"{repr(text)[:60]}..."
+    if not is_folder_name(text):
+        shown = repr(text) if len(repr(text)) <= MAX_ID_CHARACTERS else f"{repr(text)[:60]}..."
+        wrong = "it is empty" if not text.strip() else "it has parts of a path" if re.search(r"[/\\]", text) else ""
         raise ExperimentIdError(
-            f"{what} {shown} is not usable: {wrong}; use letters, digits, spaces, '_', '-', '.' and the like, "
-            "for it becomes the name of a folder"
+            f"{what} {shown} cannot name a folder{wrong and f': {wrong}'}; take up to {MAX_ID_CHARACTERS} letters, "
+            "digits, '-', '_' and '.', no '.' and no '-' first"
         )
     return text
 
@@ -164,7 +179,11 @@ def even(description: Description) -> Description:
         for other in resource.connections:
             if other in neighbours:
                 neighbours[other].add(resource.guid)
-    return replace(description, resources=tuple(_even(each, neighbours[each.guid]) for each in description.resources))
+    return replace(
+        description,
+        failures=None if description.failures is None else _checked_failures(description.failures, neighbours),
+        resources=tuple(_even(each, neighbours[each.guid]) for each in description.resources),
+    )
 
 
 def _check_resource(resource: ResourceDescription) -> None:
@@ -177,17 +196,35 @@ def _check_resource(resource: ResourceDescription) -> None:
         checked_name(resource.name)
     if resource.guid in resource.connections:
         raise DescriptionError(f"{where} is connected to itself")
-    conditions = [condition for _, condition in resource.conditions]
-    conditions += [each.condition for each in resource.sets if each.condition is not None]
-    for condition in conditions:
-        for name in ("timeout_s", "delay_s"):
-            seconds = getattr(condition, name, None)
-            if seconds is not None and not 0 <= seconds < float("inf"):
-                raise DescriptionError(f"{where}: {name} of a condition is {seconds}, and must be 0 or more seconds")
-        if condition.at_least is not None and not 0 <= condition.at_least <= len(condition.group):
-            raise DescriptionError(
-                f"{where}: a condition asks for {condition.at_least} of {len(condition.group)} resources"
+    for number, (action, condition) in enumerate(resource.conditions, 1):
+        reached = COMES_TO[cast("Verb", action.name.lower())]
+        if isinstance(condition, StateCondition) and resource.guid in condition.group and condition.state >= reached:
+            raise ConditionTextError(
+                f"resource {resource.name or resource.guid}: {action.name.lower()} condition {number} waits for the "
+                f"resource itself to be {condition.state.name}: that would be for ever"
             )
+
+
+def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailurePolicy:
+    """Return a policy with each member of a quorum once. Raises DescriptionError."""
+    where = "failures"
+    if policy.quorums and policy.policy != "quorum":
+        raise DescriptionError(f"{where}: the policy {policy.policy!r} has no quorum")
+    if policy.policy == "quorum" and not policy.quorums:
+        raise DescriptionError(f"{where}: the policy 'quorum' needs at_least, and whom it is of")
+    quorums = []
+    for quorum in policy.quorums:
+        group = tuple(sorted(set(quorum.group)))
+        if bool(group) is (quorum.rtype is not None):
+            raise DescriptionError(f"{where}: a quorum is of resources or of a type: name one of the two")
+        unknown = [guid for guid in group if guid not in guids]
+        if unknown:
+            raise UnknownMemberError(f"{where}: a quorum names resource {unknown[0]}, which there is not")
+        if quorum.at_least < 1 or (group and quorum.at_least > len(group)):
+            many = f" of {len(group)}" if group else ""
+            raise DescriptionError(f"{where}: a quorum of {quorum.at_least}{many} resources can never be there")
+        quorums.append(replace(quorum, group=group))
+    return replace(policy, quorums=tuple(quorums))
 
 
 def _even(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceDescription:
@@ -197,14 +234,16 @@ def _even(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceD
         attributes={name: plain(value, where=f"{where}: {name}") for name, value in resource.attributes.items()},
         connections=tuple(sorted(neighbours)),
         conditions=tuple(
-            (action, replace(condition, number=number))
+            (action, replace(checked_condition(condition, where=f"{where}: {action.name} condition"), number=number))
             for number, (action, condition) in enumerate(sorted(resource.conditions, key=itemgetter(0)), 1)
         ),
         sets=tuple(
             replace(
                 each,
                 value=plain(each.value, where=f"{where}: {each.attribute}"),
-                condition=None if each.condition is None else replace(each.condition, number=number),
+                condition=None
+                if each.condition is None
+                else replace(checked_condition(each.condition, where=f"{where}: set {each.attribute}"), number=number),
             )
             for number, each in enumerate(resource.sets, 1)
         ),

@@ -21,13 +21,16 @@ class SFormats(StrEnum):
     TOML = "toml"
 
 
-def read(path: Path | str, *, nepi: int | None = None) -> Description:
+def read(path: Path | str, *, format: str | None = None, nepi: int | None = None) -> Description:  # noqa: A002 - NEPI's
     """Return the experiment in a file; ``nepi`` says which NEPI wrote it, as `from_xml` takes it.
 
-    Raises DescriptionError, with the name of the file, NotFoundError and StorageError.
+    The file is of the format that its name ends in, or of the one given. Raises DescriptionError, with the name of the
+    file, NotFoundError, StorageError, and InvalidInputError for another format.
     """
     path = Path(path)
-    suffix = _format(path)
+    if format is not None and format not in set(SFormats):
+        raise InvalidInputError(f"no documents of the format {format!r:.80}; one of: {', '.join(SFormats)}")
+    suffix = _format(path) if format is None else f".{SFormats(format).value}"
     try:
         with path.open("rb") as file:
             source = file.read(xml_elements.MAX_BYTES + 1)  # a device or a pipe would never end

@@ -29,6 +29,7 @@ TIMES = {
 """The names under which NEPI's files hold when a resource came to a state."""
 
 _OLD_STATES = tuple(state for state in ResourceState if state is not ResourceState.RESERVED)
+_TIME = re.compile(r"[0-9]{20}")
 _OLD_TYPE = re.compile(r"(Linux|Planetlab|OMF|NS3|Ns3)[A-Za-z0-9]+")
 """Types were named so before NEPI put two colons between platform and kind."""
 
@@ -61,15 +62,20 @@ def version_of(root: Element) -> int:
 
 
 def _states(root: Element) -> Iterator[str]:
-    for resource in root.each("rms", "rm"):
+    for resource in root.below("rm"):
         yield resource.attributes.get("state", "")
         for condition in resource.each("conditions", "condition"):
             yield condition.attributes.get("state", "")
 
 
 def _evidence(root: Element) -> Iterator[int]:
-    for resource in root.each("rms", "rm"):
-        given = [(resource.attributes[name], state) for state, name in TIMES.items() if resource.attributes.get(name)]
+    for resource in root.below("rm"):
+        # Where there was none, NEPI may write "None", which is later than any time as a text.
+        given = [
+            (resource.attributes[name], state)
+            for state, name in TIMES.items()
+            if _TIME.fullmatch(resource.attributes.get(name, ""))
+        ]
         if any(state is ResourceState.RESERVED for _, state in given):
             yield 6
         text = resource.attributes.get("state", "").strip()
@@ -79,12 +85,13 @@ def _evidence(root: Element) -> Iterator[int]:
             yield from (version for version in VERSIONS if state_of_number(int(text), version) is last)
     if any(text.strip() == str(ResourceState.RELEASED.value) for text in _states(root)):
         yield 6
-    if any(_OLD_TYPE.fullmatch(resource.attributes.get("rtype", "")) for resource in root.each("rms", "rm")):
+    if any(_OLD_TYPE.fullmatch(resource.attributes.get("rtype", "")) for resource in root.below("rm")):
         yield 3
     # A wait for a failure was never kept by NEPI 3, in which 6 means FAILED; in NEPI 6 it means STOPPED.
     if any(
         condition.attributes.get("state", "").strip() == str(ResourceState.STOPPED.value)
-        for condition in root.each("rms", "rm", "conditions", "condition")
+        for resource in root.below("rm")
+        for condition in resource.each("conditions", "condition")
     ):
         yield 6
 

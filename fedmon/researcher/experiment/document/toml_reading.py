@@ -17,6 +17,7 @@ from fedmon.researcher.experiment.conditions import (
     MetricCondition,
     StateCondition,
 )
+from fedmon.researcher.experiment.document.condition_checks import checked_condition
 from fedmon.researcher.experiment.document.condition_text import FORMS, condition_from, member_named, state_named
 from fedmon.researcher.experiment.document.description import (
     Description,
@@ -33,12 +34,14 @@ from fedmon.researcher.experiment.document.errors import (
     DuplicateResourceError,
     MalformedDocumentError,
 )
+from fedmon.researcher.experiment.document.toml_failures import failures_from
 from fedmon.researcher.experiment.document.toml_tables import (
     ConditionTable,
     ExperimentTable,
     ResourceTable,
     SetTable,
     WholeTable,
+    as_table,
     value_of,
 )
 from fedmon.researcher.experiment.events import Retry, Verb
@@ -65,25 +68,17 @@ def from_toml(source: bytes | str) -> Description:
         raise
     except ValueError as error:
         raise MalformedDocumentError(f"this is not TOML: {error}") from error
-    whole = _as(WholeTable, raw, where="the experiment")
+    whole = as_table(WholeTable, raw, where="the experiment")
     tables = list(_with_guids(whole.resource))
     names = {table.name: guid for guid, table in tables if table.name}
     return even(
         Description(
-            **msgspec.structs.asdict(_as(ExperimentTable, whole.experiment, where="[experiment]")),
-            topology=None if whole.topology is None else _as(Topology, whole.topology, where="[topology]"),
+            **msgspec.structs.asdict(as_table(ExperimentTable, whole.experiment, where="[experiment]")),
+            topology=None if whole.topology is None else as_table(Topology, whole.topology, where="[topology]"),
+            failures=None if whole.failures is None else failures_from(whole.failures, names),
             resources=tuple(_resource(guid, table, names) for guid, table in tables),
         )
     )
-
-
-def _as(kind: type[Any], table: Mapping[str, Any], *, where: str) -> Any:
-    try:
-        return msgspec.convert(table, kind)
-    except msgspec.ValidationError as error:
-        reason = str(error).replace("`", "'").replace("$.", "").replace("$", where)
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        raise DescriptionError(f"{where}: {reason}; there is: {known}") from error
 
 
 def _with_guids(resources: list[dict[str, Any]]) -> Iterator[tuple[int, ResourceTable]]:
@@ -91,7 +86,7 @@ def _with_guids(resources: list[dict[str, Any]]) -> Iterator[tuple[int, Resource
     last = 0
     seen = set()
     for index, raw in enumerate(resources, 1):
-        table = _as(ResourceTable, raw, where=f"resource {raw.get('name', index)}")
+        table = as_table(ResourceTable, raw, where=f"resource {raw.get('name', index)}")
         guid = last + 1 if table.guid is None else table.guid
         last = max(last, guid)
         if table.name:
@@ -111,9 +106,9 @@ def _resource(guid: int, table: ResourceTable, names: Mapping[str, int]) -> Reso
         attributes={name: value_of(value, where=f"{where}: {name}") for name, value in table.attributes.items()},
         connections=tuple(member_named(other, names, where=where) for other in table.connect),
         conditions=tuple(_conditions(table, names, where)),
-        sets=tuple(_set(_as(SetTable, each, where=where), names, where) for each in table.set),
+        sets=tuple(_set(as_table(SetTable, each, where=where), names, where) for each in table.set),
         traces=tuple(table.traces),
-        retry={_verb(verb, where): _as(Retry, each, where=where) for verb, each in table.retry.items()},
+        retry={_verb(verb, where): as_table(Retry, each, where=where) for verb, each in table.retry.items()},
         timeouts={_verb(verb, where): float(timeout_s) for verb, timeout_s in table.timeouts.items()},
         state=state_named(table.state, where=where),
         times=tuple((state_named(name, where=where), float(moment)) for name, moment in table.times.items()),
@@ -137,12 +132,13 @@ def _condition(each: object, names: Mapping[str, int], *, number: int, where: st
         raise ConditionTextError(
             f"{where}: the condition {str(each)[:60]!r} is no text and no table; write it as {FORMS}"
         )
-    table: ConditionTable = _as(ConditionTable, each, where=where)
+    table: ConditionTable = as_table(ConditionTable, each, where=where)
     group = tuple(member_named(member, names, where=where) for member in table.group)
     given = {"number": number, "group": group, "at_least": table.at_least, "timeout_s": table.timeout_s}
     if table.state is not None and table.metric is None:
         state: ResourceState = state_named(table.state, where=where)
-        return StateCondition(**given, state=state, delay_s=table.delay_s)  # type: ignore[arg-type] # by their names
+        made = StateCondition(**given, state=state, delay_s=table.delay_s)  # type: ignore[arg-type] # by their names
+        return checked_condition(made, where=where)
     if table.metric is None or table.state is not None or table.value is None or table.comparison not in COMPARE:
         raise ConditionTextError(
             f"{where}: a condition needs either a state or a metric, and with a metric a value and a comparison, one "
@@ -154,7 +150,8 @@ def _condition(each: object, names: Mapping[str, int], *, number: int, where: st
         value=float(table.value),
         samples=table.samples,
     )
-    return MetricCondition(**given, metric=metric)  # type: ignore[arg-type] # by their names
+    told = MetricCondition(**given, metric=metric)  # type: ignore[arg-type] # by their names
+    return checked_condition(told, where=where)
 
 
 def _set(table: SetTable, names: Mapping[str, int], where: str) -> SetDescription:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from fedmon.researcher.experiment.document.errors import ValueFormError
+from fedmon.researcher.experiment.document.description import Policy
+from fedmon.researcher.experiment.document.errors import DescriptionError, ValueFormError
 from fedmon.researcher.experiment.document.values import plain
 
 
@@ -16,6 +18,7 @@ class WholeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     experiment: dict[str, Any]
     topology: dict[str, Any] | None = None
+    failures: dict[str, Any] | None = None
     resource: list[dict[str, Any]] = []
 
 
@@ -27,6 +30,24 @@ class ExperimentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     nthreads: int | None = None
     local_dir: str | None = None
     persist: bool = False
+
+
+class QuorumTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many must not fail: ``of`` some resources, or of all of the type ``rtype``."""
+
+    at_least: int
+    of: list[str | int] = []
+    rtype: str | None = None
+
+
+class FailuresTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[failures]``; a quorum stands in the table itself, several in ``quorums``."""
+
+    policy: Policy
+    at_least: int | None = None
+    of: list[str | int] = []
+    rtype: str | None = None
+    quorums: list[dict[str, Any]] = []
 
 
 class ResourceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +89,16 @@ class ConditionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     comparison: str = ">"
     value: float | None = None
     samples: int = 1
+
+
+def as_table(kind: type[Any], table: Mapping[str, Any], *, where: str) -> Any:
+    """Return a table as what it is. Raises DescriptionError, which says what there may be in it."""
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("`", "'").replace("$.", "").replace("$", where)
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        raise DescriptionError(f"{where}: {reason}; there is: {known}") from error
 
 
 def value_of(value: Any, *, where: str) -> Any:

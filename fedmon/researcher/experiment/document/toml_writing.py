@@ -19,6 +19,7 @@ from fedmon.researcher.experiment.document.description import (
     even,
 )
 from fedmon.researcher.experiment.document.errors import ValueFormError
+from fedmon.researcher.experiment.document.toml_failures import failures_table
 from fedmon.researcher.experiment.document.toml_tables import has_form
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
@@ -37,6 +38,9 @@ def to_toml(description: Description) -> str:
     whole.append("experiment", _table(about))
     if description.topology is not None:
         whole.append("topology", _topology(description.topology))
+    if description.failures is not None:
+        names = {guid: name for name, guid in description.names.items()}
+        whole.append("failures", _table(failures_table(description.failures, names)))
     if description.resources:
         writer = _Writer(description)
         resources = tomlkit.aot()

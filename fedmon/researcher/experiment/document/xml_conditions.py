@@ -13,6 +13,7 @@ from fedmon.researcher.experiment.conditions import (
     MetricCondition,
     StateCondition,
 )
+from fedmon.researcher.experiment.document.condition_checks import checked_condition
 from fedmon.researcher.experiment.document.errors import ConditionTextError, UnknownStateError
 from fedmon.researcher.experiment.document.nepi_versions import state_of
 from fedmon.researcher.experiment.document.values import integer, number, seconds_text
@@ -21,6 +22,7 @@ from fedmon.researcher.experiment.durations import seconds
 from fedmon.researcher.experiment.states import ResourceAction
 
 _GROUP = re.compile(r"(?:set\()?\s*[\[({]\s*((?:[0-9]{1,19}L?\s*(?:,\s*|(?=[\])}])))*)[\])}]\s*\)?")
+_NOBODY = re.compile(r"(?:set\(\s*)?[\[({]\s*[\])}](?:\s*\))?|set\(\s*\)")
 _ONE = re.compile(r"\s*[0-9]{1,19}L?\s*")
 
 
@@ -50,7 +52,7 @@ def condition_of(element: Element, version: int, *, index: int, where: str) -> A
     at_least = integer(given["at_least"], where=where) if "at_least" in given else None
     timeout_s = _seconds(given["timeout"], where=where) if "timeout" in given else None
     if "metric" not in given:
-        return StateCondition(
+        made = StateCondition(
             number=index,
             group=group,
             at_least=at_least,
@@ -58,6 +60,7 @@ def condition_of(element: Element, version: int, *, index: int, where: str) -> A
             state=state_of(element.needed("state", where=where), version, where=where),
             delay_s=_seconds(given.get("time", ""), where=where),
         )
+        return checked_condition(made, where=where)
     comparison = element.needed("comparison", where=where)
     if comparison not in COMPARE:
         raise ConditionTextError(f"{where}: no comparison {comparison[:60]!r}; one of: {' '.join(COMPARE)}")
@@ -67,7 +70,13 @@ def condition_of(element: Element, version: int, *, index: int, where: str) -> A
         value=number(element.needed("value", where=where), where=where),
         samples=integer(given.get("samples", "1"), where=where),
     )
-    return MetricCondition(number=index, group=group, at_least=at_least, timeout_s=timeout_s, metric=metric)
+    told = MetricCondition(number=index, group=group, at_least=at_least, timeout_s=timeout_s, metric=metric)
+    return checked_condition(told, where=where)
+
+
+def is_of_nobody(element: Element) -> bool:
+    """Tell whether a condition of NEPI's was left without members, and so asks for nothing any more."""
+    return _NOBODY.fullmatch(element.attributes.get("group", "").strip()) is not None
 
 
 def action_of(text: str, *, where: str) -> ResourceAction:

@@ -39,6 +39,13 @@ class Element:
             if child.tag == path[0]:
                 yield from child.each(*path[1:])
 
+    def below(self, tag: str) -> Iterator[Element]:
+        """Return the elements of a name at any depth, in their order."""
+        for child in self.children:
+            if child.tag == tag:
+                yield child
+            yield from child.below(tag)
+
     def needed(self, name: str, *, where: str) -> str:
         """Return an attribute that must be there. Raises DescriptionError."""
         value = self.attributes.get(name)

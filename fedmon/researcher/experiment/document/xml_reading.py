@@ -18,8 +18,9 @@ from fedmon.researcher.experiment.document.description import (
 from fedmon.researcher.experiment.document.errors import DescriptionError, DuplicateResourceError, ValueFormError
 from fedmon.researcher.experiment.document.nepi_versions import TIMES, VERSIONS, state_of, version_of
 from fedmon.researcher.experiment.document.values import from_text, integer, number
-from fedmon.researcher.experiment.document.xml_conditions import action_of, condition_of
+from fedmon.researcher.experiment.document.xml_conditions import action_of, condition_of, is_of_nobody
 from fedmon.researcher.experiment.document.xml_elements import Element, parse
+from fedmon.researcher.experiment.document.xml_failures import failures_of
 from fedmon.researcher.experiment.document.xml_topology import topology_of
 from fedmon.researcher.experiment.document.xml_writing import FORMAT
 from fedmon.researcher.experiment.events import Retry, Verb
@@ -48,11 +49,14 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
         Description(
             exp_id=root.needed("exp_id", where="the experiment"),
             run_id=given.get("run_id") or None,
-            nthreads=integer(given["nthreads"], where="nthreads") if given.get("nthreads") else None,
+            # NEPI writes the number that it has by default, and with so few threads hooks that wait hold up the rest.
+            nthreads=integer(given["nthreads"], where="nthreads") if reader.is_ours and given.get("nthreads") else None,
             local_dir=given.get("local_dir") or None,
             persist=from_text(given.get("persist", "False"), "bool", where="persist"),
             topology=topology_of(root, is_ours=reader.is_ours),
-            resources=tuple(map(reader.resource, root.each("rms", "rm"))),
+            failures=failures_of(root),
+            # The first files of NEPI 3 have no <rms> around them.
+            resources=tuple(map(reader.resource, root.below("rm"))),
         )
     )
 
@@ -101,7 +105,8 @@ class _Reader:
         return from_text(element.needed("value", where=where), kind, where=where, is_ours=self.is_ours)
 
     def _conditions(self, element: Element, where: str) -> Iterator[tuple[ResourceAction, AnyCondition]]:
-        for index, each in enumerate(element.each("conditions", "condition"), 1):
+        told = element.each("conditions", "condition")
+        for index, each in enumerate((each for each in told if self.is_ours or not is_of_nobody(each)), 1):
             action = action_of(each.needed("action", where=where), where=where)
             yield action, self._condition(each, index, f"{where}: {action.name} condition {index}")
 

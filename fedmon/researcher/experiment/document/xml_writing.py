@@ -9,6 +9,7 @@ from typing import Any
 
 from defusedxml import ElementTree as SafeTree
 
+from fedmon.researcher.experiment.document import xml_failures
 from fedmon.researcher.experiment.document.description import (
     Description,
     Nid,
@@ -35,6 +36,10 @@ def to_xml(description: Description) -> str:
     _set(root, local_dir=description.local_dir, persist="True" if description.persist else None, fedmon=FORMAT)
     if description.topology is not None:
         _topology(root, description.topology)
+    if description.failures is not None:
+        failures = _add(root, "failures", policy=description.failures.policy)
+        for quorum in description.failures.quorums:
+            _add(failures, "quorum", **xml_failures.attributes_of(quorum))
     resources = _add(root, "rms")
     for resource in description.resources:
         _resource(resources, resource)

@@ -75,7 +75,7 @@ def test_the_rest_of_a_file_of_nepi_is_read() -> None:
     description = from_xml(OLD)
     node, application = description.resources
 
-    assert (description.exp_id, description.nthreads, description.local_dir) == ("exp-1", 20, "/tmp")
+    assert (description.exp_id, description.nthreads, description.local_dir) == ("exp-1", None, "/tmp")
     assert node.attributes == {
         "hostname": "host.example", "cleanHome": True, "port": 22, "gatewayUser": None, "ratio": 0.5
     }  # fmt: skip
