@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
+from fedmon.researcher.experiment.natures import Natures, Need, needed
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 from fedmon.researcher.experiment.verdicts import has_held
 
 Kind = Literal["deploy", "start", "stop", "group", "condition"]
-_DONE: dict[Kind, ResourceState] = {
+DONE: dict[Kind, ResourceState] = {
     "deploy": ResourceState.READY,
     "start": ResourceState.STARTED,
     "stop": ResourceState.STOPPED,
 }
+"""The state in which a step was done."""
 
 
 class Step(NamedTuple):
@@ -35,9 +37,9 @@ class Step(NamedTuple):
 class Dependencies:
     """The steps that are still to come in an experiment, and what each of them needs.
 
-    ``ends_itself`` tells of a type whether its resources come to STOPPED without being told to, ``measures_when_ready``
-    whether they tell metrics before they are STARTED. Resources that ``is_coming`` denies are deployed by somebody at
-    some time: nothing is known to hold them back.
+    ``nature`` tells what types wait for by themselves and how they end. One that may end by itself is taken to, unless
+    ``none_may_end``. Resources that ``is_coming`` denies are deployed by somebody at some time: nothing is known to
+    hold them back.
 
     With ``among``, only these resources are looked at, and steps that nothing can hold back are left out: enough to
     tell whether there are circles, at a part of the cost.
@@ -49,16 +51,16 @@ class Dependencies:
         *,
         is_coming: Callable[[Resource], bool],
         group_of: Callable[[Resource], int | None],
-        ends_itself: Callable[[str], bool],
-        measures_when_ready: Callable[[str], bool],
+        nature: Natures,
         among: Iterable[int] | None = None,
+        none_may_end: bool = False,
     ) -> None:
         self._state = state
         self._is_coming, self._group_of = is_coming, group_of
-        self._ends_itself, self._measures_when_ready = ends_itself, measures_when_ready
+        self._nature, self._none_may_end = nature, none_may_end
         self.needs: dict[Step, list[Step]] = {}
         self.takes: dict[Step, int] = {}
-        self.causes: dict[tuple[Step, Step], AnyCondition] = {}
+        self.causes: dict[tuple[Step, Step], AnyCondition | Need] = {}
         self.waves: list[list[Step]] = []
         self._is_brief = among is not None
         self._build(state.resources.values() if among is None else map(state.resources.__getitem__, among))
@@ -106,13 +108,15 @@ class Dependencies:
             if resource.state >= ResourceState.FAILED or not self._is_coming(resource):
                 continue
             for kind in ("deploy", "start", "stop"):
-                if resource.state < _DONE[kind] and (kind == "start" or self._has(resource, kind)):
+                if resource.state < DONE[kind] and (kind == "start" or self._has(resource, kind)):
                     self._add(resource, kind)
 
     def _has(self, resource: Resource, kind: Kind) -> bool:
         """Tell whether a step is worth a look: whether anything could hold it back but the one before it."""
+        if not self._is_brief or self._nature(resource.rtype).needs_at(kind):
+            return True
         action = ResourceAction[kind.upper()]
-        return not self._is_brief or any(mine is action for mine, _ in resource.conditions)
+        return any(mine is action for mine, _ in resource.conditions)
 
     def _add(self, resource: Resource, kind: Literal["deploy", "start", "stop"]) -> None:
         step = Step(resource.guid, kind)
@@ -124,11 +128,22 @@ class Dependencies:
             self._need(step, resource.guid, ResourceState.STARTED)
         else:
             self._add_to_group(resource, step)
-        if kind != "stop" or not self._ends_itself(resource.rtype):
-            action = ResourceAction[kind.upper()]
-            for mine, condition in resource.conditions:
-                if mine is action:
-                    self._need_condition(step, condition)
+        action = ResourceAction[kind.upper()]
+        asked = [condition for mine, condition in resource.conditions if mine is action]
+        by_itself = list(needed(resource, kind, self._state.resources, self._nature))
+        if kind == "stop":
+            ending = self._nature(resource.rtype).ending
+            is_free = ending == "always" and not self._nature(resource.rtype).needs_at("stop")
+            if is_free or (ending == "maybe" and not self._none_may_end):
+                asked = []
+            elif by_itself and asked:  # one of them is enough, and nobody knows which comes first
+                asked, by_itself = [], []
+        for condition in asked:
+            self._need_condition(step, condition)
+        for why, other in by_itself:
+            need = self._need(step, other.guid, why.state)
+            if need is not None:
+                self.causes.setdefault((step, need), why)
         self.takes[step] = len(needs)
 
     def _need(self, step: Step, guid: int, wanted: ResourceState) -> Step | None:
@@ -190,7 +205,7 @@ class Dependencies:
         if not isinstance(condition, MetricCondition):
             return condition.state
         other = self._state.resources.get(guid)
-        is_early = other is not None and self._measures_when_ready(other.rtype)
+        is_early = other is not None and self._nature(other.rtype).measures_when_ready
         return ResourceState.READY if is_early else ResourceState.STARTED
 
     def _there(self, condition: AnyCondition) -> int:

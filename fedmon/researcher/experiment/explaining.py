@@ -8,12 +8,11 @@ import msgspec
 
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.researcher.experiment.errors import UnknownGuidError
+from fedmon.researcher.experiment.natures import Natures, lasts, natures, needed
 from fedmon.researcher.experiment.situation import Resource, State, Want
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.verdicts import Blocked, Met, has_held, verdict_on_condition
 
-_RANKS = {"fedmon::Node": 0, "fedmon::Dataset": 1, "fedmon::TrainingPlan": 2, "fedmon::Job": 3}
-"""Of these types each is READY when those before it are that it is connected to."""
 _MAX_CHAIN = 20
 _MANY = 8
 _RESERVED = ResourceState.RESERVED
@@ -61,62 +60,77 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return str(self)
 
 
-def explain(state: State, guid: int, now: float) -> Explanation:
-    """Explain a resource as things stand at ``now``. Raises UnknownGuidError."""
+def explain(state: State, guid: int, now: float, nature: Natures | None = None) -> Explanation:
+    """Explain a resource as things stand at ``now``. Raises UnknownGuidError.
+
+    ``nature`` tells what types say of themselves, for who explains many.
+    """
+    nature = natures() if nature is None else nature
     resource = state.resources.get(guid)
     if resource is None:
         raise UnknownGuidError(f"there is no resource {guid!r}; there are {len(state.resources)} others")
-    waiting = tuple(_waiting(state, resource, now))
+    waiting = tuple(_waiting(state, resource, now, nature))
     return Explanation(
         guid=guid,
         rtype=resource.rtype,
         state=resource.state,
-        reason=_reason(state, resource, waiting),
+        reason=_reason(state, resource, waiting, nature),
         waiting=waiting,
-        chain=_chain(state, guid, now),
+        chain=_chain(state, guid, now, nature),
     )
 
 
-def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:
-    if resource.state is ResourceState.FAILED:
-        return f"it failed: {resource.reason or 'no reason was told'}"
-    if resource.state is ResourceState.RELEASED:
-        return "it was released, and nothing more happens to it"
-    if resource.calling == "deploy" and waiting:
+def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], nature: Natures) -> str:
+    if resource.state >= ResourceState.FAILED:
+        failed = f"it failed: {resource.reason or 'no reason was told'}"
+        return failed if resource.state is ResourceState.FAILED else "it was released, and nothing more happens to it"
+    if resource.calling == "deploy" and any(each.guids for each in waiting):
         return "its deploy waits for what it is connected to"
     if resource.calling == "deploy" and resource.rtype == "fedmon::TrainingPlan" and resource.state >= _RESERVED:
         return "owners have not decided on it yet"
     if resource.calling is not None:
         tried = f", after {resource.attempt} failed attempts" if resource.attempt else ""
         return f"its {resource.calling} is running{tried}"
-    if resource.attempt:
-        return f"it failed {resource.attempt} times and is tried again: {resource.reason}"
+    if resource.retrying is not None:
+        times = "once" if resource.attempt == 1 else f"{resource.attempt} times"
+        then = "is not tried again, for the experiment was aborted" if state.is_aborted else "is tried again"
+        return f"its {resource.retrying} failed {times} and {then}: {resource.reason}"
+    if _only_its_end(state, resource, waiting):
+        return "it runs until what it is connected to came to its end"
     if waiting:
         actions = list(dict.fromkeys(each.action for each in waiting))
         return f"its {' and its '.join(actions)} {'waits' if len(actions) == 1 else 'wait'}"
-    return _reason_of_rest(state, resource)
+    return _reason_of_rest(state, resource, nature)
 
 
-def _reason_of_rest(state: State, resource: Resource) -> str:
+def _only_its_end(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> bool:
+    """Tell whether a resource waits for nothing but what its own end waits for."""
+    is_asked = (resource.guid, "stop") in state.wants
+    return resource.state is ResourceState.STARTED and not is_asked and [each.action for each in waiting] == ["stop"]
+
+
+def _reason_of_rest(state: State, resource: Resource, nature: Natures) -> str:
     """Say why nothing more is to be done with a resource."""
     if state.is_aborted:
         return f"the experiment was aborted, which ended all waiting: {state.level_reason}"
     if resource.group is None and resource.state < ResourceState.STARTED:
         return "nobody asked for it to be deployed"
     if resource.state is ResourceState.STARTED:
-        return "it runs, and no condition says when it is stopped"
+        is_ending = nature(resource.rtype).ending == "always" and not lasts(resource, state.resources, nature)
+        return f"it runs, and {'comes to its end by itself' if is_ending else 'no condition says when it is stopped'}"
     if resource.state is ResourceState.STOPPED:
         return "it came to its end"
     return "nothing is known that it waits for"
 
 
-def _waiting(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
+def _waiting(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
     for name in ("deploy", "start", "stop", *resource.sets):
         want = state.wants.get((resource.guid, name))
         if want is not None:
             yield from _of_want(state, want, now)
     yield from _of_group(state, resource, now)
-    yield from _of_parts(state, resource, now)
+    yield from _of_parts(state, resource, now, nature)
+    yield from _of_verb(state, resource, now)
 
 
 def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
@@ -153,19 +167,35 @@ def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]
     yield Waiting(action="start", guids=guids, text=text, since=since)
 
 
-def _of_parts(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
-    """Say which resources a type of a federation waits for while it is deployed."""
-    rank = _RANKS.get(resource.rtype)
-    if rank is None or resource.calling != "deploy":
+def _of_parts(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
+    """Say which resources it waits for by itself, as its type does: to be deployed, or to come to its end."""
+    if resource.calling == "deploy":
+        verb, what, wanted = "deploy", "deploy", ResourceState.READY
+    elif resource.state is ResourceState.STARTED and resource.calling is None:
+        verb, what, wanted = "stop", "its end", ResourceState.STOPPED
+    else:
         return
-    others = (state.resources[guid] for guid in sorted(resource.connections) if guid in state.resources)
-    guids = tuple(
-        each.guid for each in others if each.state < ResourceState.READY and _RANKS.get(each.rtype, rank) < rank
-    )
+    found = needed(resource, verb, state.resources, nature)
+    guids = tuple(dict.fromkeys(other.guid for need, other in found if other.state < need.state))
     if guids:
         since = max((t for _, t in resource.times), default=now)
-        text = f"deploy waits for what it is connected to to be READY: {_who(state, guids)}"
-        yield Waiting(action="deploy", guids=guids, text=text, since=since)
+        text = f"{what} waits for what it is connected to to be {wanted.name}: {_who(state, guids)}"
+        yield Waiting(action=verb, guids=guids, text=text, since=since)
+
+
+def _of_verb(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
+    """Say when a verb that failed is tried again, and when one that runs is given up."""
+    if resource.alarm_at is None or resource.state >= ResourceState.FAILED:
+        return
+    left_s = max(0.0, resource.alarm_at - now)
+    if resource.retrying is not None and not state.is_aborted:
+        verb = resource.retrying
+        text = f"{verb} is tried again in {span(left_s)}, after {resource.attempt} failed: {resource.reason}"
+        yield Waiting(action=verb, guids=(), text=text, since=now, left_s=left_s)
+    elif resource.calling is not None and resource.calling in resource.timeouts:
+        began = resource.alarm_at - resource.timeouts[resource.calling]
+        text = f"{resource.calling} runs, for {span(max(0.0, now - began))}; gives up in {span(left_s)}"
+        yield Waiting(action=resource.calling, guids=(), text=text, since=began, gives_up_in_s=left_s)
 
 
 def _missing(state: State, condition: AnyCondition, now: float) -> Iterator[int]:
@@ -211,12 +241,12 @@ def _who(state: State, guids: tuple[int, ...]) -> str:
     return ", ".join(parts) + (f" and {len(guids) - _MANY} more" if len(guids) > _MANY else "")
 
 
-def _chain(state: State, guid: int, now: float) -> tuple[int, ...]:
+def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, ...]:
     """Follow who waits for whom to the one that waits for nobody; a circle ends where it closes."""
     chain = [guid]
     while len(chain) < _MAX_CHAIN:
         resource = state.resources.get(chain[-1])
-        waiting = () if resource is None else tuple(_waiting(state, resource, now))
+        waiting = () if resource is None else tuple(_waiting(state, resource, now, nature))
         following = next((each.guids[0] for each in waiting if each.guids), None)
         if following is None or following == chain[-1]:
             break

@@ -112,10 +112,10 @@ def verb_failed(change: Change, event: events.VerbFailed) -> None:
         give_up(change, resource, f"{event.verb} failed{tried}: {event.reason}")
         return
     attempt = resource.attempt + 1
-    change.resources[event.guid] = replace(
-        resource, attempt=attempt, calling=None, retrying=event.verb, reason=event.reason
-    )
     again_at = event.t + retry.delay_before_s(attempt)
+    change.resources[event.guid] = replace(
+        resource, attempt=attempt, calling=None, retrying=event.verb, alarm_at=again_at, reason=event.reason
+    )
     change.actions.append(Alarm(timer=retry_of(event.guid, event.verb), at=again_at))
 
 

@@ -114,7 +114,8 @@ def needed(
 def lasts(resource: Resource, resources: Mapping[int, Resource], nature: Natures) -> bool:
     """Tell whether a resource is known to stay STARTED until it is told to stop: nothing in it brings its end."""
     mine = nature(resource.rtype)
-    if mine.ending == "always" and mine.needs_at("stop"):
+    ends = [need.of for need in mine.needs if need.verb == "stop"]
+    if mine.ending == "always" and ends and not any((of,) in mine.connections for of in ends):
         return next(needed(resource, "stop", resources, nature), None) is None
     return mine.ending == "never"
 

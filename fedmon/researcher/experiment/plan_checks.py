@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fedmon.researcher.experiment.conditions import AnyCondition, StateCondition
+from fedmon.researcher.experiment.conditions import MetricCondition, StateCondition
+from fedmon.researcher.experiment.natures import is_kind, needed
 from fedmon.researcher.experiment.plan_facts import Facts, called
+from fedmon.researcher.experiment.plan_losses import loss_problems
+from fedmon.researcher.experiment.plan_parts import missing_parts
 from fedmon.researcher.experiment.plan_problems import Problem
+from fedmon.researcher.experiment.plan_waits import PlannedWait, is_to_come, planned_waits
 from fedmon.researcher.experiment.situation import Resource, State
-from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.verdicts import has_held
 
 
 def type_problems(state: State, facts: Facts) -> Iterator[Problem]:
-    """Say whose type nobody knows, and which collector has nothing to collect."""
+    """Say whose type nobody knows, and who lacks what his type cannot do without."""
     for resource in state.resources.values():
-        who = called(resource.guid, facts.names, state)
         if facts.rtypes is not None and resource.rtype not in facts.rtypes:
             known = ", ".join(sorted(facts.rtypes)[:20])
+            who = called(resource.guid, facts.names, state)
             text = f"{who} is of a type that nobody registered; there is: {known}"
             yield Problem(kind="unknown-type", guids=(resource.guid,), text=text)
-        is_collector = resource.rtype.rpartition("::")[2] == "Collector"
-        mine = {} if facts.attributes is None else facts.attributes.get(resource.guid, {})
-        if is_collector and facts.attributes is not None and not mine.get("traceName"):
-            text = f"{who} has no traceName, so there is nothing that it could collect"
-            yield Problem(kind="collector-without-trace", guids=(resource.guid,), text=text)
+        if facts.attributes is not None:
+            attributes = facts.attributes.get(resource.guid, {})
+            yield from missing_parts(resource, state, facts.nature, attributes, facts.names)
 
 
 def connection_problems(state: State, facts: Facts) -> Iterator[Problem]:
@@ -56,47 +59,72 @@ def _accepted(accepts: Callable[[int, int], bool], pair: tuple[int, int], names:
 
 
 def condition_problems(state: State, facts: Facts, is_coming: Callable[[Resource], bool]) -> Iterator[Problem]:
-    """Say who waits for whom in vain."""
+    """Say who waits for whom in vain, or for what he may not expect."""
+    for wait in planned_waits(state, facts.names):
+        yield from loss_problems(state, facts, wait)
+        for guid in wait.condition.group:
+            other = state.resources.get(guid)
+            if other is None and not facts.are_removed:
+                text = f"{wait.what} waits for {called(guid, facts.names, state)}, which is not there"
+                yield Problem(kind="unknown-resource", guids=(wait.guid, guid), text=text)
+            elif other is not None and not is_coming(other) and other.state is ResourceState.NEW:
+                yield _not_deployed(wait.what, wait.guid, other, facts, state)
+            elif other is not None and isinstance(wait.condition, StateCondition):
+                yield from _state(state, facts, wait, wait.condition.state, other)
+            elif other is not None and isinstance(wait.condition, MetricCondition):
+                yield from _metric(state, facts, wait, wait.condition, other)
+
+
+def need_problems(state: State, facts: Facts, is_coming: Callable[[Resource], bool]) -> Iterator[Problem]:
+    """Say who waits by himself, through a connection, for one that nobody has deployed yet."""
     for resource in state.resources.values():
-        if resource.state >= ResourceState.FAILED:
+        if not facts.nature(resource.rtype).needs or not is_coming(resource) or resource.state >= ResourceState.FAILED:
             continue
-        for action, condition in resource.conditions:
-            what = f"{action.name.lower()} of {called(resource.guid, facts.names, state)}"
-            yield from _condition(state, facts, is_coming, condition, (resource.guid, what))
-    for want in state.wants.values():
-        for condition in want.conditions if want.attribute is not None else ():
-            what = f"setting {want.attribute[0] if want.attribute else ''} of {called(want.guid, facts.names, state)}"
-            yield from _condition(state, facts, is_coming, condition, (want.guid, what))
+        for action in ResourceAction:
+            verb = action.name.lower()
+            for _, other in (
+                needed(resource, verb, state.resources, facts.nature) if is_to_come(resource, action) else ()
+            ):
+                if other.state is ResourceState.NEW and not is_coming(other):
+                    what = f"{verb} of {called(resource.guid, facts.names, state)}"
+                    yield _not_deployed(what, resource.guid, other, facts, state)
 
 
-def _condition(
-    state: State,
-    facts: Facts,
-    is_coming: Callable[[Resource], bool],
-    condition: AnyCondition,
-    waiting: tuple[int, str],
+def _not_deployed(what: str, guid: int, other: Resource, facts: Facts, state: State) -> Problem:
+    text = f"{what} waits for {called(other.guid, facts.names, state)}, which nobody has deployed yet"
+    return Problem(kind="not-deployed", severity="warning", guids=(guid, other.guid), text=text)
+
+
+def _state(state: State, facts: Facts, wait: PlannedWait, wanted: ResourceState, other: Resource) -> Iterator[Problem]:
+    if other.state >= wanted:
+        return
+    pair, who = (wait.guid, other.guid), called(other.guid, facts.names, state)
+    if wanted in facts.nature(other.rtype).skips:
+        text = f"{wait.what} waits for {who} to be {wanted.name}, which its type skips: the next state counts"
+        yield Problem(kind="skipped-state", severity="warning", guids=pair, text=text)
+    elif wanted is ResourceState.FAILED:
+        text = f"{wait.what} waits for {who} to be FAILED, which does not come where that does well"
+        yield Problem(kind="not-failed", severity="hint", guids=pair, text=text)
+
+
+def _metric(
+    state: State, facts: Facts, wait: PlannedWait, condition: MetricCondition, other: Resource
 ) -> Iterator[Problem]:
-    mine, what = waiting
-    lost = []
-    for guid in condition.group:
-        other = state.resources.get(guid)
-        who = called(guid, facts.names, state)
-        if other is None:
-            text = f"{what} waits for {who}, which is not there"
-            yield Problem(kind="unknown-resource", guids=(mine, guid), text=text)
-        elif other.state is ResourceState.FAILED and getattr(condition, "state", None) is not ResourceState.FAILED:
-            lost.append(guid)
-            if condition.at_least is None and other.critical and isinstance(condition, StateCondition):
-                text = f"{what} waits for {who}, which is critical and failed"
-                yield Problem(kind="failed-resource", guids=(mine, guid), text=text)
-        elif not is_coming(other) and other.state is ResourceState.NEW:
-            text = f"{what} waits for {who}, which nobody has deployed yet"
-            yield Problem(kind="not-deployed", severity="warning", guids=(mine, guid), text=text)
-        elif isinstance(condition, StateCondition) and facts.skips and condition.state in facts.skips(other.rtype):
-            text = f"{what} waits for {who} to be {condition.state.name}, which its type skips: the next state counts"
-            yield Problem(kind="skipped-state", severity="warning", guids=(mine, guid), text=text)
-    if condition.at_least is not None and condition.at_least > len(condition.group) - len(lost):
-        text = f"{what} waits for {condition.at_least} of {len(condition.group)} resources" + (
-            f", of which {len(lost)} failed" if lost else ""
-        )
-        yield Problem(kind="impossible-quorum", guids=(mine, *condition.group), text=text)
+    if has_held(condition, other) or other.state >= ResourceState.STOPPED:
+        return
+    pair, nature = (wait.guid, other.guid), facts.nature(other.rtype)
+    text = f"{wait.what} waits for {condition.metric.name} of {called(other.guid, facts.names, state)}"
+    neighbours = [state.resources[guid].rtype for guid in other.connections if guid in state.resources]
+    measured_by = nature.measured_by
+    if measured_by is not None and not any(
+        is_kind(each, by, facts.nature) for each in neighbours for by in measured_by
+    ):
+        if measured_by:
+            text += f", which nobody measures: connect it to a {' or a '.join(measured_by)}"
+            yield Problem(kind="not-measured", severity="warning", guids=pair, text=text)
+        else:
+            text += ", whose type tells no numbers: somebody has to, by ec.measured"
+            yield Problem(kind="not-measured", severity="hint", guids=pair, text=text)
+    elif nature.ending == "always" and wait.name != "stop":
+        text += ", which may come to its end without it, and that ends the waiting"
+        yield Problem(kind="may-not-come", severity="hint", guids=pair, text=text)

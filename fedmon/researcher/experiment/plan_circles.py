@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedmon.researcher.experiment.conditions import AnyCondition, StateCondition
+from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.researcher.experiment.dependencies import Dependencies, Step
+from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.plan_problems import Problem
 
 _STATES = {"deploy": "READY", "start": "STARTED", "stop": "STOPPED"}
@@ -41,12 +42,16 @@ def _hop(step: Step, need: Step, end: Step, found: Dependencies, names: Mapping[
     who, whom = _called(step.guid, names), _called(end.guid, names)
     if need.kind == "group":
         return f"{step.kind} of {who} waits for its whole group to be READY, with {whom}"
-    if need.kind == "condition":
-        condition = found.causes[step, need]
-        return f"{step.kind} of {who} waits for {_several(condition)}, with {whom}"
     cause = found.causes.get((step, need))
+    if need.kind == "condition":
+        several = _several(cause) if isinstance(cause, MetricCondition | StateCondition) else ""
+        return f"{step.kind} of {who} waits for {several}, with {whom}"
     if cause is None:
         return f"{step.kind} of {who} comes after its {end.kind}"
+    if isinstance(cause, Need):
+        how = f"its {cause.attribute}" if cause.attribute else "which it needs"
+        what = f"the end of {who}" if step.kind == "stop" else f"{step.kind} of {who}"
+        return f"{what} waits for {whom}, {how}, to be {cause.state.name}"
     assert isinstance(cause, StateCondition)  # noqa: S101 - a metric has a step of its own
     return f"{step.kind} of {who} waits for {whom} to be {cause.state.name}"
 

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedmon.researcher.experiment.conditions import AnyCondition, StateCondition
+from fedmon.researcher.experiment.conditions import StateCondition
+from fedmon.researcher.experiment.natures import lasts
 from fedmon.researcher.experiment.plan_facts import Facts, called
 from fedmon.researcher.experiment.plan_problems import Problem
+from fedmon.researcher.experiment.plan_waits import PlannedWait, planned_waits
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
 
 def ending_problems(state: State, facts: Facts) -> Iterator[Problem]:
     """Say who waits for resources to be STOPPED that nothing is known to stop; somebody may still do so by a call."""
-    for resource in state.resources.values():
-        if resource.state < ResourceState.FAILED:
-            for action, condition in resource.conditions:
-                what = f"{action.name.lower()} of {called(resource.guid, facts.names, state)}"
-                yield from _condition(state, facts, condition, (resource.guid, what))
-    for want in state.wants.values():
-        for condition in want.conditions if want.attribute is not None else ():
-            guid = want.key[0]
-            what = f"setting {want.attribute[0] if want.attribute else ''} of {called(guid, facts.names, state)}"
-            yield from _condition(state, facts, condition, (guid, what))
+    for wait in planned_waits(state, facts.names):
+        yield from _condition(state, facts, wait)
 
 
-def _condition(state: State, facts: Facts, condition: AnyCondition, waiting: tuple[int, str]) -> Iterator[Problem]:
+def _condition(state: State, facts: Facts, wait: PlannedWait) -> Iterator[Problem]:
+    condition = wait.condition
     if not isinstance(condition, StateCondition) or condition.state is not ResourceState.STOPPED:
         return
     members = [state.resources[guid] for guid in condition.group if guid in state.resources]
     lasting = [member for member in members if _lasts(member, state, facts)]
     if len(condition.group) - len(lasting) >= condition.needed:
         return
-    mine, what = waiting
     for member in lasting:
         who = called(member.guid, facts.names, state)
-        text = f"{what} waits for {who} to be STOPPED, but its type stays STARTED until a stop or its release"
-        yield Problem(kind="not-stopped", severity="warning", guids=(mine, member.guid), text=text)
+        text = f"{wait.what} waits for {who} to be STOPPED, but its type stays STARTED until a stop or its release"
+        yield Problem(kind="not-stopped", severity="warning", guids=(wait.guid, member.guid), text=text)
 
 
 def _lasts(resource: Resource, state: State, facts: Facts) -> bool:
@@ -44,5 +38,4 @@ def _lasts(resource: Resource, state: State, facts: Facts) -> bool:
     actions = [action for action, _ in resource.conditions]
     if resource.state >= ResourceState.STOPPED or ResourceAction.STOP in actions:
         return False
-    others = [state.resources[guid].rtype for guid in resource.connections if guid in state.resources]
-    return facts.stays_started(resource.rtype, others)
+    return lasts(resource, state.resources, facts.nature)

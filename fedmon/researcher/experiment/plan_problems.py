@@ -12,18 +12,22 @@ from fedmon.researcher.experiment.errors import ExperimentError
 ProblemKind = Literal[
     "unknown-resource", "unknown-type", "condition-cycle", "group-deadlock", "failed-resource", "impossible-quorum",
     "one-sided-connection", "refused-connection", "collector-without-trace", "skipped-state", "not-deployed",
-    "not-stopped", "wrong-attribute", "missing-dataset", "approval-needed", "offline-node", "not-asked",
+    "not-stopped", "not-failed", "not-measured", "may-not-come", "missing-part", "wrong-attribute", "missing-dataset",
+    "approval-needed", "offline-node", "not-asked", "aborted",
 ]  # fmt: skip
+
+Severity = Literal["error", "warning", "hint"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong: an error, with which the plan cannot work, or a warning.
+    """One thing that is wrong: an error, with which the plan cannot work, a warning, or a hint at what may come so.
 
     ``guids`` is whom it is about; of a circle, the path through it, which ends where it begins.
     """
 
     kind: ProblemKind
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
     guids: tuple[int, ...] = ()
     text: str
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
+from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
 from fedmon.researcher.experiment.dependencies import Dependencies, Step
-from fedmon.researcher.experiment.plan_checks import condition_problems, connection_problems, type_problems
+from fedmon.researcher.experiment.plan_checks import (
+    condition_problems,
+    connection_problems,
+    need_problems,
+    type_problems,
+)
 from fedmon.researcher.experiment.plan_circles import circle_problem
+from fedmon.researcher.experiment.plan_concerned import Concerned
 from fedmon.researcher.experiment.plan_direction import go_one_way
 from fedmon.researcher.experiment.plan_endings import ending_problems
 from fedmon.researcher.experiment.plan_facts import Facts
-from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError, Problem
+from fedmon.researcher.experiment.plan_losses import loss_problems
+from fedmon.researcher.experiment.plan_parts import missing_parts
+from fedmon.researcher.experiment.plan_problems import SEVERITIES, ImpossiblePlanError, Problem
+from fedmon.researcher.experiment.plan_waits import planned_waits
 from fedmon.researcher.experiment.situation import Resource, State
-from fedmon.researcher.experiment.states import ResourceAction
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
 NEW_GROUP = -1
 """The number of the group that does not exist yet; those of a controller are not negative."""
@@ -39,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """The other problems."""
+        """The problems with which it may work all the same."""
         return tuple(problem for problem in self.problems if problem.severity == "warning")
 
     @property
@@ -92,11 +103,14 @@ def plan(
     circles = [circle_problem(circle, found, facts.names) for circle in found.circles()]
     in_circles = {pair for circle in circles for pair in zip(circle.guids, circle.guids[1:], strict=False)}
     problems = [
+        *_abort(state),
         *type_problems(state, facts),
         *connection_problems(state, facts),
         *condition_problems(state, facts, is_coming),
+        *need_problems(state, facts, is_coming),
         *(problem for problem in ending_problems(state, facts) if problem.guids not in in_circles),
         *circles,
+        *_possible_circles(state, facts, deploying, circles, wait_all_ready=wait_all_ready),
         *facts.problems,
     ]
     stopping = {
@@ -104,52 +118,119 @@ def plan(
     }
     waves = [
         [step for step in wave if step.kind in {"deploy", "start"} or (step.kind == "stop" and step.guid in stopping)]
-        for wave in found.waves
+        for wave in (() if state.is_aborted else found.waves)
     ]
     return Plan(
         state=state,
         facts=facts,
         waves=tuple(tuple(sorted(wave)) for wave in waves if wave),
         stuck=tuple(sorted({step.guid for step in found.stuck if step.kind in {"deploy", "start", "stop"}})),
-        problems=tuple(sorted(problems, key=lambda problem: problem.severity)),
+        problems=tuple(sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))),
     )
 
 
-def refuse_circles(
-    state: State, facts: Facts | None = None, *, deploying: Collection[int], wait_all_ready: bool = True
+def refuse_impossible(
+    state: State,
+    *,
+    deploying: Collection[int],
+    group: int | None = None,
+    wait_all_ready: bool = True,
+    names: Mapping[int, str] | None = None,
 ) -> None:
-    """Refuse a deployment with which resources would wait for each other for ever; cheap, for every deployment asks it.
+    """Refuse a deployment of what is known to be in vain, without asking anybody; cheap, for every one asks it.
+
+    ``group`` is the number of the group that they come into, null for one of their own. Raises ImpossiblePlanError:
+    with who lacks what his type cannot do without, who waits for others that are lost, and the path of each circle of
+    resources that would wait for each other for ever.
+    """
+    facts = Facts(names=names or {}, are_removed=True)
+    found = list(_impossible(state, facts, deploying))
+    if found:
+        raise ImpossiblePlanError(found)
+    refuse_circles(state, facts, deploying=deploying, group=group, wait_all_ready=wait_all_ready)
+
+
+def refuse_circles(
+    state: State,
+    facts: Facts | None = None,
+    *,
+    deploying: Collection[int],
+    group: int | None = None,
+    wait_all_ready: bool = True,
+) -> None:
+    """Refuse a deployment with which resources would wait for each other for ever; cheap, too.
 
     Raises ImpossiblePlanError, with the path of each circle.
     """
     facts = Facts() if facts is None else facts
-    among = _concerned(state, deploying)
-    if not among or go_one_way(state.resources, among):
+    group = group if group in state.groups else None
+    concerned = Concerned(state, deploying, facts.nature, group)
+    among = concerned.guids
+    if not among or (not concerned.have_needs and go_one_way(state.resources, among)):
         return
-    brief, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready, among=among)
+    brief, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready, group=group, among=among)
     if brief.takes:
-        found, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready)
+        found, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready, group=group)
         raise ImpossiblePlanError(circle_problem(circle, found, facts.names) for circle in found.circles())
 
 
-def _concerned(state: State, deploying: Collection[int]) -> Collection[int]:
-    """Return those with conditions among who is deployed, whom they wait for, whom those wait for, and so on."""
-    resources = state.resources
-    held = [guid for guid in deploying if guid in resources and resources[guid].conditions]
-    concerned = dict.fromkeys(held)
-    groups: set[int] = set()
-    while held:
-        resource = resources[held.pop()]
-        others = [guid for _, condition in resource.conditions for guid in condition.group]
-        if resource.group is not None and resource.group not in groups:
-            groups.add(resource.group)
-            members = state.groups[resource.group].members
-            others += [guid for guid in members if guid in resources and resources[guid].conditions]
-        for guid in others:
-            if guid in resources and guid not in concerned:
-                concerned[guid] = None
-                held.append(guid)
-    return concerned
+def _impossible(state: State, facts: Facts, deploying: Collection[int]) -> Iterator[Problem]:
+    resources, held = state.resources, []
+    asking: dict[str, bool] = {}
+    for guid in deploying:
+        resource = resources.get(guid)
+        if resource is None:
+            continue
+        if resource.conditions:
+            held.append(guid)
+        asks = asking.get(resource.rtype)
+        if asks is None:
+            nature = facts.nature(resource.rtype)
+            asks = asking[resource.rtype] = bool(nature.attributes or nature.connections)
+        if asks:
+            found = missing_parts(resource, state, facts.nature, resource.attributes, facts.names)
+            yield from (problem for problem in found if problem.severity == "error")
+    asked = {id(condition): condition for guid in held for _, condition in resources[guid].conditions}
+    if any(_has_lost(condition, state) for condition in asked.values()):  # one for many, often
+        for wait in planned_waits(state, facts.names, held):
+            yield from loss_problems(state, facts, wait)
+
+
+def _has_lost(condition: AnyCondition, state: State) -> bool:
+    """Tell whether somebody whom a condition asks for may never be as it wants."""
+    end = ResourceState.STOPPED if isinstance(condition, MetricCondition) else ResourceState.FAILED
+    members = map(state.resources.get, condition.group)
+    return any(member is None or member.state >= end for member in members)
+
+
+def _abort(state: State) -> Iterator[Problem]:
+    if state.is_aborted:
+        text = f"the experiment was aborted, and nothing more comes of what waits: {state.level_reason}"
+        yield Problem(kind="aborted", text=text)
+
+
+def _possible_circles(
+    state: State,
+    facts: Facts,
+    deploying: Collection[int] | None,
+    known: Collection[Problem],
+    *,
+    wait_all_ready: bool,
+) -> Iterator[Problem]:
+    """Say which circles there are unless a resource whose type has code of its own ends by itself."""
+    if not any(
+        action is ResourceAction.STOP and facts.nature(resource.rtype).ending == "maybe"
+        for resource in state.resources.values()
+        for action, _ in resource.conditions
+    ):
+        return
+    found, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready, none_may_end=True)
+    paths = {problem.guids for problem in known}
+    for circle in found.circles():
+        problem = circle_problem(circle, found, facts.names)
+        if problem.guids not in paths:
+            text = f"{problem.text}; only an end that comes by itself leads out of it"
+            yield replace(problem, severity="warning", text=text)
 
 
 def _dependencies(
@@ -158,7 +239,9 @@ def _dependencies(
     deploying: Collection[int] | None,
     *,
     wait_all_ready: bool,
+    group: int | None = None,
     among: Collection[int] | None = None,
+    none_may_end: bool = False,
 ) -> tuple[Dependencies, Callable[[Resource], bool]]:
     chosen = None if deploying is None else frozenset(deploying)
 
@@ -166,17 +249,18 @@ def _dependencies(
         return resource.group is not None or chosen is None or resource.guid in chosen
 
     def group_of(resource: Resource) -> int | None:
-        if resource.group is None:
+        number = group if resource.group is None else resource.group
+        if number is None:
             return NEW_GROUP if wait_all_ready else None
-        group = state.groups.get(resource.group)
-        return resource.group if group is not None and group.wait_all_ready else None
+        found = state.groups.get(number)
+        return number if found is not None and found.wait_all_ready else None
 
     found = Dependencies(
         state,
         is_coming=is_coming,
         group_of=group_of,
-        ends_itself=facts.ends_itself,
-        measures_when_ready=facts.measures_when_ready,
+        nature=facts.nature,
         among=among,
+        none_may_end=none_may_end,
     )
     return found, is_coming

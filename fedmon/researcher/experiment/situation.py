@@ -23,8 +23,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One resource. ``times`` holds when it came to each state, in seconds as events count them.
 
     ``plain`` are the verbs for which its type has no code. ``calling`` is the verb that runs now, ``retrying`` the one
-    that waits to be tried again, and ``attempt`` how often it has failed before. ``attributes`` are those that were
-    set, ``traces`` those that are kept; ``sets`` names the wants of attributes that are still to be set.
+    that waits to be tried again, ``alarm_at`` when that is, or when the one that runs is given up, and ``attempt`` how
+    often it has failed before. ``attributes`` are those that were set, ``traces`` those that are kept; ``sets`` names
+    the wants of attributes that are still to be set.
     ``told`` holds the last values that it told, by name and source; ``asked`` are the conditions on them, and ``met``
     counts, by the number of a condition and then by source, values in a row that were as wanted.
     """
@@ -40,6 +41,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sets: tuple[str, ...] = ()
     calling: Verb | None = None
     retrying: Verb | None = None
+    alarm_at: float | None = None
     attempt: int = 0
     attributes: Map[str, Any] = Map()
     traces: tuple[str, ...] = ()

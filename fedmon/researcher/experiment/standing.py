@@ -12,17 +12,16 @@ from msgspec.structs import replace
 from fedmon.common.log import escape_control
 from fedmon.researcher.experiment.explaining import Explanation, explain
 from fedmon.researcher.experiment.following import Follower
+from fedmon.researcher.experiment.natures import lasts, natures
 from fedmon.researcher.experiment.plan_facts import called
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import FailureLevel, ResourceState
-from fedmon.researcher.experiment.types import ResourceFactory
 
 Status = Literal["running", "ended", "failed", "left"]
 MAX_EXPLAINED = 300
 """So many of those that wait are asked whom they wait for; more would hold up who only looks."""
 
 RUNS = "it runs"
-_STAY = frozenset({"fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan", "fedmon::Collector", "Collector"})
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +83,12 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 def standings(state: State, names: Mapping[int, str], now: float, *, is_live: bool = True) -> tuple[Standing, ...]:
     """Return how each resource stands; whom they wait for is said of the first `MAX_EXPLAINED`, while it is live."""
-    found, asked = [], 0
+    found, asked, nature = [], 0, natures()
     for resource in sorted(state.resources.values(), key=lambda each: each.guid):
         explained = None
         if is_live and asked < MAX_EXPLAINED and resource.state < ResourceState.STOPPED:
             asked += 1
-            explained = explain(state, resource.guid, now)
+            explained = explain(state, resource.guid, now, nature)
         found.append(_standing(resource, names.get(resource.guid, ""), explained))
     return tuple(found)
 
@@ -98,11 +97,12 @@ def blocker(state: State, names: Mapping[int, str], now: float) -> str:
     """Say who holds up most of those that wait, and what it waits for itself; "" where nobody waits for anybody."""
     ends: Counter[int] = Counter()
     waiting: dict[int, int] = {}
+    nature = natures()
     for resource in state.resources.values():
         if ends.total() >= MAX_EXPLAINED:
             break
         if resource.state < ResourceState.STARTED and not state.is_aborted:
-            chain = explain(state, resource.guid, now).chain
+            chain = explain(state, resource.guid, now, nature).chain
             if len(chain) > 1:
                 ends[chain[-1]] += 1
                 waiting.setdefault(chain[-1], chain[-2])
@@ -122,12 +122,13 @@ def is_over(state: State) -> bool:
     """Tell whether nothing more happens by itself: all came to their end, but for those that have none of their own."""
     if state.is_aborted:
         return True
+    nature = natures()
     return all(
         resource.state >= ResourceState.STOPPED
         or (
             resource.state is ResourceState.STARTED
             and (resource.guid, "stop") not in state.wants
-            and _stays(state, resource)
+            and lasts(resource, state.resources, nature)
         )
         for resource in state.resources.values()
     )
@@ -241,13 +242,3 @@ def _waiting(found: Explanation) -> str:
     if not found.waiting and found.state is ResourceState.STARTED:
         return RUNS
     return found.waiting[0].text if found.waiting else found.reason
-
-
-def _stays(state: State, resource: Resource) -> bool:
-    """Tell whether a resource has no end of its own: it is there for others, or its start does nothing."""
-    if resource.rtype in _STAY:
-        return True
-    if resource.rtype == "fedmon::Monitor":
-        return not any(state.resources[each].rtype == "fedmon::Job" for each in resource.connections)
-    known = ResourceFactory.resource_types().get(resource.rtype)
-    return known is not None and not known.overrides("start")

@@ -144,11 +144,12 @@ def call(change: Change, resource: Resource, verb: Verb, reason: str = "") -> No
             change.resources[resource.guid] = replace(resource, retrying=None)
         change.due.append((resource.guid, COMES_TO[verb], reason))
         return
-    change.resources[resource.guid] = replace(resource, calling=verb, retrying=None)
-    change.actions.append(Call(guid=resource.guid, verb=verb, reason=reason))
     timeout_s = resource.timeouts.get(verb)
-    if timeout_s is not None:
-        change.actions.append(Alarm(timer=verb_limit_of(resource.guid, verb), at=change.now + timeout_s))
+    ends_at = None if timeout_s is None else change.now + timeout_s
+    change.resources[resource.guid] = replace(resource, calling=verb, retrying=None, alarm_at=ends_at)
+    change.actions.append(Call(guid=resource.guid, verb=verb, reason=reason))
+    if ends_at is not None:
+        change.actions.append(Alarm(timer=verb_limit_of(resource.guid, verb), at=ends_at))
 
 
 def give_up(change: Change, resource: Resource, reason: str) -> None:

@@ -14,7 +14,7 @@ from fedmon.researcher.experiment.conditions import AnyCondition, Metric, Metric
 from fedmon.researcher.experiment.machine import step
 from fedmon.researcher.experiment.plan_facts import Facts
 from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError, Problem
-from fedmon.researcher.experiment.planning import Plan, plan, refuse_circles
+from fedmon.researcher.experiment.planning import Plan, plan, refuse_circles, refuse_impossible
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
@@ -119,7 +119,6 @@ def test_members_of_two_groups_are_no_deadlock() -> None:
         [(1, START, 2, READY), (2, START, 1, STARTED)],
         [(1, STOP, 1, STARTED)],
         [(1, STOP, 2, STARTED), (2, START, 1, STARTED)],
-        [(1, START, 3, ResourceState.FAILED), (3, START, 1, STARTED)],
         [(1, START, 2, STARTED), (1, START, 2, STARTED), (3, START, (1, 2), STARTED)],
     ],
 )
@@ -128,6 +127,16 @@ def test_what_can_come_is_let_pass(wishes: list[Wish]) -> None:
 
     assert plan(state).problems == ()
     refuse_circles(state, deploying=(1, 2, 3))
+
+
+def test_a_wait_for_a_failure_is_let_pass_with_a_hint() -> None:
+    state = experiment(2, (1, START, 2, ResourceState.FAILED))
+
+    found = plan(state)
+
+    assert (found.is_possible, found.warnings) == (True, ())
+    assert [(one.kind, one.severity, one.guids) for one in found.problems] == [("not-failed", "hint", (1, 2))]
+    refuse_impossible(state, deploying=(1, 2))
 
 
 def test_a_quorum_needs_no_more_than_its_number() -> None:
@@ -203,11 +212,10 @@ def test_connections_are_asked_of_both_sides() -> None:
 
 
 def test_types_collectors_and_skipped_states_are_looked_at() -> None:
-    state = experiment(1, (1, START, 1, ResourceState.DISCOVERED), rtype="fedmon::Collector")
+    state = experiment(1, (1, START, 1, ResourceState.RESERVED), rtype="fedmon::Collector")
     facts = Facts(
         rtypes={"other"},
         attributes={1: {"traceName": ""}},
-        skips=lambda _rtype: {ResourceState.DISCOVERED},
         problems=(Problem(kind="offline-node", guids=(1,), text="node x is offline"),),
     )
 
@@ -215,7 +223,7 @@ def test_types_collectors_and_skipped_states_are_looked_at() -> None:
     assert kinds(found) == ["unknown-type", "collector-without-trace", "offline-node", "skipped-state"]
     assert [problem.severity for problem in found.problems] == ["error", "error", "error", "warning"]
     fine = Facts(rtypes={"fedmon::Collector"}, attributes={1: {"traceName": "stdout"}})
-    assert plan(state, fine).problems == ()
+    assert kinds(plan(state, fine)) == ["skipped-state"]
 
 
 def test_the_text_tells_the_order_and_what_is_wrong() -> None:
