@@ -117,7 +117,7 @@ class Aggregator(LinkedResource):
         if len(text) > MAX_ATTRIBUTE_BYTES:
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
         self._result = found
-        self._set_own("result", text)
+        self._note_own("result", text)
         numbers = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
         self.tell_metrics(self.guid, numbers)
 

@@ -85,6 +85,7 @@ class Collector(LinkedResource):
         if not self.get("traceName"):
             raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
         if self.get("storeDir"):
+            self.fixed_path("storeDir")
             _make(Path(self.store_path))
         super().do_deploy()
 
@@ -128,8 +129,8 @@ class Collector(LinkedResource):
                 self._collected[guid] = collected
             name = self.get("traceName")
             lacking = "; ".join(f"{each}.{name}: {reason}" for each, reason in sorted(self._missing.items()))
-            self._set_own("missing", lacking or None)
-            self._set_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
+            self._note_own("missing", lacking or None)
+            self._note_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
 
 
 @clsinit_copy
@@ -140,21 +141,33 @@ class NepiCollector(Collector):
 
 
 def _copy(source: ResourceManager, name: str, target: Path) -> None:
-    """Copy the file of a trace; of a type that has no files, its text."""
-    path: object = None
-    with contextlib.suppress(TraceNotReadableError):
-        path = source.trace(name, TraceAttr.PATH)
-    if isinstance(path, str):
+    """Copy the file of a trace; of a type that has none in this run, what it says the trace is."""
+    path = _file_of(source, name)
+    if path is not None:
         _make(target.parent)
         try:
             shutil.copyfile(path, target)
         except OSError as error:
             raise StorageError(f"cannot copy {path} to {target}: {error.strerror or error}") from error
         return
-    text = source.trace(name, TraceAttr.ALL)
-    if not isinstance(text, str):
+    found: object = source.trace(name, TraceAttr.ALL)
+    if not isinstance(found, str | bytes):
         raise TraceNotReadableError("it was not written")
-    job_files.write(target, text.encode("utf-8", "replace"))
+    job_files.write(target, found if isinstance(found, bytes) else found.encode("utf-8", "replace"))
+
+
+def _file_of(source: ResourceManager, name: str) -> Path | None:
+    """Return the file of a trace in the run's folder; null where there is none.
+
+    Types of NEPI's scripts name files of the machine that they stand for, one of which may be here, too, by chance.
+    """
+    try:
+        found: object = source.trace(name, TraceAttr.PATH)
+        path = Path(found).resolve() if isinstance(found, str | Path) else None
+    except Exception:  # noqa: BLE001 - a type's own code, which may know of texts alone
+        return None
+    is_ours = path is not None and path.is_relative_to(Path(source.ec.run_dir).resolve()) and path.is_file()
+    return path if is_ours else None
 
 
 def _make(folder: Path) -> None:

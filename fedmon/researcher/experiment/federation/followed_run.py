@@ -93,6 +93,11 @@ def ending_of(
         is_well = at_least is None or len(succeeded) >= at_least
         short = "" if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
         return Ending(is_well=is_well, outcome=short or "succeeded on every node", failed=short)
-    is_well = all(node_id in stopped for node_id in failed) or (at_least is not None and len(succeeded) >= at_least)
-    outcome = f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well and succeeded else said
-    return Ending(is_well=is_well, outcome=outcome, failed=said)
+    if all(node_id in stopped for node_id in failed):
+        return Ending(is_well=True, outcome=said)
+    is_well = at_least is not None and len(succeeded) >= at_least
+    return Ending(
+        is_well=is_well,
+        outcome=f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said,
+        failed=said,
+    )

@@ -73,6 +73,8 @@ class Job(RunResource):
         """Be READY when its plan, its nodes and its dataset are."""
         if not self.linked(TrainingPlanResource):
             raise MissingPartError(self.name, "plan", "connect it to a fedmon::TrainingPlan")
+        if isinstance(self.get("inputs"), str):
+            self.fixed_path("inputs")
         for kind in (Node, Dataset, TrainingPlanResource):
             if self.ready(kind) is None:
                 return

@@ -74,11 +74,13 @@ class LocalProcess(LinkedResource):
         """Refuse what cannot run."""
         if not self.get("command"):
             raise MissingPartError(self.name, "command", 'set it to a list of words, such as ["ls", "-l"]')
+        if self.get("cwd"):
+            self.fixed_path("cwd")
         super().do_deploy()
 
     def do_start(self) -> None:
         """Start it; its end comes by itself."""
-        words, cwd = self.get("command"), Path(self.get("cwd") or self.folder).expanduser()
+        words, cwd = self.get("command"), Path(self.fixed_path("cwd")) if self.get("cwd") else self.folder
         with self.lock:  # its end waits until it counts as STARTED
             process = self._begun(words, cwd)
             self._process, self._is_stopping = process, False
@@ -112,7 +114,7 @@ class LocalProcess(LinkedResource):
             code = process.wait()
             self._process = None
             is_stopped = code == 0 or self._is_stopping
-            self._set_own("exitCode", code)
+            self._note_own("exitCode", code)
             if self.state is ResourceState.STARTED and is_stopped:
                 self.set_stopped()
         if self._is_releasing:
@@ -161,6 +163,12 @@ class LocalProcess(LinkedResource):
             self.end_work()
         if not is_running:
             self.finish_release()
+
+    def end_at_once(self) -> None:
+        """Kill it, with all of its group."""
+        process = self._process
+        if process is not None:
+            self._signal(signal.SIGKILL, process)
 
     def _signal(self, number: signal.Signals, process: subprocess.Popen[bytes]) -> None:
         with self.lock:

@@ -169,4 +169,4 @@ class Monitor(LinkedResource):
             watch.close()
         if record is not None:
             record.close()
-            self._set_own("samples", record.counts.stored)
+            self._note_own("samples", record.counts.stored)

@@ -77,6 +77,9 @@ class Node(LinkedResource):
 
     def do_deploy(self) -> None:
         """Look who is there, and listen from then on; it is READY when the node gives a sign of life."""
+        self._look()
+
+    def _look(self) -> None:
         node_id = self.node_id
         self.deafen()
         self.listen("presence", self._told)
@@ -95,7 +98,7 @@ class Node(LinkedResource):
     def foreseen(self) -> list[Problem]:
         """Tell whether the node is there."""
         if not self.get("nodeId"):
-            return [Problem(kind="wrong-attribute", guids=(self.guid,), text=f"{self.name} has no nodeId")]
+            return []  # what is not set is said by the plan
         node = self.federation.nodes().get(self.node_id)
         if not is_gone(node):
             return []
@@ -108,8 +111,16 @@ class Node(LinkedResource):
             super().do_reconnect(verb)
         elif self.state >= ResourceState.READY or verb == "deploy":
             if not self.get("present") and self.state >= ResourceState.READY:
-                self._set_own("present", value=True)  # it was lost before, and its grace with the process
+                self._note_own("present", value=True)  # it was lost before, and its grace with the process
             self.do_deploy()
+
+    def reconnect(self, verb: str | None) -> None:
+        """Take it up again; one that was lost may still return."""
+        if self.state is ResourceState.FAILED and verb != "release" and not self.get("present") and self.ready_time:
+            *_, self._before_loss = (state for state, _ in self._seen().times if state < ResourceState.FAILED)
+            self.later(self._look)
+        else:
+            super().reconnect(verb)
 
     def _told(self, node: SeenNode) -> None:
         if node.node_id != self.node_id:
@@ -125,14 +136,14 @@ class Node(LinkedResource):
                 why = f" ({node.reason})" if node.reason else ""
                 self._lost(f"node {node.node_id} is {node.state.value}{why}")
             if node.agent_version and node.agent_version != self.get("agentVersion"):
-                self._set_own("agentVersion", node.agent_version)
+                self._note_own("agentVersion", node.agent_version)
 
     def _confirmed(self) -> None:
         with self.lock:
             if not self.get("present"):
                 if self.state >= ResourceState.READY:
                     self.info("is back")
-                self._set_own("present", value=True)
+                self._note_own("present", value=True)
             if self.state < ResourceState.READY:
                 self.set_ready()
             elif self.state is ResourceState.FAILED and self._before_loss is not None:
@@ -144,7 +155,7 @@ class Node(LinkedResource):
     def _lost(self, reason: str) -> None:
         if not self.get("present"):
             return
-        self._set_own("present", value=False)
+        self._note_own("present", value=False)
         if ResourceState.READY <= self.state < ResourceState.FAILED:
             self.warning(f"{reason}; it has {self.get('grace')} to come back")
             self._losses += 1
@@ -161,6 +172,10 @@ class Node(LinkedResource):
 
     def _set_state(self, state: ResourceState) -> None:
         super()._set_state(state)
+        if state is ResourceState.FAILED:
+            near = self.linked(LinkedResource)
+            for other in {far for each in near for far in each.linked(LinkedResource)}.difference(near, [self]):
+                other.neighbour_moved(self)  # a job whose dataset or plan is connected to it
         if state is ResourceState.FAILED and self.ready_time is not None:
             self.later(self._listen_on)
 

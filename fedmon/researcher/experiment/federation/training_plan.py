@@ -83,10 +83,12 @@ class TrainingPlanResource(LinkedResource):
     def foreseen(self) -> list[Problem]:
         """Tell whose approval is still needed, and who rejected it."""
         if not self.get("plan"):
-            return [Problem(kind="wrong-attribute", guids=(self.guid,), text=f"{self.name} has no plan")]
-        there = set(self.federation.nodes().online)
-        asked = [node_id for node_id in self._wanted() if node_id in there] or sorted(there)
-        found = []
+            return []  # what is not set is said by the plan
+        there, wanted = set(self.federation.nodes().online), self._wanted()
+        asked = [node_id for node_id in wanted or sorted(there) if node_id in there]
+        found: list[Problem] = []
+        if not asked:
+            return found  # nobody can say; that nodes are offline is said by them
         for node_id, reply in self.federation.plan_status(self._given(), nodes=asked).ok.items():
             if reply.status is PlanStatus.REJECTED:
                 text = f"the owner of {node_id} rejected it{f' ({reply.note})' if reply.note else ''}"
@@ -101,6 +103,8 @@ class TrainingPlanResource(LinkedResource):
         """Hand it in, as soon as its nodes are READY; decisions come by themselves."""
         if not self.get("plan"):
             raise MissingPartError(self.name, "plan", "set it to the path of a Python file, or to a class")
+        if not is_source(self.get("plan")):
+            self.fixed_path("plan")
         if self.ready(Node) is None:
             return
         nodes = self._nodes()
@@ -158,7 +162,9 @@ class TrainingPlanResource(LinkedResource):
         return list(self.federation.nodes().online)
 
     def _given(self) -> Path:
-        """Return the file that was given; of a class, the one that its source is written to."""
+        """Return what the run keeps, once it does; before, the file that was given, or that of a class's source."""
+        if self._kept().exists():
+            return self._kept()
         text = self.get("plan")
         return self._keep(text.encode("utf-8", "surrogateescape")) if is_source(text) else Path(text).expanduser()
 
@@ -207,7 +213,7 @@ class TrainingPlanResource(LinkedResource):
         elif self.state < ResourceState.READY:
             pending = [node_id for node_id, (status, _) in mine.items() if status is PlanStatus.PENDING]
             if not pending and len(mine) == len(self._asked):
-                self._set_own("approvedBy", ",".join(sorted(mine)))
+                self._note_own("approvedBy", ",".join(sorted(mine)))
                 self.set_ready()
             elif self.state < ResourceState.RESERVED:
                 self.set_reserved()

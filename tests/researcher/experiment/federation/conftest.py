@@ -25,7 +25,7 @@ class {name}(fedmon.TrainingPlan):
         print("hello from", context.node_id, flush=True)
         for step in range(context.arguments.get("reports", 0)):
             context.report(step=step, loss=1.0 / (step + 1))
-        while "spin" in context.arguments:
+        while context.arguments.get("spin") in (True, context.node_id):
             pass
         if context.arguments.get("fails") == context.node_id:
             raise ValueError("no column radius")
@@ -42,6 +42,7 @@ class TwoNodes(msgspec.Struct, frozen=True, kw_only=True):
     plan: Path
     fed: Federation
     processes: dict[str, NodeProcess]
+    broker: Broker
 
     def decide(self, node_id: str, what: str, sha256: str) -> None:
         """Decide about a plan as its owner does."""
@@ -76,7 +77,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
             nodes[node_id] = opened.enter_context(NodeProcess(folder / node_id))
         fed = opened.enter_context(Federation(broker.url, folder=folder / "alice", researcher_id="alice"))
         wait_until(lambda: {"a", "b"} <= set(fed.nodes().online), 30.0, what="two nodes")
-        found = TwoNodes(url=broker.url, folder=folder, plan=plan, fed=fed, processes=nodes)
+        found = TwoNodes(url=broker.url, folder=folder, plan=plan, fed=fed, processes=nodes, broker=broker)
         sha256 = fed.approve(plan).ok["a"].sha256
         for node_id in nodes:
             found.decide(node_id, "approve", sha256)

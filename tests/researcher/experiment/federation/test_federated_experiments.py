@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -229,6 +230,7 @@ def test_a_node_may_return_within_its_grace_and_after_it(
     wait_until(lambda: ec.state(job) is FAILED)
     assert why(job).startswith("b: ")
     assert (ec.state(patient), ec.get(patient, "present")) == (STARTED, False)
+    shutil.copytree(ec.run_dir, two.folder / "runs/trial/taken-up")
     late = ec.register_resource("fedmon::Node", nodeId="b")
     ec.deploy(late)
     wait_until(lambda: ec.state(late) is DISCOVERED)
@@ -237,6 +239,9 @@ def test_a_node_may_return_within_its_grace_and_after_it(
     assert ec.wait_started(late, timeout=20)
     wait_until(lambda: ec.get(patient, "present") and ec.get(hasty, "present"))
     wait_until(lambda: (ec.state(patient), ec.state(hasty)) == (STARTED, STARTED))
+    with ExperimentController.reconnect(two.folder / "runs/trial/taken-up", federation=two.fed) as again:
+        wait_until(lambda: (again.state(patient), again.state(hasty)) == (STARTED, STARTED))
+        assert again.get(hasty, "present")
 
 
 def test_an_experiment_opens_the_federation_of_the_settings_and_closes_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.researcher.experiment.conditions import Metric
 from fedmon.researcher.experiment.controller import ExperimentController
-from fedmon.researcher.experiment.states import ResourceState
-from tests.researcher.experiment.federation.conftest import TwoNodes
+from fedmon.researcher.experiment.journal import NAME
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from tests.researcher.experiment.federation.conftest import PLAN, TwoNodes
 from tests.support.waiting import wait_until
 
+START = ResourceAction.START
 STARTED, STOPPED, FAILED = ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED
 
 SCRIPT = """
@@ -34,9 +38,10 @@ long = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[0]], args={"
 total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=short)
 after = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[0]], inputsFrom=total)
 command = ec.register_resource("local::Process", command=["sleep", "60"], critical=False)
+lost = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[1]], args={"spin": True}, critical=False)
 ec.register_condition(after, ResourceAction.START, long, ResourceState.STOPPED)
 ec.deploy()
-there = ec.wait_finished(total, timeout=20) and ec.wait_started([long, command], timeout=20)
+there = ec.wait_finished(total, timeout=20) and ec.wait_started([long, command, lost], timeout=20)
 assert there, [(each.guid, each.state.name, each.reason) for each in ec.snapshot.resources.values()]
 print(ec.run_dir, ec.get(command, "pid"), flush=True)
 os.kill(os.getpid(), 9)
@@ -59,14 +64,23 @@ def left(two: TwoNodes, before: set[str]) -> Iterator[Path]:
 
 
 def test_runs_are_adopted_and_what_waited_for_them_goes_on(two: TwoNodes, before: set[str], left: Path) -> None:
+    two.processes["b"].kill()
+    wait_until(lambda: "b" not in two.fed.nodes().online)
     with ExperimentController.reconnect(left, federation=two.fed) as ec:
-        (_, _, _, _, long, total, after, command) = ec.resources
+        (_, _, _, _, long, total, after, command, lost) = ec.resources
         job_id = ec.get(long, "jobId")
         wait_until(lambda: ec.state(command) is FAILED)
         assert "was a child of the process that died" in ec.snapshot.resources[command].reason
         wait_until(lambda: ec.get_resource(long).handle is not None)  # type: ignore[attr-defined]
         assert ec.state(long) is STARTED
         assert json.loads(ec.get(total, "result"))["rows"] == 6
+        wait_until(lambda: ec.get_resource(lost).handle is not None)  # type: ignore[attr-defined]
+        assert ec.state(lost) is STARTED  # nobody knows more while its node is away
+        two.processes["b"].start()
+        wait_until(lambda: "b" in two.fed.nodes().online, 20.0)
+        ec.stop(lost)
+        assert ec.wait_finished(lost, timeout=20), ec.explain(lost)
+        assert (ec.state(lost), ec.get(lost, "outcome")[:12]) == (STOPPED, "b: stopped (")
 
         ec.stop(long)
 
@@ -75,6 +89,39 @@ def test_runs_are_adopted_and_what_waited_for_them_goes_on(two: TwoNodes, before
         assert ec.get_resource(after).results["a"]["mean"] == 5.0  # type: ignore[attr-defined]
         mine = {ec.get(guid, "jobId") for guid in ec.resources if ec.get_resource(guid).is_rm_instance("fedmon::Job")}
     assert {job_id for job_id in two.fed.jobs().runs() if job_id not in before} == mine
+
+
+def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no_more(
+    two: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = two.folder / "pending.py"
+    source.write_text(PLAN.format(name="Pending"))
+    monkeypatch.chdir(two.folder)
+    with ExperimentController("killed", "runs", federation=two.fed) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="a")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        pending = ec.register_resource("fedmon::TrainingPlan", plan="pending.py", connectedTo=node)
+        job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], args={"reports": 3, "spin": True})
+        short, long = (ec.register_resource("local::Process", command=["true"], critical=False) for _ in "12")
+        for waiting, samples in ((short, 3), (long, 4)):
+            metric = Metric(name="loss", comparison=">", value=0, samples=samples)
+            ec.register_condition(waiting, START, job, metric=metric)
+        ec.deploy(wait_all_ready=False)
+        assert ec.wait_finished(short, timeout=20), ec.explain(short)
+        wait_until(lambda: ec.state(pending) is ResourceState.RESERVED)
+        run_dir = two.folder / "runs/killed/taken-up"
+        shutil.copytree(ec.run_dir, run_dir)
+        source.unlink()
+        monkeypatch.chdir("/")
+
+        with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+            two.decide("a", "approve", again.get(pending, "sha256"))
+            assert again.wait(pending, ResourceState.READY, timeout=10), again.explain(pending)
+            again.stop(job)
+            assert again.wait_finished(job, timeout=20)
+
+            assert again.get_start_time(long) is None
+        assert (run_dir / NAME).read_text().count('"event":"measured"') == 3
 
 
 KILLED = """

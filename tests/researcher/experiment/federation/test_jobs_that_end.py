@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+
 from fedmon.researcher.experiment.controller import ExperimentController
+from fedmon.researcher.experiment.federation.followed_run import ending_of
 from fedmon.researcher.experiment.states import FailureLevel, ResourceState
 from tests.researcher.experiment.federation.conftest import TwoNodes
+from tests.support.waiting import wait_until
 
 
 def running_job(two: TwoNodes, ec: ExperimentController, *node_ids: str, **attributes: Any) -> int:
@@ -27,3 +32,67 @@ def test_an_experiment_that_is_released_while_a_job_runs_did_not_fail(two: TwoNo
     assert (ec.failure_level, ec.snapshot.resources[job].reason) == (FailureLevel.OK, "")
     assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[job].times]
     assert "a: stopped (" in ec.get(job, "outcome")
+
+
+def test_a_job_ends_well_where_enough_nodes_did_and_its_results_are_put_together(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    job = running_job(two, ec, "a", "b", args={"fails": "b"}, atLeast=1)
+    total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=job)
+    ec.deploy()
+
+    assert ec.wait_finished([job, total], timeout=20), ec.explain(total)
+
+    assert ec.state(job) is ResourceState.STOPPED
+    assert ec.get(job, "outcome").startswith("succeeded on a; b: failed (ValueError: no column radius")
+    assert json.loads(ec.get(total, "result")) == {"rows": 0, "mean": 2.0}
+
+
+def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNodes, ec: ExperimentController) -> None:
+    node = ec.register_resource("fedmon::Node", nodeId="a")
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+    job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], atLeast=2)
+    ec.deploy()
+
+    ec.wait(job, ResourceState.FAILED, timeout=20)
+
+    assert ec.snapshot.resources[job].reason == "start failed: atLeast is 2, and there are 1 nodes: a"
+    assert ec.get(job, "jobId") is None
+
+
+def test_a_job_does_without_a_node_of_its_dataset_that_is_lost(two: TwoNodes, ec: ExperimentController) -> None:
+    nodes = [ec.register_resource("fedmon::Node", nodeId=node_id, grace="10ms", critical=False) for node_id in "ab"]
+    data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+    job = ec.register_resource("fedmon::Job", connectedTo=[plan, data], args={"spin": "b"}, atLeast=1)
+    ec.deploy()
+    assert ec.wait_started(job, timeout=20)
+
+    two.processes["b"].kill()
+
+    try:
+        assert ec.wait_finished(job, timeout=20), ec.explain(job)
+        assert ec.get(job, "outcome") == "succeeded on a; b: the node was lost while it ran there"
+    finally:
+        two.processes["b"].start()
+        wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
+
+
+@pytest.mark.parametrize(
+    ("succeeded", "failed", "stopped", "at_least", "is_well", "outcome"),
+    [
+        ("ab", {}, "", None, True, "succeeded on every node"),
+        ("a", {"b": "x"}, "", None, False, "b: x"),
+        ("a", {"b": "x"}, "", 1, True, "succeeded on a; b: x"),
+        ("a", {"b": "x"}, "", 2, False, "b: x"),
+        ("a", {}, "", 2, False, "it ran on 1 nodes, and atLeast is 2"),
+        ("", {"a": "x", "b": "y"}, "ab", 2, True, "a: x; b: y"),
+        ("", {"a": "x", "b": "y"}, "a", None, False, "a: x; b: y"),
+    ],
+)
+def test_a_run_is_judged_by_how_many_nodes_it_ended_well_on(
+    succeeded: str, failed: dict[str, str], stopped: str, at_least: int | None, is_well: bool, outcome: str
+) -> None:
+    ending = ending_of(list(succeeded), failed, list(stopped), at_least=at_least)
+
+    assert (ending.is_well, ending.outcome) == (is_well, outcome)
