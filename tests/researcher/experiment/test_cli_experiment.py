@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedmon.researcher.experiment.controller import ExperimentController
 from fedmon.researcher.experiment.document.description import Description, ResourceDescription
 from fedmon.researcher.experiment.document.files import write
+from fedmon.researcher.experiment.following import DOCUMENT
 from tests.support.shell_here import fedmon_here
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "experiments" / "two_steps.toml"
@@ -248,3 +251,34 @@ def test_a_table_in_a_pipe_has_no_blanks_at_its_right(shell: Shell, tmp_path: Pa
     done = shell("run", written(tmp_path / "one.toml", process("only", ["true"])), "--timeout", "20")
 
     assert [line for line in done.out.splitlines() if line.endswith(" ")] == []
+
+
+def test_what_was_killed_before_it_was_deployed_is_deployed_where_all_of_it_is_there(
+    shell: Shell, tmp_path: Path
+) -> None:
+    left = tmp_path / "trial" / "left"
+    with ExperimentController("own", tmp_path) as ec:
+        ec.register_resource("local::Process", command=["true"])
+        shutil.copytree(ec.run_dir, left)
+        write(ec.describe(), left / DOCUMENT)
+        shutil.copytree(ec.run_dir, tmp_path / "trial" / "torn")
+
+    torn = shell("reconnect", tmp_path / "trial" / "torn", "--timeout", "10")
+    done = shell("reconnect", left, "--timeout", "10", "--json")
+
+    assert (torn.code, "begin a new run" in torn.err) == (4, True)
+    assert (done.code, done.document["resources"][0]["reached"]) == (0, "STOPPED")
+
+
+def test_nobody_waits_for_what_nobody_deploys(shell: Shell, tmp_path: Path) -> None:
+    left = tmp_path / "trial" / "left"
+    with ExperimentController("own", tmp_path) as ec:
+        first, _ = (ec.register_resource("local::Process", command=["true"]) for _ in "12")
+        ec.deploy(first)
+        assert ec.wait_finished(first, timeout=10)
+        shutil.copytree(ec.run_dir, left)
+
+    done = shell("reconnect", left, "--timeout", "10")
+
+    assert "resource 2 was never deployed, and is not waited for" in done.err
+    assert "not over within" not in done.err

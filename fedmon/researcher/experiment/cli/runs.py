@@ -16,6 +16,7 @@ import typer
 from msgspec.structs import replace
 
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import ConflictError
 from fedmon.common.log import escape_control
 from fedmon.researcher.cli_output import NO_ANSWER, emit
 from fedmon.researcher.experiment.checking import check
@@ -33,7 +34,9 @@ from fedmon.researcher.experiment.document.files import write
 from fedmon.researcher.experiment.file_changes import FileChanges
 from fedmon.researcher.experiment.following import DOCUMENT, Follower
 from fedmon.researcher.experiment.journal import NAME
+from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.standing import Overview, followed, heading, is_over, overview_of
+from fedmon.researcher.experiment.states import ResourceState
 
 INTERRUPTED = 130
 LOOK_S = 1.0
@@ -98,7 +101,18 @@ def reconnect(
         sys.stderr.write("fedmon: it is over, and everything was released: nothing is left to be taken up\n")
         _print(shown, as_json=json)
         raise typer.Exit(0 if shown.is_well else 1)
+    was_deployed, is_whole = bool(follower.state.groups), (follower.folder / DOCUMENT).is_file()
+    if not was_deployed and not is_whole:
+        raise ConflictError(
+            f"the process of the run in {follower.folder} died before it deployed anything, and nobody can tell "
+            "whether all was registered: begin a new run"
+        )
     with ExperimentController.reconnect(run_dir) as ec:
+        if not was_deployed:
+            ec.deploy()  # what `run` would have done next
+        if left_out := _undeployed(ec.snapshot):
+            guids = ", ".join(map(str, left_out))
+            sys.stderr.write(f"fedmon: resource {guids} was never deployed, and is not waited for\n")
         _finish(ec, names, timeout_s=timeout, keep=keep, as_json=json)
 
 
@@ -170,7 +184,7 @@ def _finish(
                 told.wait()
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
-            code = INTERRUPTED if not (keep and is_over(ec.snapshot)) else 0
+            code = INTERRUPTED if not (keep and _is_over(ec.snapshot)) else 0
         finally:
             ec.shutdown()
             on_change(look())
@@ -189,17 +203,32 @@ def _until_over(
 ) -> bool:
     deadline = Deadline(10**9 if timeout_s is None else timeout_s)
     with FileChanges(Path(ec.run_dir) / NAME) as changes:
-        while not is_over(ec.snapshot):
+        while not _is_over(ec.snapshot):
             if told.is_set():
                 raise KeyboardInterrupt
             if deadline.passed():
                 return False
             changes.wait(min(LOOK_S, deadline.left_s()))
-            if not is_over(ec.snapshot):
+            if not _is_over(ec.snapshot):
                 on_change()
                 # Whoever shows each of a thousand changes holds up those who make them.
                 ec.wait_finished(ec.resources, timeout=min(PACE_S, deadline.left_s()))
     return True
+
+
+def _undeployed(state: State) -> list[int]:
+    """Return the guids of those that nobody asked to deploy."""
+    return [
+        guid for guid, one in sorted(state.resources.items()) if one.state is ResourceState.NEW and one.group is None
+    ]
+
+
+def _is_over(state: State) -> bool:
+    """Tell whether all that was deployed is over."""
+    resources = state.resources.mutate()
+    for guid in _undeployed(state):
+        del resources[guid]
+    return is_over(replace(state, resources=resources.finish()))
 
 
 @contextmanager
