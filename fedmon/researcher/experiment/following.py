@@ -14,8 +14,8 @@ from fedmon.researcher.experiment.events import AnyEvent
 from fedmon.researcher.experiment.file_changes import FileChanges
 from fedmon.researcher.experiment.holding import holder_of
 from fedmon.researcher.experiment.journal import NAME
-from fedmon.researcher.experiment.machine import step
 from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.step_safely import step_safely
 
 DOCUMENT = "experiment.toml"
 """What a run that was started from a document keeps of it: for the names of its resources."""
@@ -89,7 +89,7 @@ class Follower:
             event = _DECODER.decode(line)
         except msgspec.DecodeError as error:
             raise StorageError(f"line {self._lines} of {self.path} is no event of an experiment: {error}") from error
-        self.state, _ = step(self.state, event)
+        self.state, _ = step_safely(self.state, event)
         self._on_event(event)
         self.began = self.began or event.t
         self.until = max(self.until, event.t)

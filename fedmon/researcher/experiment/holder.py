@@ -215,6 +215,6 @@ class Holder(Template, Logged):
             flag, reason = refused
             raise AttributeAccessError(attribute.name, self.name, flag.name or "", reason)
 
-    def _check_trace(self, name: str) -> None:
-        if name not in self._trace_templates:
+    def _check_trace(self, name: object) -> None:
+        if not isinstance(name, str) or name not in self._trace_templates:
             raise UnknownTraceError(f"{self.name} has no trace", name, self._trace_templates)

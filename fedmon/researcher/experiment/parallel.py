@@ -27,6 +27,9 @@ class ParallelRun:
     """
 
     def __init__(self, maxthreads: int | None = None, maxqueue: int | None = None, results: bool = True) -> None:  # noqa: FBT001, FBT002 - NEPI's
+        for name, given in (("maxthreads", maxthreads), ("maxqueue", maxqueue)):
+            if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+                raise InvalidTaskError(f"{name}={given!r:.80} is no whole number")
         self._maxthreads = maxthreads or os.cpu_count() or 1
         self._maxqueue = maxqueue or 0
         if self._maxthreads < 1 or self._maxqueue < 0:

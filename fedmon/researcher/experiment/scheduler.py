@@ -62,7 +62,12 @@ class HeapScheduler:
             return [number for _, number, entry in sorted(self._heap) if self._is_valid(number, entry)]
 
     def schedule(self, task: Task) -> Task:
-        """Take a task; one that was scheduled before keeps its id, and comes at its present moment only."""
+        """Take a task; one that was scheduled before keeps its id, and comes at its present moment only.
+
+        Raises InvalidTaskError for what is none.
+        """
+        if not isinstance(task, Task):
+            raise InvalidTaskError(f"{task!r:.80} is no task: take Task(timestamp, callback)")
         due = task.due = _due(task.timestamp)
         with self._lock:
             if task.id is None:
@@ -77,7 +82,8 @@ class HeapScheduler:
     def remove(self, tid: int) -> None:
         """Have a task not come any more; nothing where it is not pending."""
         with self._lock:
-            self._valid.pop(tid, None)
+            if isinstance(tid, int):
+                self._valid.pop(tid, None)
             self._forget_invalid()
 
     def next(self) -> Task | None:

@@ -18,6 +18,8 @@ from fedmon.researcher.experiment.natures import Need
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.traces import Trace
 
+_KEPT = ("critical", "hardRelease")
+
 
 class Template:
     """The class side of a resource type.
@@ -83,8 +85,10 @@ class Template:
 
     @classmethod
     def _remove_attribute(cls, name: str) -> None:
-        """Take an attribute out. Raises UnknownAttributeError."""
+        """Take an attribute out. Raises UnknownAttributeError, and InvalidTypeError for one that every resource has."""
         gone = cls._template(name)
+        if name in _KEPT:
+            raise InvalidTypeError(f"{cls.__name__} cannot do without the attribute {name!r}: every resource has it")
         cls._replace("_attributes", {other: each for other, each in cls._attributes.items() if each is not gone})
 
     @classmethod
