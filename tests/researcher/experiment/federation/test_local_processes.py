@@ -21,10 +21,12 @@ from fedmon.researcher.experiment.errors import (
 )
 from fedmon.researcher.experiment.federation.aggregations import aggregation
 from fedmon.researcher.experiment.federation.collector import Collector
+from fedmon.researcher.experiment.journal import NAME
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.researcher.experiment.traces import TraceAttr
 from fedmon.researcher.experiment.types import ResourceFactory
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 STOPPED, FAILED, RELEASED = ResourceState.STOPPED, ResourceState.FAILED, ResourceState.RELEASED
@@ -48,6 +50,50 @@ def process(ec: ExperimentController, words: object, **attributes: Any) -> int:
 
 def reason(ec: ExperimentController, guid: int) -> str:
     return ec.snapshot.resources[guid].reason
+
+
+def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
+    ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path)
+    guid, hold = process(ec, python("import os; print(os.getcwd())"), cwd="work"), process(ec, ["true"])
+    ec.register_condition(guid, ResourceAction.START, hold, STOPPED)
+    ec.deploy(guid, wait_all_ready=False)
+    wait_until(lambda: ec.state(guid) is ResourceState.READY)
+    monkeypatch.chdir("/")
+    ec.deploy(hold)
+
+    assert ec.wait_finished(guid, timeout=10)
+    assert ec.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
+    assert ec.get(guid, "cwd") == str(tmp_path / "work")
+
+
+def test_an_end_comes_to_the_experiment_though_the_disk_is_full(ec: ExperimentController) -> None:
+    require(Path("/dev/full").exists(), "no /dev/full")
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
+    guid = process(ec, python(f"{code}; signal.pause()"))
+    ec.deploy()
+    assert ec.wait_started(guid, timeout=10)
+    wait_until(lambda: ec.trace(guid, "stdout") == "up\n")
+    journal = str(Path(ec.run_dir, NAME))
+    (mine,) = (
+        int(each.name) for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and link(each) == journal
+    )
+    with open("/dev/full", "r+b", buffering=0) as full:
+        os.dup2(full.fileno(), mine)
+
+    os.kill(ec.get(guid, "pid"), signal.SIGTERM)
+
+    wait_until(lambda: ec.state(guid) is STOPPED)
+    assert (ec.get(guid, "exitCode"), ec.ecstate) == (0, ECState.FAILED)
+
+
+def link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:  # it was closed just now
+        return ""
 
 
 def test_a_command_runs_with_its_words_folder_and_variables(ec: ExperimentController, tmp_path: Path) -> None:
@@ -178,6 +224,34 @@ def test_a_collector_writes_what_there_is_and_marks_what_there_is_not(ec: Experi
     assert not mark.with_suffix("").exists()
     assert ec.get(plain, "collected") == f"{good}.stdout, {teller}.stdout"
     assert ec.get(plain, "missing") is None
+
+
+@clsinit_copy
+class Remote(ResourceManager):
+    """Has traces on another machine, by paths that mean something else here."""
+
+    _rtype = "test::Remote"
+
+    def trace(self, name: str, attr: object = TraceAttr.ALL, block: int = 512, offset: int = 0) -> Any:  # noqa: ARG002
+        if attr != TraceAttr.PATH:
+            return b"\xff there" if name == "stdout" else "errors there"
+        if name == "stdout":
+            return "/proc/self/status"
+        raise RuntimeError("no connection")
+
+
+def test_a_collector_takes_no_file_of_this_machine_for_one_of_another(ec: ExperimentController) -> None:
+    ResourceFactory.register_type(Remote)
+    remote = ec.register_resource("test::Remote")
+    for name in ("stdout", "stderr"):
+        ec.register_resource("fedmon::Collector", traceName=name, connectedTo=remote)
+    ec.deploy()
+    assert ec.wait_started(remote, timeout=10)
+
+    assert ec.release()
+
+    assert Path(ec.run_dir, f"{remote}.stdout").read_bytes() == b"\xff there"
+    assert Path(ec.run_dir, f"{remote}.stderr").read_text() == "errors there"
 
 
 def test_a_collector_takes_what_is_written_until_the_release(ec: ExperimentController) -> None:
