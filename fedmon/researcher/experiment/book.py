@@ -37,6 +37,8 @@ class Book:
         self._plain: dict[type[ResourceManager], tuple[Verb, ...]] = {}
         self.names: dict[int, str] = {}
         """What the document that they come from calls those that have a name there."""
+        self.asked_for: set[int] = set()
+        """Those that a condition ever asked for."""
         self._highest = 0
         self._lock = threading.Lock()
 
@@ -130,6 +132,7 @@ class Book:
         for guid, seen in sorted(state.resources.items()):
             resource = ResourceFactory.create(seen.rtype, self._ec, guid)
             self._resources[guid] = resource
+            self.asked_for.update(other for _, condition in seen.conditions for other in condition.group)
             resource.restore(seen.attributes, seen.traces)
             plain = self._plain_verbs(type(resource))
             if plain != seen.plain:

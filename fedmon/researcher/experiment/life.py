@@ -101,8 +101,14 @@ class Life:
             raise InvalidExperimentError(
                 f"group {group!r} is no whole number from 0 to 2**63: leave it out to get a new one"
             )
-        names, state = self._book.names, self._engine.state
-        refuse_impossible(state, deploying=chosen, group=group, wait_all_ready=bool(wait_all_ready), names=names)
+        refuse_impossible(
+            self._engine.state,
+            deploying=chosen,
+            group=group,
+            wait_all_ready=bool(wait_all_ready),
+            names=self._book.names,
+            asked_for=self._book.asked_for,
+        )
         with self._lock:
             number = max(self._engine.state.groups, default=0) + 1 if group is None else group
             self._is_released = False

@@ -20,13 +20,13 @@ class Concerned:
 
     def __init__(self, state: State, deploying: Collection[int], nature: Natures, group: int | None) -> None:
         self._state, self._nature = state, nature
-        self._deploying = deploying if isinstance(deploying, set | frozenset) else frozenset(deploying)
         self._seen_groups: set[int] = set()
         self._seen_conditions: set[int] = set()
         self.have_needs = False
         self.guids: dict[int, None] = {}
         resources = state.resources
-        held = [one for one in map(resources.get, deploying) if one is not None and self._may_wait(one)]
+        held = self._first_of(deploying)
+        self._deploying = frozenset(deploying) if held or group is not None else frozenset()
         if group is not None:
             held += [resources[guid] for guid in self._of_group(state.groups[group])]
         self.guids.update(dict.fromkeys(one.guid for one in held))
@@ -36,6 +36,12 @@ class Concerned:
                 if other is not None and guid not in self.guids and self._is_coming(other):
                     self.guids[guid] = None
                     held.append(other)
+
+    def _first_of(self, deploying: Collection[int]) -> list[Resource]:
+        chosen = [one for one in map(self._state.resources.get, deploying) if one is not None]
+        if any(self._nature(rtype).needs for rtype in {one.rtype for one in chosen}):
+            return [one for one in chosen if self._may_wait(one)]
+        return [one for one in chosen if one.conditions]
 
     def _may_wait(self, resource: Resource) -> bool:
         return bool(resource.conditions) or (bool(resource.connections) and bool(self._nature(resource.rtype).needs))

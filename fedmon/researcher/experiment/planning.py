@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 from msgspec.structs import replace
@@ -136,18 +137,21 @@ def refuse_impossible(
     group: int | None = None,
     wait_all_ready: bool = True,
     names: Mapping[int, str] | None = None,
+    asked_for: AbstractSet[int] | None = None,
 ) -> None:
     """Refuse a deployment of what is known to be in vain, without asking anybody; cheap, for every one asks it.
 
-    ``group`` is the number of the group that they come into, null for one of their own. Raises ImpossiblePlanError:
-    with who lacks what his type cannot do without, who waits for others that are lost, and the path of each circle of
-    resources that would wait for each other for ever.
+    ``group`` is the number of the group that they come into, null for one of their own; ``asked_for`` are all that
+    conditions ask for, null where nobody knows. Raises ImpossiblePlanError: with who lacks what his type cannot do
+    without, who waits for others that are lost, and the path of each circle of resources that would wait for each other
+    for ever.
     """
     facts = Facts(names=names or {}, are_removed=True)
     found = list(_impossible(state, facts, deploying))
     if found:
         raise ImpossiblePlanError(found)
-    refuse_circles(state, facts, deploying=deploying, group=group, wait_all_ready=wait_all_ready)
+    if asked_for is None or group is not None or _may_be_awaited(state, deploying, asked_for):
+        refuse_circles(state, facts, deploying=deploying, group=group, wait_all_ready=wait_all_ready)
 
 
 def refuse_circles(
@@ -175,25 +179,26 @@ def refuse_circles(
 
 
 def _impossible(state: State, facts: Facts, deploying: Collection[int]) -> Iterator[Problem]:
-    resources, held = state.resources, []
-    asking: dict[str, bool] = {}
-    for guid in deploying:
-        resource = resources.get(guid)
-        if resource is None:
-            continue
-        if resource.conditions:
-            held.append(guid)
-        asks = asking.get(resource.rtype)
-        if asks is None:
-            nature = facts.nature(resource.rtype)
-            asks = asking[resource.rtype] = bool(nature.attributes or nature.connections)
-        if asks:
+    chosen = [one for one in map(state.resources.get, deploying) if one is not None]
+    natures = {rtype: facts.nature(rtype) for rtype in {one.rtype for one in chosen}}
+    asking = {rtype for rtype, nature in natures.items() if nature.attributes or nature.connections}
+    for resource in chosen if asking else ():
+        if resource.rtype in asking:
             found = missing_parts(resource, state, facts.nature, resource.attributes, facts.names)
             yield from (problem for problem in found if problem.severity == "error")
-    asked = {id(condition): condition for guid in held for _, condition in resources[guid].conditions}
+    held = [one for one in chosen if one.conditions]
+    asked = {id(condition): condition for one in held for _, condition in one.conditions}
     if any(_has_lost(condition, state) for condition in asked.values()):  # one for many, often
-        for wait in planned_waits(state, facts.names, held):
+        for wait in planned_waits(state, facts.names, [one.guid for one in held]):
             yield from loss_problems(state, facts, wait)
+
+
+def _may_be_awaited(state: State, deploying: Collection[int], asked_for: AbstractSet[int]) -> bool:
+    """Tell whether anybody could wait for one of those that are deployed: a new circle leads through one of them."""
+    if not asked_for.isdisjoint(deploying):
+        return True
+    chosen = map(state.resources.get, deploying)
+    return any(one is not None and one.connections for one in chosen)
 
 
 def _has_lost(condition: AnyCondition, state: State) -> bool:

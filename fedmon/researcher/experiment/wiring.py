@@ -94,6 +94,7 @@ class Wiring:
         deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
         if deployed:
             refuse_circles(step(seen, added)[0], deploying=deployed)
+        self._book.asked_for.update(mine.group)
         self._engine.post(added)
         return mine
 
