@@ -9,6 +9,7 @@ from typing import Any
 from fedmon.researcher.experiment.attributes import MASK, Attribute, Flags, write_refusal
 from fedmon.researcher.experiment.errors import (
     AttributeAccessError,
+    InvalidAttributeValueError,
     UnknownAttributeError,
     UnknownTraceError,
 )
@@ -131,11 +132,18 @@ class Holder(Template, Logged):
         self._enabled |= {name}
 
     def restore(self, attributes: Mapping[str, Any], traces: Iterable[str]) -> None:
-        """Take the attributes and traces that another process left in the journal; credentials were not."""
+        """Take the attributes and traces that another process left in the journal; credentials were not.
+
+        What is not valid in this process, such as the name of a function that it lacks, matters to who needs it.
+        """
         for name, note in attributes.items():
             attribute = self._attribute(name)
             if not (attribute.is_secret and note == MASK):
-                self.take_stored({name: attribute.from_note(note)})
+                try:
+                    self.take_stored({name: attribute.from_note(note)})
+                except InvalidAttributeValueError as error:
+                    self.warning(f"is taken up with what it had, though {error}")
+                    self._own[name] = attribute.with_value(attribute.from_note(note))
         self._enabled |= {name for name in traces if name in self._trace_templates}
 
     def take_stored(self, attributes: Mapping[str, Any]) -> None:

@@ -124,6 +124,34 @@ def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no
         assert (run_dir / NAME).read_text().count('"event":"measured"') == 3
 
 
+def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: TwoNodes) -> None:
+    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="a")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"])
+        done, late = (
+            ec.register_resource("fedmon::Aggregator", function=lambda parts: parts["a"], connectedTo=job) for _ in "12"
+        )
+        hold = ec.register_resource("local::Process", command=["true"])
+        ec.register_condition(late, START, hold, STOPPED)
+        name = ec.get(late, "function")
+        ec.deploy([node, plan, job, done, late], wait_all_ready=False)
+        assert ec.wait_finished(done, timeout=20), ec.explain(done)
+        run_dir = two.folder / "runs/killed/of-another-process"
+        shutil.copytree(ec.run_dir, run_dir)
+    journal = (run_dir / NAME).read_text()
+    (run_dir / NAME).write_text(journal.replace(name, "gone:step"))
+
+    with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+        again.deploy(hold)
+        again.wait(late, FAILED, timeout=10)
+
+        assert "nobody registered an aggregation 'gone:step'" in again.snapshot.resources[late].reason
+        assert "register_aggregation(function, name)" in again.snapshot.resources[late].reason
+        assert (again.state(job), again.state(done)) == (STOPPED, STOPPED)
+        assert again.get_resource(done).result == {"rows": 3, "mean": 2.0}  # type: ignore[attr-defined]
+
+
 KILLED = """
 import os, sys, threading
 from fedmon import Federation

@@ -78,6 +78,26 @@ def test_a_job_does_without_a_node_of_its_dataset_that_is_lost(two: TwoNodes, ec
         wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
 
 
+def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_neither(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    job = running_job(two, ec, "a", "b", args={"reports": 2, "spin": True})
+    after = ec.register_resource("fedmon::Job", connectedTo=[*ec.get_resource(job).connections], tags=["cells"])
+    total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=after)
+
+    two.broker.kill()
+    ec.deploy()
+    wait_until(lambda: ec.state(after) >= ResourceState.READY)
+    two.broker.start()
+    wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
+    ec.stop(job)
+
+    assert ec.wait_finished([job, after, total], timeout=20), (ec.explain(job), ec.explain(after))
+    assert {ec.state(guid) for guid in (job, after, total)} == {ResourceState.STOPPED}
+    assert json.loads(ec.get(total, "result"))["rows"] == 6
+    assert ec.get(job, "ranOn") == "a,b"
+
+
 @pytest.mark.parametrize(
     ("succeeded", "failed", "stopped", "at_least", "is_well", "outcome"),
     [
