@@ -167,10 +167,6 @@ class Book:
         for guid in gone:
             self._resources.pop(guid, None)  # another thread may have been faster
 
-    def of_type(self, rtype: str) -> list[int]:
-        """Return the guids of the resources of exactly this type."""
-        return [resource.guid for resource in self.all() if resource.get_rtype() == rtype]
-
     def where(self, fits: Callable[[ResourceManager], bool]) -> list[int]:
         """Return the guids of those that fit."""
         return [resource.guid for resource in self.all() if fits(resource)]

@@ -120,7 +120,10 @@ class Graph:
 
 
 def like(graph: Any) -> Graph:
-    """Copy a graph of networkx, or one with the same ``nodes`` and ``edges``, into one of ours."""
+    """Copy a graph of networkx, or one with the same ``nodes`` and ``edges``, into one of ours.
+
+    Raises TopologyError for what is no graph.
+    """
     if isinstance(graph, Graph):
         copy = Graph()
         for nid in graph:
@@ -129,8 +132,14 @@ def like(graph: Any) -> Graph:
             copy.add_edge(nid1, nid2, **graph.edge(nid1, nid2))
         return copy
     copy = Graph()
-    for nid, notes in graph.nodes(data=True):
-        copy.add_node(nid, **notes)
-    for nid1, nid2, notes in graph.edges(data=True):
-        copy.add_edge(nid1, nid2, **notes)
+    try:
+        nodes, edges = list(graph.nodes(data=True)), list(graph.edges(data=True))
+        for nid, notes in nodes:
+            copy.add_node(nid, **notes)
+        for nid1, nid2, notes in edges:
+            copy.add_edge(nid1, nid2, **notes)
+    except TopologyError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TopologyError(f"topology is {graph!r:.80}, and no graph such as networkx.Graph: {error}") from error
     return copy

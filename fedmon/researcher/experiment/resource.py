@@ -12,6 +12,7 @@ from fedmon.researcher.experiment.progress import Progress
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.templates import Template, clsinit, clsinit_copy
+from fedmon.researcher.experiment.type_names import nothing_of
 from fedmon.researcher.experiment.verbs import as_reason, failtrap, states_for, told
 
 __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
@@ -75,9 +76,13 @@ class ResourceManager(Progress):
         """Undo what being connected took; for types."""
 
     def get_connected(self, rtype: str | type[Template] | None = None) -> list[ResourceManager]:
-        """Return what it is connected to, by guid: all, or those of a type and of the types derived from it."""
-        found = (self.ec.get_resource(guid) for guid in sorted(self.connections))
-        return [each for each in found if rtype is None or each.is_rm_instance(rtype)]
+        """Return what it is connected to, by guid: all, or those of a type and of the types derived from it.
+
+        Raises UnknownTypeError for a type that nobody registered.
+        """
+        connected = [self.ec.get_resource(guid) for guid in sorted(self.connections)]
+        found = [each for each in connected if rtype is None or each.is_rm_instance(rtype)]
+        return found if found or rtype is None else nothing_of(rtype)
 
     def is_rm_instance(self, rtype: str | type[Template]) -> bool:
         """Tell whether it is of a type, or of one derived from it."""

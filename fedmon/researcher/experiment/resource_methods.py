@@ -10,6 +10,8 @@ from fedmon.researcher.experiment.delegate import Delegate, Guids
 from fedmon.researcher.experiment.events import Retry, Verb
 from fedmon.researcher.experiment.resource import ResourceManager
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.templates import Template
+from fedmon.researcher.experiment.type_names import nothing_of
 from fedmon.researcher.experiment.wiring import guids_of
 
 
@@ -63,13 +65,15 @@ class ResourceMethods(Delegate):
         """Return a resource. Raises UnknownGuidError."""
         return self._book.get(guid)
 
-    def get_resources_by_type(self, rtype: str) -> list[int]:
-        """Return the guids of the resources of a type."""
-        return self._book.of_type(rtype)
+    def get_resources_by_type(self, rtype: str) -> list[ResourceManager]:
+        """Return the resources of exactly a type; `filter_resources` gives guids. Raises UnknownTypeError."""
+        found = [resource for resource in self._book.all() if resource.get_rtype() == rtype]
+        return found if found else nothing_of(rtype)
 
-    def filter_resources(self, rtype: str) -> list[int]:
-        """Return the guids of the resources of a type and of types derived from it."""
-        return self._book.where(lambda resource: resource.is_rm_instance(rtype))
+    def filter_resources(self, rtype: str | type[Template]) -> list[int]:
+        """Return the guids of the resources of a type and of types derived from it. Raises UnknownTypeError."""
+        found = self._book.where(lambda resource: resource.is_rm_instance(rtype))
+        return found if found else nothing_of(rtype)
 
     def register_connection(self, guid1: int, guid2: int) -> None:
         """Connect two resources. Raises InvalidConnectionError naming the side that does not take it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedmon.researcher.experiment.document.description import Nid
@@ -52,7 +52,7 @@ class NetGraph:
             self._graph = Graph()
         else:
             self._graph = generate(topo_type, node_count, branches=branches)
-        if topo_type not in set(TopologyType):
+        if topo_type not in list(TopologyType):
             raise TopologyError(f"no topology of the type {topo_type!r}; one of: {', '.join(TopologyType)}")
         self._topo_type = TopologyType(topo_type)
         if assign_ips:
@@ -165,7 +165,7 @@ class NetGraph:
 
         Raises TopologyError for a graph in several parts, and for a network that is none or too small.
         """
-        if version not in _BASE:
+        if version not in list(_BASE):
             raise TopologyError(f"no IP version {version!r}; one of: 4, 6")
         if not self._graph.is_connected():
             raise TopologyError("addresses need a topology in one part, and this graph is disconnected")
@@ -237,13 +237,18 @@ class NetGraph:
         self.set_source(secrets.choice(options))
 
     def _mark(self, sources_targets: Mapping[str, Sequence[Nid]]) -> None:
-        wrong = set(sources_targets) - {"sources", "targets"}
+        hint = 'take {"sources": [1, 2], "targets": [0]}'
+        if not isinstance(sources_targets, Mapping):
+            raise TopologyError(f"sources_targets is {sources_targets!r:.80}, and no mapping: {hint}")
+        wrong = [name for name in sources_targets if name not in ("sources", "targets")]
         if wrong:
-            raise TopologyError(f"sources_targets has {sorted(wrong)}; there is: sources, targets")
-        for nid in sources_targets.get("sources", ()):
-            self.set_source(nid)
-        for nid in sources_targets.get("targets", ()):
-            self.set_target(nid)
+            raise TopologyError(f"sources_targets has {wrong!r:.80}; there is: sources, targets")
+        for name, mark in (("sources", self.set_source), ("targets", self.set_target)):
+            nids: object = sources_targets.get(name, ())
+            if isinstance(nids, str) or not isinstance(nids, Iterable):
+                raise TopologyError(f"the {name} of sources_targets are {nids!r:.80}, and no list of nodes: {hint}")
+            for nid in nids:
+                mark(nid)
 
 
 def _free(name: str, own: frozenset[str]) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.researcher.experiment.errors import InvalidConnectionError, UnknownGuidError
+from fedmon.researcher.experiment.errors import InvalidConnectionError, UnknownGuidError, UnknownTypeError
 from fedmon.researcher.experiment.events import AnyEvent, Connected
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.researcher.experiment.types import ResourceFactory
 from tests.researcher.experiment.small_experiment import SmallExperiment, names
 
 
@@ -145,11 +146,23 @@ def test_connected_resources_are_found_by_type_and_derived_type() -> None:
     assert names(node.get_connected("test::Link")) == [3, 4]
     assert names(node.get_connected("test::Node")) == [2]
     assert names(node.get_connected(Node)) == [2]
-    assert names(link.get_connected("test::Host")) == []
-    assert node.get_connected("test::Nothing") == []
+    assert link.get_connected(Host) == []
     assert (host.is_rm_instance("test::Node"), node.is_rm_instance("test::Host")) == (True, False)
     assert host.is_rm_instance("Resource")
     assert names(other.get_connected()) == [1]
+
+
+def test_a_type_of_which_nothing_is_connected_is_told_from_one_that_nobody_registered() -> None:
+    ec = SmallExperiment()
+    node = ec.add(Node)
+    kept = ResourceFactory._resource_types
+    ResourceFactory.register_type(Host)
+    try:
+        assert node.get_connected("test::Host") == node.get_connected("test::Node") == []
+        with pytest.raises(UnknownTypeError, match="test::Host"):
+            node.get_connected("test::Nothing")
+    finally:
+        ResourceFactory._resource_types = kept
 
 
 def test_who_was_taken_out_is_connected_to_nobody() -> None:

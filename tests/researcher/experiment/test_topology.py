@@ -165,3 +165,27 @@ def test_a_topology_comes_back_from_documents() -> None:
     assert describe(build(topology)) == topology
     assert from_xml(to_xml(description)).topology == topology
     assert from_toml(to_toml(description)).topology == topology
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"topology": 5}, "topology is 5"),
+        ({"topology": [(0, 1)]}, "topology is"),
+        ({"node_count": 4, "sources_targets": ([0], [3])}, "sources_targets"),
+        ({"node_count": 4, "sources_targets": {"sources": 0}}, "sources"),
+        ({"node_count": 4, "sources_targets": {"targets": "12"}}, "targets"),
+        ({"node_count": 4, "sources_targets": {0: [1]}}, "sources, targets"),
+        ({"topo_type": ["star"], "topology": networkx.path_graph(2)}, "star"),
+        ({"topo_type": "linear", "node_count": 2, "assign_ips": True, "version": [4]}, "version"),
+    ],
+)
+def test_what_is_no_topology_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(TopologyError, match=named):
+        NetGraph(**options)
+
+
+def test_sources_and_targets_are_named_as_lists_of_nodes() -> None:
+    netgraph = NetGraph(topo_type="linear", node_count=4, sources_targets={"sources": [1, 2], "targets": (3,)})
+
+    assert (netgraph.sources(), netgraph.targets()) == ([1, 2], [3])

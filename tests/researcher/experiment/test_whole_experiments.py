@@ -162,9 +162,11 @@ def test_an_experiment_is_drawn_with_its_conditions(ec: ExperimentController, tm
 
 def test_an_experiment_is_made_from_a_topology(tmp_path: Path) -> None:
     def add_node(ec: ExperimentController, nid: object) -> None:
+        assert ec.netgraph is not None
         ec.netgraph.annotate_node(nid, "guid", ec.register_resource("test::Open"))  # type: ignore[arg-type] # a number
 
     def add_edge(ec: ExperimentController, one: object, other: object) -> None:
+        assert ec.netgraph is not None
         guids = [ec.netgraph.node_annotation(nid, "guid") for nid in (one, other)]  # type: ignore[arg-type] # numbers
         ec.register_connection(*guids)
 
@@ -174,8 +176,10 @@ def test_an_experiment_is_made_from_a_topology(tmp_path: Path) -> None:
     ) as ec:  # fmt: skip
         assert len(ec.resources) == 7
         path = ec.save(tmp_path)
+        assert ec.netgraph is not None
         edges = ec.netgraph.edges()
     with ExperimentController.load(path) as again:
+        assert again.netgraph is not None
         assert again.netgraph.edges() == edges
         assert len(again.resources) == 7
 
