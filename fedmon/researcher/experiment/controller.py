@@ -17,15 +17,7 @@ from fedmon.researcher.experiment.document_methods import DocumentMethods
 from fedmon.researcher.experiment.doing import Doing
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import InvalidPolicyError
-from fedmon.researcher.experiment.events import (
-    ActionWanted,
-    AttributeSet,
-    Became,
-    Returned,
-    TraceEnabled,
-    Verb,
-    VerbFailed,
-)
+from fedmon.researcher.experiment.events import Opened
 from fedmon.researcher.experiment.failure import FailureManager
 from fedmon.researcher.experiment.failure_policies import keep_policy, manager_of, policy_left_in
 from fedmon.researcher.experiment.federation_link import FederationLink
@@ -35,12 +27,13 @@ from fedmon.researcher.experiment.life_methods import LifeMethods
 from fedmon.researcher.experiment.log_levels import set_levels
 from fedmon.researcher.experiment.reconnecting import Left, left_in
 from fedmon.researcher.experiment.resource_methods import ResourceMethods
-from fedmon.researcher.experiment.run_folder import run_folder
-from fedmon.researcher.experiment.situation import Resource, State
-from fedmon.researcher.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState
+from fedmon.researcher.experiment.run_folder import path_of, run_folder
+from fedmon.researcher.experiment.situation import State
+from fedmon.researcher.experiment.states import ECState, FailureLevel
 from fedmon.researcher.experiment.tasks import Tasks
 from fedmon.researcher.experiment.thread_number import threads_asked
-from fedmon.researcher.experiment.topology import NetGraph
+from fedmon.researcher.experiment.told_methods import ToldMethods
+from fedmon.researcher.experiment.topology_callbacks import call_back, topology_asked
 from fedmon.researcher.experiment.topology_document import build as build_topology
 from fedmon.researcher.experiment.wiring import Wiring
 
@@ -48,7 +41,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
 
 
-class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, DocumentMethods):
+class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, DocumentMethods, ToldMethods):
     """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
 
     A context manager, which always releases. Every method is safe from any thread; none blocks but `wait_*`, `release`
@@ -76,38 +69,49 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
 
         Further keywords are those of `NetGraph`; the callbacks are called for each of its nodes and edges.
         """
+        opened = None if left is None else left.opened
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
-        self.persist = persist
+        self.persist = bool(persist if opened is None else opened.persist)
         self.is_journaled = journal
-        self.nthreads = threads_asked(nthreads)
+        self.nthreads = threads_asked(nthreads if opened is None else opened.threads)
         self.logger = logging.getLogger(__name__)
         set_levels(os.environ)
         self.fm = FailureManager() if fm is None else fm
         if not isinstance(self.fm, FailureManager):
             raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
-        self._doing = Doing(self.fm)
-        kept = Journal(self.folder.make() / NAME) if journal else None
-        left = Left(folder=self.folder) if left is None else left
-        self._engine = Engine(self._doing, kept, state=left.state, after=left.until, threads=self.nthreads)
+        self._netgraph = topology_asked(netgraph)
+        is_own = type(self).inform_failure is not ExperimentController.inform_failure
+        self._doing = Doing(self.fm, informed=self.inform_failure if is_own else None)
+        kept = Journal(self.folder.make() / NAME) if journal and left is None else None
+        left = Left(folder=self.folder, journal=kept) if left is None else left
+        self._engine = Engine(self._doing, left.journal, state=left.state, after=left.until, threads=self.nthreads)
         self._book = Book(self, self._engine)
         self._wiring = Wiring(self._book, self._engine, conditions=left.conditions)
         self._tasks = Tasks(self._engine)
         self._link = FederationLink(federation)
-        self._life = Life(self._book, self._engine, at_release=self._keep, at_end=self._link.close)
-        self._doing.book, self._doing.engine = self._book, self._engine
-        self.fm.set_ec(self)
-        self._netgraph = NetGraph(**netgraph) if netgraph else None
-        if left.state.resources:
-            self._book.take_up(left.state, left.highest_guid)
-        if self._netgraph is not None:
-            try:
-                for nid in self._netgraph.nodes() if add_node_callback is not None else ():
-                    add_node_callback(self, nid)  # type: ignore[misc] # it is there, or there were no nodes
-                for nid1, nid2 in self._netgraph.edges() if add_edge_callback is not None else ():
-                    add_edge_callback(self, nid1, nid2)  # type: ignore[misc] # as above
-            except BaseException:
-                self.shutdown()  # nobody else has it, to do so
-                raise
+        self._life = Life(
+            self, self._book, self._engine, heed=self._doing.heed, at_release=self._keep, at_end=self._link.close
+        )
+        self._doing.begin(self._book, self._engine)
+        try:
+            self.fm.set_ec(self)
+            if opened is None:
+                self._engine.post(Opened(t=self._engine.now(), persist=self.persist, threads=self.nthreads))
+            self._book.take_up(left.state, highest=left.highest_guid, names=left.names)
+            if self._netgraph is not None:
+                call_back(self, self._netgraph, add_node_callback, add_edge_callback)
+        except BaseException:  # nobody else has it, to end it
+            if left.state.resources:
+                self._give_up()
+            else:
+                self.shutdown()
+            raise
+
+    def _give_up(self) -> None:
+        """Let others have the run as it is: nothing is released."""
+        self._engine.stop()
+        self._engine.close(timeout_s=0.0)
+        self._link.close()
 
     @classmethod
     def reconnect(
@@ -147,7 +151,7 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
         ``local_dir`` goes before the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and
         InvalidInputError for another format.
         """
-        found = read(filepath, format=format, nepi=nepi)
+        found = read(path_of("filepath", filepath), format=format, nepi=nepi)
         return cls.from_description(found, local_dir=local_dir, fm=fm, federation=federation)
 
     @classmethod
@@ -231,57 +235,25 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
     @property
     def ecstate(self) -> ECState:
         """How the controller is."""
+        self._doing.heed()
         return self._life.state
 
     @property
     def failure_level(self) -> FailureLevel:
         """How bad it is."""
+        self._doing.heed()
         return self._engine.state.level
 
     @property
     def abort(self) -> bool:
         """Whether a failure ended all waiting."""
+        self._doing.heed()
         return self._engine.state.is_aborted
 
     @property
     def snapshot(self) -> State:
         """Everything the machine knows, at this moment; it does not change."""
         return self._engine.state
-
-    # --- what resources tell -----------------------------------------------------------------------------------------
-
-    def inform_failure(self, guid: int) -> None:
-        """Have the failure manager look at a resource that failed."""
-        self._doing.failed(guid)
-
-    def measured(self, guid: int, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
-        """Hand over a value that conditions may ask for; ``source`` tells apart whose it is where there are several.
-
-        ``nth`` is which one of that source it is, for who wants to know later which were handed over.
-        Raises UnknownGuidError, and InvalidConditionError for a name that is no text and a value that is no number.
-        """
-        self._wiring.measured(guid, name, value, source, nth)
-
-    def _seen(self, guid: int) -> Resource:
-        return self._engine.state.resources[guid]
-
-    def _became(self, guid: int, state: ResourceState, reason: str = "") -> None:
-        self._engine.note(Became(t=self._engine.now(), guids=(guid,), state=state, reason=reason))
-
-    def _returned(self, guid: int, state: ResourceState) -> None:
-        self._engine.note(Returned(t=self._engine.now(), guid=guid, state=state))
-
-    def _verb_failed(self, guid: int, verb: Verb, reason: str) -> None:
-        self._engine.note(VerbFailed(t=self._engine.now(), guid=guid, verb=verb, reason=reason))
-
-    def _attribute_set(self, guid: int, name: str, value: Any) -> None:
-        self._engine.post(AttributeSet(t=self._engine.now(), guid=guid, name=name, value=value))
-
-    def _trace_enabled(self, guid: int, name: str) -> None:
-        self._engine.post(TraceEnabled(t=self._engine.now(), guid=guid, name=name))
-
-    def _action_wanted(self, guid: int, action: ResourceAction) -> None:
-        self._engine.post(ActionWanted(t=self._engine.now(), guid=guid, action=action))
 
     def _keep(self) -> None:
         if self.persist:

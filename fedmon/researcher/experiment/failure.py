@@ -12,6 +12,7 @@ import msgspec
 from fedmon.researcher.experiment.errors import ExperimentOverError, InvalidPolicyError
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.states import FailureLevel, ResourceState
+from fedmon.researcher.experiment.verbs import as_reason, told
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +20,8 @@ logger = logging.getLogger(__name__)
 class FailureManager:
     """Ends the experiment when a critical resource fails.
 
-    Own managers override `eval_failure`, and call `give_up` or set ``_failure_level`` and ``_abort``. One manager
-    belongs to one experiment at a time.
+    Own managers override `eval_failure`, and call `give_up` or set ``_failure_level`` and ``_abort``; they may do so at
+    any time and in any thread, and the experiment hears of it. One manager belongs to one experiment at a time.
     """
 
     _failure_level = FailureLevel.OK
@@ -30,8 +31,25 @@ class FailureManager:
 
     def set_ec(self, ec: Experiment) -> None:
         """Take an experiment over; what was before it is forgotten."""
-        self._ec = weakref.ref(ec)
+        self._ec = None  # nobody hears of what was before
         self._failure_level, self._abort, self._reason = FailureLevel.OK, False, ""
+        self._ec = weakref.ref(ec)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in ("_failure_level", "_abort") and not _judging.is_on:
+            self._tell()
+
+    def _tell(self) -> None:
+        found = None if self._ec is None else self._ec()
+        if found is not None:
+            found._failure_judged()  # noqa: SLF001 - for failure managers alone
+
+    def take_up(self, level: FailureLevel, reason: str) -> None:
+        """Begin with what was judged before, in a process that died."""
+        ec, self._ec = self._ec, None
+        self._failure_level, self._abort, self._reason = level, level is not FailureLevel.OK, reason
+        self._ec = ec
 
     @property
     def ec(self) -> Experiment:
@@ -61,16 +79,19 @@ class FailureManager:
         if self._failure_level is FailureLevel.OK and is_failed(self.ec, guid) and is_critical(self.ec, guid):
             self.give_up(f"{name_of(self.ec, guid)}, which is critical, failed")
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: object) -> None:
         """Have the experiment end: resources failed that it cannot do without."""
         if self._failure_level is FailureLevel.OK:
-            self._failure_level, self._abort, self._reason = FailureLevel.RM_FAILURE, True, reason
-            logger.warning("the experiment gives up: %s", reason)
+            self._reason = as_reason(reason) or f"{type(self).__name__} gives up"
+            self._failure_level, self._abort = FailureLevel.RM_FAILURE, True
+            logger.warning("the experiment gives up: %s", self._reason)
+            self._tell()
 
-    def set_ec_failure(self, reason: str = "") -> None:
+    def set_ec_failure(self, reason: object = "") -> None:
         """Note that the controller itself failed."""
+        self._reason = as_reason(reason) or self._reason or "the controller failed"
         self._failure_level, self._abort = FailureLevel.EC_FAILURE, True
-        self._reason = reason or self._reason or "the controller failed"
+        self._tell()
 
 
 class OptionalFailures(FailureManager):
@@ -140,26 +161,48 @@ class QuorumFailures(FailureManager):
         return frozenset(guid for guid in self.ec.resources if self.ec.get_resource(guid).is_rm_instance(quorum.rtype))
 
 
+class _Judging(threading.local):
+    """Whether this thread is in `eval_failure`: what that sets one by one is looked at when it is through."""
+
+    is_on = False
+
+
+_judging = _Judging()
+
+
 def judge(manager: FailureManager, guid: int) -> FailureLevel:
     """Have a manager look at a resource that failed, and return how bad it is then.
 
     An own manager that raises is logged, and the failure judged as without it.
     """
+    before, _judging.is_on = _judging.is_on, True
     try:
         manager.eval_failure(guid)
     except BaseException:  # an own manager may as well call sys.exit
         logger.exception("the failure manager %s failed, and the failure is judged without it", type(manager).__name__)
         FailureManager.eval_failure(manager, guid)
-    # An own manager may ask for an end without saying how bad it is.
-    if manager.abort and manager.failure_level is FailureLevel.OK:
-        manager.give_up(f"{type(manager).__name__} aborts")
-    return manager.failure_level
+    finally:
+        _judging.is_on = before
+    return seen(manager)[0]
+
+
+def seen(manager: FailureManager) -> tuple[FailureLevel, str]:
+    """Return how bad a manager finds it, and why. It may ask for an end without saying how bad it is, nor why."""
+    name = type(manager).__name__
+    try:
+        found, abort, reason = manager.failure_level, bool(manager.abort), as_reason(manager.reason)
+        level = FailureLevel(found)
+    except Exception as error:  # noqa: BLE001 - the code of an own manager
+        return FailureLevel.RM_FAILURE, f"{name} does not tell how bad it is: {told(error)}"
+    if level is FailureLevel.OK and abort:
+        level = FailureLevel.RM_FAILURE
+    return level, (reason or f"{name} aborts") if level is not FailureLevel.OK else ""
 
 
 def is_failed(ec: Experiment, guid: int) -> bool:
     """Tell whether a resource failed; one that was taken out did not."""
     try:
-        return ec.get_resource(guid).state is ResourceState.FAILED
+        return ec._seen(guid).state is ResourceState.FAILED  # noqa: SLF001 - a type's own code may do anything
     except KeyError:
         return False
 
@@ -167,7 +210,7 @@ def is_failed(ec: Experiment, guid: int) -> bool:
 def is_critical(ec: Experiment, guid: int) -> bool:
     """Tell whether the experiment cannot do without a resource."""
     try:
-        return bool(ec.get_resource(guid).get("critical"))
+        return ec._seen(guid).critical  # noqa: SLF001 - as above
     except KeyError:
         return False
 
@@ -175,6 +218,6 @@ def is_critical(ec: Experiment, guid: int) -> bool:
 def name_of(ec: Experiment, guid: int) -> str:
     """Return how messages name a resource."""
     try:
-        return ec.get_resource(guid).name
-    except KeyError:
+        return str(ec.get_resource(guid).name)
+    except Exception:  # noqa: BLE001 - it was taken out, or its type names it by code of its own
         return f"resource {guid}"

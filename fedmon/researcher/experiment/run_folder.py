@@ -57,10 +57,18 @@ def run_folder(exp_id: str | None, local_dir: str | Path | None, run_id: str | N
                 f"{what} {name!r} cannot name a folder: take up to 100 letters, digits, '-', '_' and '.', "
                 "no '.' and no '-' first"
             )
-    if not isinstance(local_dir, str | os.PathLike | None):
-        raise InvalidExperimentError(f"local_dir is {local_dir!r:.80}, and must be the path of a folder")
-    where = Path(tempfile.gettempdir() if local_dir is None else local_dir).expanduser().absolute()
+    where = path_of("local_dir", tempfile.gettempdir() if local_dir is None else local_dir)
     return RunFolder(exp_id=exp_id, run_id=run_id or run_id_of(utc_now()), local_dir=where)
+
+
+def path_of(what: str, given: object) -> Path:
+    """Return a path that a caller gave as an absolute one. Raises InvalidExperimentError for what is none."""
+    try:
+        if isinstance(given, str | os.PathLike) and "\0" not in os.fsdecode(given):
+            return Path(given).expanduser().absolute()
+    except (TypeError, ValueError, RuntimeError) as error:  # such as the home of nobody
+        raise InvalidExperimentError(f"{what} is {given!r:.80}, and no path: {error}") from error
+    raise InvalidExperimentError(f"{what} is {given!r:.80}, and must be a path")
 
 
 def is_folder_name(name: object) -> bool:
