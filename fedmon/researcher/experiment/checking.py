@@ -33,6 +33,9 @@ from fedmon.researcher.experiment.types import ResourceFactory
 if TYPE_CHECKING:
     from fedmon.researcher.experiment.controller import ExperimentController
 
+_UNFINISHED = ("missing-part", "collector-without-trace")
+"""Errors with which an experiment can be made all the same, so that more of them are found."""
+
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """A document and its plan. ``lines`` says where in the file each resource begins, as far as that is known."""
@@ -71,7 +74,7 @@ def check(path: Path, *, wait_all_ready: bool = True, asks: bool = False) -> Che
         problems=problems,
     )
     found = plan(state, facts, wait_all_ready=wait_all_ready)
-    if found.is_possible:
+    if all(error.kind in _UNFINISHED for error in found.errors):
         more = tuple(_problems_of_making(description, asks=asks))
         if more:
             found = plan(state, replace(facts, problems=(*problems, *more)), wait_all_ready=wait_all_ready)

@@ -170,14 +170,16 @@ def test_a_check_names_every_connection_that_is_not_taken(shell: Shell, tmp_path
     done = shell("check", file, "--json")
 
     assert done.code == 2
-    assert [(one["kind"], one["guids"], one["line"]) for one in done.document["problems"]] == [
+    found = [(one["kind"], one["guids"], one["line"]) for one in done.document["problems"]]
+    assert [one for one in found if one[0] != "missing-part"] == [
         ("one-sided-connection", [1, 2], 3),
         ("one-sided-connection", [1, 4], 3),
     ]
+    assert [one[1] for one in found if one[0] == "missing-part"] == [[1], [2], [3], [4]]
 
 
 def test_a_check_reads_xml_too_and_says_what_is_no_experiment(shell: Shell, tmp_path: Path) -> None:
-    wrong = ResourceDescription(guid=7, rtype="local::Process", attributes={"grace": "soon"})
+    wrong = ResourceDescription(guid=7, rtype="local::Process", attributes={"command": ["true"], "grace": "soon"})
     xml = write(Description(exp_id="trial", resources=(wrong,)), tmp_path / "trial.xml")
     done = shell("check", xml, "--json")
     assert done.code == 2

@@ -42,6 +42,7 @@ def _resource(each: ResourceDescription) -> Resource:
         critical=critical is not False,
         conditions=each.conditions,
         connections=frozenset(each.connections),
+        attributes=Map(each.attributes),
         sets=("set",) if each.sets else (),
         timeouts=each.timeouts,
         retry=each.retry,

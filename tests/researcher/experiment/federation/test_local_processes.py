@@ -22,6 +22,7 @@ from fedmon.researcher.experiment.errors import (
 from fedmon.researcher.experiment.federation.aggregations import aggregation
 from fedmon.researcher.experiment.federation.collector import Collector
 from fedmon.researcher.experiment.journal import NAME
+from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.researcher.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.researcher.experiment.traces import TraceAttr
@@ -117,7 +118,6 @@ def test_a_command_runs_with_its_words_folder_and_variables(ec: ExperimentContro
         (python("import sys; print('no rows', file=sys.stderr); sys.exit(3)"), "exit code 3: no rows"),
         (python("import os; os.kill(os.getpid(), 9)"), "signal SIGKILL"),
         (["/no/such/program"], "cannot run /no/such/program in .*No such file"),
-        (None, "has no command"),
     ],
 )
 def test_a_command_that_fails_says_how(ec: ExperimentController, words: object, said: str) -> None:
@@ -319,10 +319,14 @@ def test_a_collector_without_a_trace_name_is_refused(ec: ExperimentController) -
     with pytest.raises(InvalidAttributeValueError, match="parts of a path"):
         ec.set(guid, "rename", "a/b")
 
-    ec.deploy()
 
-    assert ec.wait_started(guid, timeout=10).failed == (guid,)
-    assert "has no traceName" in reason(ec, guid)
+    with pytest.raises(ImpossiblePlanError, match="has no traceName"):
+        ec.deploy()
+
+    assert ec.state(guid) is ResourceState.NEW
+    ec.set(guid, "traceName", "stdout")
+    ec.deploy()
+    assert ec.wait_started(guid, timeout=10)
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
