@@ -66,7 +66,7 @@ def check(path: Path, *, wait_all_ready: bool = True, asks: bool = False) -> Che
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     state, names = as_state(description), names_of(description)
-    problems = tuple(_attribute_problems(description, state))
+    problems = (*_attribute_problems(description, state), *_failure_problems(description))
     facts = Facts(
         rtypes=ResourceFactory.get_resource_types(),
         attributes=attributes_of(description),
@@ -91,6 +91,29 @@ def _attribute_problems(description: Description, state: State) -> Iterator[Prob
         who = called(each.guid, names, state)
         for text in _wrong_in(each, who):
             yield Problem(kind="wrong-attribute", guids=(each.guid,), text=text)
+
+
+def _failure_problems(description: Description) -> Iterator[Problem]:
+    """Say which quorum of a type is of none, or can never be there."""
+    for quorum in () if description.failures is None else description.failures.quorums:
+        if quorum.rtype is None:  # that members are there was seen when the file was read
+            continue
+        guids = tuple(each.guid for each in description.resources if _is_of(each.rtype, quorum.rtype))
+        if len(guids) < quorum.at_least:
+            yield Problem(
+                kind="impossible-quorum",
+                guids=guids,
+                text=f"failures: a quorum of {quorum.at_least} of type {quorum.rtype} can never be there: the document "
+                f"has {len(guids)} of them",
+            )
+
+
+def _is_of(rtype: str, wanted: str) -> bool:
+    try:
+        rclass = ResourceFactory.get_resource_type(rtype)
+    except UnknownTypeError:  # said by the plan
+        return rtype == wanted
+    return any(vars(each).get("_rtype") == wanted for each in rclass.__mro__)
 
 
 def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:

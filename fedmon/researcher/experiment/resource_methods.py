@@ -68,12 +68,12 @@ class ResourceMethods(Delegate):
     def get_resources_by_type(self, rtype: str) -> list[ResourceManager]:
         """Return the resources of exactly a type; `filter_resources` gives guids. Raises UnknownTypeError."""
         found = [resource for resource in self._book.all() if resource.get_rtype() == rtype]
-        return found if found else nothing_of(rtype)
+        return found or nothing_of(rtype)
 
     def filter_resources(self, rtype: str | type[Template]) -> list[int]:
         """Return the guids of the resources of a type and of types derived from it. Raises UnknownTypeError."""
         found = self._book.where(lambda resource: resource.is_rm_instance(rtype))
-        return found if found else nothing_of(rtype)
+        return found or nothing_of(rtype)
 
     def register_connection(self, guid1: int, guid2: int) -> None:
         """Connect two resources. Raises InvalidConnectionError naming the side that does not take it."""

@@ -2,7 +2,9 @@
 
 from fedmon.researcher.experiment.document.description import (
     Description,
+    FailurePolicy,
     Net,
+    QuorumDescription,
     ResourceDescription,
     SetDescription,
     Topology,
@@ -22,7 +24,9 @@ from fedmon.researcher.experiment.document.xml_writing import to_xml
 __all__ = [
     "Description",
     "DescriptionError",
+    "FailurePolicy",
     "Net",
+    "QuorumDescription",
     "ResourceDescription",
     "SFormats",
     "SetDescription",

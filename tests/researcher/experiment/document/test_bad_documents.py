@@ -161,7 +161,25 @@ def test_two_resources_of_one_guid_or_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "exp_id", ["..", ".", "", " ", "a/b", "/etc", "../x", "a\\b", "a\nb", "a\x00b", "x" * 300, " a", "..\\x"]
+    "exp_id",
+    [
+        "..",
+        ".",
+        "",
+        " ",
+        "a/b",
+        "/etc",
+        "../x",
+        "a\\b",
+        "a\nb",
+        "a\x00b",
+        "x" * 300,
+        " a",
+        "..\\x",
+        "my exp",
+        "-x",
+        "é",
+    ],
 )
 def test_an_experiment_id_with_parts_of_a_path_is_refused(exp_id: str) -> None:
     description = Description(exp_id=exp_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fedmon.researcher.experiment.conditions import StateCondition
@@ -87,6 +89,31 @@ def test_the_rest_of_a_file_of_nepi_is_read() -> None:
         ip1="10.0.0.1", ip2="10.0.0.2", mask="255.255.255.252", network="10.0.0.0", prefix=30
     )
     assert from_toml(to_toml(description)) == description
+
+
+def test_the_first_files_of_nepi_3_have_their_resources_in_no_list() -> None:
+    flat = OLD.replace("<rms>", "").replace("</rms>", "")
+
+    assert from_xml(flat) == from_xml(OLD)
+    assert [each.guid for each in from_xml(flat).resources] == [1, 2]
+
+
+@pytest.mark.parametrize(("text", "nepi"), [(OLD, 3), (NEW, 6)])
+def test_a_time_that_is_none_tells_nothing_of_the_version(text: str, nepi: int) -> None:
+    given = text.replace('rtype="', 'failed_time="None" release_time="" stop_time="None" reserved_time="None" rtype="')
+    given = given.replace("LinuxNode", "Any").replace("LinuxApplication", "Any").replace("linux::", "Any::")
+    given = given.replace('<condition action="2"', '<condition action="1"').replace('state="6" time="None"', "")
+    given = re.sub(r'<condition action="1" group="set.*', "", given)
+
+    assert from_xml(given).resources[0].state is ResourceState.STARTED
+    assert from_xml(given).resources == from_xml(given, nepi=nepi).resources
+
+
+@pytest.mark.parametrize("group", ["[]", "set()", "set([])", "()", "{}", " [ ] "])
+def test_a_condition_that_nepi_left_without_members_asks_for_nothing(group: str) -> None:
+    text = condition_in("4").replace('group="[1]"', f'group="{group}"')
+
+    assert from_xml(text).resources[1].conditions == ()
 
 
 def condition_in(state: str, *, more: str = "") -> str:

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fedmon.researcher.experiment.conditions import Metric, MetricCondition, StateCondition
 from fedmon.researcher.experiment.document import (
     Description,
+    FailurePolicy,
     Net,
+    QuorumDescription,
     ResourceDescription,
     SetDescription,
     Topology,
@@ -31,11 +34,17 @@ from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
 WHOLE = even(
     Description(
-        exp_id="exp é 1",
+        exp_id="exp_1.a",
         run_id="20261121170000123456",
         nthreads=7,
         local_dir='/tmp/x <&> "y"',
         persist=True,
+        failures=FailurePolicy(
+            policy="quorum",
+            quorums=(
+                QuorumDescription(at_least=2, group=(10, 3, 4)), QuorumDescription(at_least=1, rtype="fedmon::Job")
+            ),
+        ),
         topology=Topology(
             kind="linear",
             nodes=(
@@ -161,14 +170,36 @@ metric_conditions = st.builds(
         Metric,
         name=st.text(min_size=1, alphabet=st.characters(min_codepoint=32, max_codepoint=0x2FF)),
         comparison=st.sampled_from([">", ">=", "<", "<=", "==", "!="]),
-        value=st.floats(allow_nan=False),
+        value=st.floats(allow_nan=False, allow_infinity=False),
         samples=st.integers(min_value=1, max_value=5),
     ),
     timeout_s=seconds,
 )
 conditions = state_conditions | metric_conditions
+quorums = st.builds(
+    QuorumDescription, at_least=st.integers(min_value=1, max_value=3), rtype=st.sampled_from(["a", "fedmon::Node"])
+)
+failures = (
+    st.none()
+    | st.sampled_from([FailurePolicy(policy="optional"), FailurePolicy(policy="critical")])
+    | st.builds(FailurePolicy, policy=st.just("quorum"), quorums=st.lists(quorums, min_size=1, max_size=2).map(tuple))
+)
+
+
+def without_own_state(resource: ResourceDescription) -> ResourceDescription:
+    """Take out what no experiment takes: conditions on the resource itself."""
+    kept = tuple(each for each in resource.conditions if resource.guid not in each[1].group)
+    return replace(resource, conditions=kept)
+
+
 descriptions = st.builds(
-    lambda resources: even(Description(exp_id="e", resources=tuple({each.guid: each for each in resources}.values()))),
+    lambda resources, policy: even(
+        Description(
+            exp_id="e",
+            failures=policy,
+            resources=tuple({each.guid: without_own_state(each) for each in resources}.values()),
+        )
+    ),
     st.lists(
         st.builds(
             ResourceDescription,
@@ -184,6 +215,7 @@ descriptions = st.builds(
         ),
         max_size=3,
     ),
+    failures,
 )
 
 
