@@ -35,6 +35,8 @@ class Change:
         """Wants that are to be judged before the step is over."""
         self.due: list[tuple[int, ResourceState, str]] = []
         """Who comes to a state, and why, before the step is over, for nothing has to be called for that."""
+        self.to_stop: list[int] = []
+        """Who is to be stopped as conditions say, once all have come to their states."""
 
     def finish(self) -> State:
         """Return the state after the step."""

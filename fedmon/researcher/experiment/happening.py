@@ -27,7 +27,10 @@ _CAME: Mapping[ResourceState, tuple[Verb, ...]] = {
 
 def became(change: Change, event: events.Became) -> None:
     """Note to which state resources came."""
-    _come(change, [(guid, event.state, event.reason) for guid in event.guids])
+    before = {guid: change.resources[guid].state for guid in event.guids if guid in change.resources}
+    for guid in _come(change, [(guid, event.state, event.reason) for guid in event.guids]).get(event.state, ()):
+        if event.state is not before[guid]:
+            _drop_what_came(change, guid, event.state)
 
 
 def come(change: Change) -> None:
@@ -58,7 +61,7 @@ def _come(change: Change, due: Iterable[tuple[int, ResourceState, str]]) -> dict
 
 
 def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) -> None:
-    before, calling, retrying, times = resource.state, resource.calling, resource.retrying, resource.times
+    calling, retrying, times = resource.calling, resource.retrying, resource.times
     if calling is not None and now >= COMES_TO[calling]:
         if calling in resource.timeouts:
             change.actions.append(Alarm(timer=verb_limit_of(resource.guid, calling), at=None))
@@ -79,8 +82,6 @@ def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) 
         change.drop_wants(resource)
         if now is ResourceState.FAILED:
             change.actions.append(Inform(guid=resource.guid))
-    elif resource.conditions and now is not before:
-        _drop_what_came(change, resource.guid, now)
     change.wake_watchers(resource.guid)
 
 

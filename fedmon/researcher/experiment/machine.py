@@ -18,10 +18,13 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
     """Return the state after an event, and what it asks to be done, in this order. The old state stays as it was."""
     change = Change(state, event.t)
     _HANDLERS[type(event)](change, event)
-    while change.awake or change.due:
+    while change.awake or change.due or change.to_stop:
         while change.awake:
             wanting.judge(change, change.awake.popleft())
-        happening.come(change)
+        if change.due:
+            happening.come(change)
+        else:
+            wanting.begin_stops(change)
     return change.finish(), tuple(change.actions)
 
 

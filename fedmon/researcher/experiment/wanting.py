@@ -70,7 +70,16 @@ def start_members(change: Change, guids: tuple[int, ...]) -> None:
             continue
         begin(change, resource, "start")
         if resource.conditions and ResourceAction.STOP in [action for action, _ in resource.conditions]:
-            begin(change, change.resources[guid], "stop")
+            change.to_stop.append(guid)
+
+
+def begin_stops(change: Change) -> None:
+    """Begin to want those stopped who were started."""
+    guids, change.to_stop = change.to_stop, []
+    for guid in guids:
+        resource = change.resources.get(guid)
+        if resource is not None and resource.state < ResourceState.FAILED:
+            begin(change, resource, "stop")
 
 
 def begin(change: Change, resource: Resource, name: Verb) -> None:
