@@ -124,14 +124,20 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
     ) -> Self:
         """Take up again the run in a folder whose process died: nothing is done twice, and what goes on is adopted.
 
-        ``attributes`` gives credentials again, by guid, which are never written down. Raises StorageError where there
-        is no journal, and FolderInUseError where the process lives.
+        ``attributes`` gives credentials again, by guid, which are never written down, and ``fm`` the failure manager,
+        where that was given and comes from no document; what was judged before is not judged again. Raises StorageError
+        where there is no journal, and FolderInUseError where the process lives.
         """
         left = left_in(run_dir)
-        made = cls(left=left, fm=policy_left_in(left.folder.run_dir) if fm is None else fm, federation=federation)
-        for guid, values in (attributes or {}).items():
-            made.get_resource(guid).give(values)
-        made._doing.take_up(left)
+        with left.held():
+            made = cls(left=left, fm=policy_left_in(left.folder.run_dir) if fm is None else fm, federation=federation)
+            try:
+                for guid, values in (attributes or {}).items():
+                    made.get_resource(guid).give(values)
+                made._doing.take_up(left)
+            except BaseException:
+                made._give_up()
+                raise
         return made
 
     @classmethod

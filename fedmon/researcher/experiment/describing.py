@@ -116,9 +116,7 @@ def build(
     """
     for each in description.resources:
         stored = _settable(each.rtype, {**each.attributes, **(masked or {}).get(each.guid, {})})
-        book.register(each.rtype, each.guid, stored=stored, timeouts=each.timeouts, retry=each.retry)
-        if each.name:
-            book.names[each.guid] = each.name
+        book.register(each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry)
         for trace in each.traces:
             book.get(each.guid).enable_trace(trace)
     for each in description.resources:
@@ -176,9 +174,7 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
             _ = own[0].federation  # connects, which takes its time where there is no broker
         except FedmonError as error:
             guids = tuple(each.guid for each in own)
-            yield Problem(
-                kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}"
-            )
+            yield Problem(kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}")
             return
     for each in own:
         yield from _foreseen(each)

@@ -249,8 +249,16 @@ def _is_hard(resource: ResourceManager) -> bool:
 
 
 def _check_timeout(timeout_s: object) -> None:
-    if timeout_s is None:
-        return
-    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-    if not is_number or math.isnan(timeout_s) or (isinstance(timeout_s, int) and abs(timeout_s) > _LONGEST_S):  # type: ignore[arg-type] # it is a number
+    match timeout_s:
+        case None:
+            return
+        case bool():
+            is_well = False
+        case int():
+            is_well = abs(timeout_s) < _LONGEST_S
+        case float():
+            is_well = not math.isnan(timeout_s)
+        case _:
+            is_well = False
+    if not is_well:
         raise InvalidTimeError(timeout_s, "a timeout is a number of seconds")

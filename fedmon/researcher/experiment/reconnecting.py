@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,16 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     unassigned: tuple[tuple[int, str, Any], ...] = ()
     unjudged: tuple[int, ...] = ()
     reasons: dict[int, str] = {}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let others have the run where the block, which takes it up, raises."""
+        try:
+            yield
+        except BaseException:
+            if self.journal is not None:
+                self.journal.close()
+            raise
 
 
 def left_in(run_dir: str | Path) -> Left:
