@@ -31,6 +31,21 @@ The broker is that of your [settings](settings.md#of-a-researcher): `mqtt://loca
 | `local_dir` | where that folder lies; `--dir` goes before it |
 | `run_id`, `nthreads`, `persist` | as in Python; a run makes its own `run_id` |
 
+## `[failures]`
+
+What it means that a resource fails; without the table the policy is `"critical"`.
+
+| key | meaning |
+|---|---|
+| `policy` | `"critical"`: the end, when the resource is critical; `"optional"`: nothing; `"quorum"`: the end, when too few are left |
+| `at_least` | how many must be left, of `of` or `rtype` |
+| `of` | a list of names |
+| `rtype` | a type, in place of `of`: all resources of it and of types derived from it |
+| `quorums` | more of them: a list of `{ at_least = 2, of = ["a", "b", "c"] }` |
+
+Whoever is of no quorum counts as critical or not. In XML it is
+`<failures policy="quorum"><quorum at_least="2" group="[1, 2, 3]"/></failures>`.
+
 ## `[[resource]]`
 
 Resources are numbered as they come: the first is guid 1.
@@ -40,7 +55,7 @@ Resources are numbered as they come: the first is guid 1.
 | `type` | such as `"fedmon::Job"`; nothing else is needed |
 | `name` | what conditions and `connect` call it; without one, its guid |
 | `connect` | a list of names: what it works with |
-| `attributes` | a table: what the type takes, see below |
+| `attributes` | a table: what the type takes, see below; where a type has a set hook, what that has made of it |
 | `deploy`, `start`, `stop` | lists of conditions; all of them must hold |
 | `set` | a list of `{ attribute = "rate", value = 1, when = "after train is STARTED" }` |
 | `retry` | by verb: `retry.start = { times = 2, delay_s = 0.5, factor = 2.0, max_delay_s = 60.0 }` |

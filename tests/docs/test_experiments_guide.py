@@ -72,7 +72,7 @@ def test_what_needs_no_federation_runs_as_it_stands(folder: Path) -> None:
 
     reader.read(*[title for title in titles() if title not in FEDERATED])
 
-    assert reader.count == 8
+    assert reader.count == 9
     assert len(list((folder / "runs/hello").glob("*/journal.jsonl"))) == 8
 
 
