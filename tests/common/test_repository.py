@@ -19,6 +19,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.repository import RepositoryError, UrlRefusedError, download, upload
 from fedmon.common.repository_address import checked_target
 from fedmon.common.settings import RepositorySettings
+from tests.support.hostile_urls import BESIDE_FILES
 
 CONTENT = b"class Plan: ...\n"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -86,62 +87,12 @@ def test_a_file_of_an_allowed_address_is_fetched() -> None:
 
 # {p} is the port of the sentinel; the allowed addresses are those of `ALLOWED`.
 ALLOWED = ["http://127.0.0.1:{p}/files", "https://plans.example.org/files", "http://localhost:{p}/files"]
-HOSTILE = [
-    "http://127.0.0.1:{p}/",
-    "http://127.0.0.1:{p}/filesystem/x",
-    "http://127.0.0.1:{p}/other/x",
-    "http://127.0.0.1:{p}/files/../other",
-    "http://127.0.0.1:{p}/files/%2e%2e/other",
-    "http://127.0.0.1:{p}/files/..%2fother",
-    "http://127.0.0.1:{p}/files/%252e%252e/other",
-    "http://127.0.0.1:{p}/files/x%00",
-    "http://127.0.0.1:{p}\\@plans.example.org/files/x",
-    "https://127.0.0.1:{p}/files/x",
-    "http://127.0.0.2:{p}/files/x",
-    "http://127.1:{p}/files/x",
-    "http://2130706433:{p}/files/x",
-    "http://0x7f000001:{p}/files/x",
-    "http://0x7f.0.0.1:{p}/files/x",
-    "http://017700000001:{p}/files/x",
-    "http://0:{p}/files/x",
-    "http://0.0.0.0:{p}/files/x",
-    "http://[::1]:{p}/files/x",
-    "http://[::]:{p}/files/x",
-    "http://[::ffff:127.0.0.1]:{p}/files/x",
-    "http://[0:0:0:0:0:ffff:7f00:1]:{p}/files/x",
-    "http://[64:ff9b::7f00:1]:{p}/files/x",
-    "http://[fe80::1%25lo]:{p}/files/x",
-    "http://ip6-localhost:{p}/files/x",
-    "http://localhost.localdomain:{p}/files/x",
-    "http://127.0.0.1.example.org:{p}/files/x",
-    "http://localhost:{p}@plans.example.org/files/x",
-    "https://plans.example.org@127.0.0.1:{p}/files/x",
-    "http://user:secret@127.0.0.1:{p}/files/x",
-    "https://plans.example.org:{p}/files/x",
-    "https://plans.example.org.evil.example:{p}/files/x",
-    "http://plans.example.org/files/x",
-    "http://169.254.169.254/latest/meta-data",
-    "http://127.0.0.1:{p}/files/x#fragment",
-    "http://127.0.0.1:{p}/files/x\r\nHost: other",
-    "http://127.0.0.1:{p}/files/ x",
-    "http://127.0.0.1:{p}/files/\u2025/x",
-    "http://127\u30020.0.1:{p}/files/x",
-    "http://127.0.0.1:99999/files/x",
-    "http:///files/x",
-    "http:127.0.0.1:{p}/files/x",
-    "//127.0.0.1:{p}/files/x",
-    "file:///etc/passwd",
-    "gopher://127.0.0.1:{p}/files/x",
-    "ftp://127.0.0.1:{p}/files/x",
-    "HTTP+UNIX://127.0.0.1:{p}/files/x",
-    "",
-]
 
 
 def test_a_hostile_url_reaches_no_server() -> None:
     with serving(answering(CONTENT)) as sentinel:
         allowed = [url.format(p=sentinel.port) for url in ALLOWED]
-        for url in HOSTILE:
+        for url in BESIDE_FILES:
             with pytest.raises(UrlRefusedError):
                 download(
                     url.replace("{p}", str(sentinel.port)),
@@ -152,7 +103,7 @@ def test_a_hostile_url_reaches_no_server() -> None:
                 )
 
         assert sentinel.connections == 0
-    assert len(HOSTILE) >= 25
+    assert len(BESIDE_FILES) >= 25
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from fedmon.node.runs import transfers
 from fedmon.node.runs.register import JobRecord
 from tests.node.runs.run_desks import Bench, bench, digest, envelope, run
 from tests.support.historic_repository import HistoricRepository
+from tests.support.hostile_urls import BESIDE_FILES
 from tests.support.waiting import wait_until
 
 ECHO = b"""from fedmon import TrainingPlan
@@ -27,40 +28,7 @@ class Echo(TrainingPlan):
         return {"text": context.inputs["text"] * context.arguments.get("times", 1)}
 """
 CONTENT = msgspec.json.encode({"text": "x" * 150_000})
-HOSTILE = [
-    "http://127.0.0.1:{p}/other/x",
-    "http://127.0.0.1:{p}/files/../other",
-    "http://127.0.0.1:{p}/files/%2e%2e/other",
-    "http://127.0.0.1:{p}/files/..%2fother",
-    "http://127.0.0.1:{p}\\@files.example.org/files/x",
-    "https://127.0.0.1:{p}/files/x",
-    "http://127.0.0.2:{p}/files/x",
-    "http://127.1:{p}/files/x",
-    "http://2130706433:{p}/files/x",
-    "http://0x7f000001:{p}/files/x",
-    "http://0x7f.0.0.1:{p}/files/x",
-    "http://017700000001:{p}/files/x",
-    "http://0:{p}/files/x",
-    "http://0.0.0.0:{p}/files/x",
-    "http://[::1]:{p}/files/x",
-    "http://[::]:{p}/files/x",
-    "http://[::ffff:127.0.0.1]:{p}/files/x",
-    "http://[64:ff9b::7f00:1]:{p}/files/x",
-    "http://[fe80::1%25lo]:{p}/files/x",
-    "http://ip6-localhost:{p}/files/x",
-    "http://localhost:{p}/files/x",
-    "http://127.0.0.1.example.org:{p}/files/x",
-    "http://localhost:{p}@files.example.org/files/x",
-    "http://user:secret@127.0.0.1:{p}/files/x",
-    "http://169.254.169.254/latest/meta-data",
-    "http://[fd00:ec2::254]/latest/meta-data",
-    "http://metadata.google.internal/computeMetadata/v1/",
-    "http://127.0.0.1:{p}/files/x#fragment",
-    "file:///etc/passwd",
-    "gopher://127.0.0.1:{p}/files/x",
-    "ftp://127.0.0.1:{p}/files/x",
-    "",
-]
+HOSTILE = (*BESIDE_FILES, "http://localhost:{p}/files/x", "http://localhost:{p}@files.example.org/files/x")
 
 
 @pytest.fixture(scope="module")
