@@ -86,20 +86,15 @@ def allowed(bends: str, port: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def place(broker: Broker, sentinel: Sentinel, bends: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+def place(
+    lasting_broker: Broker, sentinel: Sentinel, bends: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ward]:
     """A node on a machine where names lead where an attacker wants them to."""
     hosts = [f"{address} {' '.join(HOSTS)}\n" for address in ("127.0.0.1", "::1")]
     hosts.append(f"169.254.169.254 {' '.join(METADATA_HOSTS)}\n")
     with ward(
         tmp_path_factory.mktemp("west") / "west",
-        broker,
+        lasting_broker,
         {"reads": READS},
         job_output=True,
         hosts="\n" + "".join(hosts),
@@ -165,14 +160,14 @@ class Heard:
 
 
 def test_no_result_is_fetched_from_where_a_node_must_not_send_a_researcher(
-    broker: Broker, sentinel: Sentinel, bends: str, tmp_path: Path
+    lasting_broker: Broker, sentinel: Sentinel, bends: str, tmp_path: Path
 ) -> None:
     # given a node that says of its results that they lie at such addresses
     Bends.asked.clear()
     repository = RepositorySettings(allowed_urls=tuple(allowed(bends, sentinel.port)))
-    settings = ResearcherSettings(id="alice", broker=broker.settings, folder=tmp_path, repository=repository)
+    settings = ResearcherSettings(id="alice", broker=lasting_broker.settings, folder=tmp_path, repository=repository)
     urls = [*sentinel.aimed(), *bent(bends)]
-    with RunningNode(broker.port, "liar") as liar, Federation(settings=settings) as federation:
+    with RunningNode(lasting_broker.port, "liar") as liar, Federation(settings=settings) as federation:
         wait_until(lambda: "liar" in federation.nodes(), what="the node")
         runs = {url: federation.run(f"sha256:{PLAN}", nodes=["liar"]) for url in urls}
         for url, handle in runs.items():

@@ -141,24 +141,17 @@ def some_of(cases: Iterable[str], *, long: Collection[str]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def north(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+def north(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
     """A node that confines plans as strongly as this machine can, and lets their words leave."""
-    with ward(tmp_path_factory.mktemp("north") / "north", broker, ALL, job_output=True) as made:
+    with ward(tmp_path_factory.mktemp("north") / "north", lasting_broker, ALL, job_output=True) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def south(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+def south(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
     """A node without bubblewrap, whose owner lets no words of plans leave."""
     folder = tmp_path_factory.mktemp("south") / "south"
-    with ward(folder, broker, ALL, job_output=False, without_bubblewrap=True) as made:
+    with ward(folder, lasting_broker, ALL, job_output=False, without_bubblewrap=True) as made:
         yield made
 
 

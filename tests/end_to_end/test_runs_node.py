@@ -30,19 +30,12 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def site(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site") / "north"
-    made(folder, broker, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 4\n")
-    with NodeProcess(folder) as node, RawResearcher(broker) as researcher:
+    made(folder, lasting_broker, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 4\n")
+    with NodeProcess(folder) as node, RawResearcher(lasting_broker) as researcher:
         wait_until(lambda: researcher.answered("pong"), what="the node")
-        yield Site(broker, node, researcher)
+        yield Site(lasting_broker, node, researcher)
 
 
 def reported(site: Site, job_id: str) -> JobFolder:
