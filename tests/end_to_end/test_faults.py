@@ -212,7 +212,7 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
 def test_a_node_killed_during_approvals_loses_nothing_it_acknowledged(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
 
-    killed_during_approvals(mosquitto, folder, kills=5, seed=random.randrange(2**32))
+    killed_during_approvals(mosquitto, folder, kills=3, seed=random.randrange(2**32))
 
 
 @pytest.mark.soak

@@ -8,19 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fedmon.common.store.queue import TasksQueue
 
-ROUNDS = 20
 CHILD = Path(__file__).with_name("queue_child.py")
 
 
-def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.soak)])
+def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_path: Path, rounds: int) -> None:
     seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().randrange(10**6))
     print(f"seed {seed}")
     chance = random.Random(seed)
     folder, ledger = tmp_path / "queue", Ledger()
 
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         run_and_kill(folder, ledger, after_lines=chance.randrange(1, 400))
     ledger.restarted()
     with TasksQueue(folder) as queue:
@@ -32,7 +34,7 @@ def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_pa
     assert ledger.promised <= set(ledger.order), "a document whose add returned is lost"
     assert ledger.order == sorted(ledger.order), "documents came in another order than they were put"
     assert len(ledger.order) == len(set(ledger.order)), "a document came twice without a mark"
-    assert len(ledger.promised) > ROUNDS
+    assert len(ledger.promised) > rounds
 
 
 class Ledger:
