@@ -7,7 +7,7 @@ import functools
 import importlib.metadata
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -42,15 +42,21 @@ def declared(extra: str) -> set[str]:
     }
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements below one, but for those that only a type checker reads; no import is in an expression."""
+    is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    for name in ("orelse",) if is_for_types else ("body", "handlers", "orelse", "finalbody", "cases"):
+        # The body of a lambda is an expression.
+        for below in parts if isinstance(parts := getattr(node, name, None), list) else ():
+            yield below
+            yield from statements(below)
+
+
 @functools.cache
 def imported(path: Path) -> frozenset[str]:
     """Return the distributions whose packages a file imports outside of type checking."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
     heads = set()
-    for node in ast.walk(tree):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             heads |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -16,7 +16,7 @@ from fedmon.node.plan_records import Verdict
 from fedmon.node.plan_store import PlanStore
 
 Verdicts = queue.Queue[tuple[str, Verdict]]
-BOMB = b"\n".join(b"x%d = [%d, 'text', {1: 2}, lambda y: y + 1]" % (number, number) for number in range(300_000))
+BOMB = b"x = [1, 'text', {1: 2}, lambda y: y + 1]\n" * 300_000
 
 PROBLEMS = {
     "not Python": (b"def f(:\n", "line 1: invalid syntax"),
