@@ -167,7 +167,7 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
         if isinstance(each, Foreseeing) and each.state < ResourceState.READY:
             if not isinstance(each, LinkedResource):
                 yield from _foreseen(each)
-            elif type(each).foreseen is not LinkedResource.foreseen:
+            elif type(each).foreseen is not LinkedResource.foreseen and not _lacks(each):
                 own.append(each)
     if own:
         try:
@@ -178,6 +178,11 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
             return
     for each in own:
         yield from _foreseen(each)
+
+
+def _lacks(resource: ResourceManager) -> bool:
+    """Tell whether there is nothing yet that anybody could be asked for; the plan says that."""
+    return any(resource.get(name) in (None, "") for name in type(resource)._required_attributes)  # noqa: SLF001
 
 
 def _foreseen(resource: ResourceManager) -> list[Problem]:

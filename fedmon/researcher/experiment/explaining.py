@@ -190,7 +190,7 @@ def _of_verb(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
     left_s = max(0.0, resource.alarm_at - now)
     if resource.retrying is not None and not state.is_aborted:
         verb = resource.retrying
-        text = f"{verb} is tried again in {span(left_s)}, after {resource.attempt} failed: {resource.reason}"
+        text = f"{verb} is tried again in {span(left_s)}"
         yield Waiting(action=verb, guids=(), text=text, since=now, left_s=left_s)
     elif resource.calling is not None and resource.calling in resource.timeouts:
         began = resource.alarm_at - resource.timeouts[resource.calling]

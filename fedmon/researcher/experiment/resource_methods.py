@@ -50,11 +50,11 @@ class ResourceMethods(Delegate):
         try:
             for other in others:
                 self._wiring.connect(number, other)
+            if autoDeploy:
+                self._life.deploy(number, wait_all_ready=True, group=None)
         except BaseException:
             self._book.discard([number])
             raise
-        if autoDeploy:
-            self._life.deploy(number, wait_all_ready=True, group=None)
         return number
 
     def remove_resource(self, guid: int) -> None:
