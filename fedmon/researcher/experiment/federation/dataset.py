@@ -5,8 +5,9 @@ from __future__ import annotations
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import SearchReply
 from fedmon.researcher.experiment.attributes import Attribute, Flags
+from fedmon.researcher.experiment.federation.asking import AskingResource
 from fedmon.researcher.experiment.federation.errors import MissingPartError, NotOfferedError
-from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
+from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, own, words
 from fedmon.researcher.experiment.natures import Need
@@ -17,7 +18,7 @@ from fedmon.researcher.outcomes import Outcomes
 
 
 @clsinit_copy
-class Dataset(LinkedResource):
+class Dataset(AskingResource):
     """DISCOVERED when every node that it is connected to offers one dataset with all of its tags; READY at once then.
 
     Connected to no node, it is looked for on all that are there.
@@ -61,9 +62,13 @@ class Dataset(LinkedResource):
         if nodes is None:
             return
         asked = [node.node_id for node in nodes]
+        self.deafen()
+        self.listen("presence", self._shown)
         outcomes = self.federation.search(tags, nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
         found = self._offering(outcomes)
         missing = [node_id for node_id in asked if node_id not in found]
+        if missing and self.waits_for_silent(outcomes, nodes):
+            return
         if missing or not found:
             raise NotOfferedError(self._why_not(outcomes, missing))
         self._set_own("foundOn", ",".join(found))

@@ -55,7 +55,9 @@ class Job(RunResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
-        self._is_releasing = self._starts_again = False
+        self._is_releasing = self._hears = False
+        self._starting = ""
+        self._may_have_begun = False
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -106,8 +108,9 @@ class Job(RunResource):
     # --- running ------------------------------------------------------------------------------------------------------
 
     def do_start(self) -> None:
-        """Ask the nodes to run the plan; how it ends comes by itself."""
-        self._run_as(new_id())
+        """Ask the nodes to run the plan, once they are there; how it ends comes by itself."""
+        self._starting, self._may_have_begun = new_id(), False
+        self._start_when_there()
 
     def _run_as(self, job_id: str) -> None:
         nodes, at_least = self._nodes(), self.get("atLeast")
@@ -166,8 +169,8 @@ class Job(RunResource):
     def do_reconnect(self, verb: str | None) -> None:
         """Take up the run. One that was about to start is asked for under its id, so that no node starts it twice."""
         if verb == "start" and self.get("jobId") and self.get("outcome") is None:
-            self.listen("presence", self._heard)
-            self._start_again()
+            self._starting, self._may_have_begun = self.get("jobId"), True
+            self._start_when_there()
         elif verb in (None, "stop") and self.state is ResourceState.STARTED:
             if not self.adopt():
                 raise JobFailedError(f"no node that answers knows job {self.get('jobId')}")
@@ -176,27 +179,38 @@ class Job(RunResource):
             super().do_reconnect(verb)
 
     def _heard(self, node: SeenNode) -> None:
-        if self._starts_again and not is_gone(node):
-            self.later(self._start_again)
+        if self._starting and not is_gone(node):
+            self.later(self._start_when_there)
 
-    def _start_again(self) -> None:
-        """Ask for it anew as soon as its nodes are there, for one that is away may have begun it."""
-        nodes, seen = self._nodes() or [], self.federation.nodes()
-        away = [node_id for node_id in nodes if is_gone(seen.get(node_id))]
+    def _start_when_there(self) -> None:
+        """Have it run as soon as no node is away of which it is expected, or that may have begun it."""
+        if not self._hears:
+            self._hears = True
+            self.listen("presence", self._heard)  # before the look, so that none is missed
+        away = self._away()
         with self.lock:
-            has_begun = self.state is not ResourceState.READY or self._followed is not None
-            self._starts_again = bool(away) and not has_begun
-            if has_begun:
-                return
+            job_id = "" if away or self.state >= ResourceState.FAILED else self._starting
             if not away:
-                self._run_as(self.get("jobId"))
-        if away:
-            self.wait_for(f"{', '.join(away)}, where it may have begun")
+                self._starting = ""
+        if job_id:
+            self._run_as(job_id)
+        elif away and self._starting:
+            self.wait_for(f"node {', '.join(away)} to be there")
+
+    def _away(self) -> list[NodeId]:
+        seen, around = self.federation.nodes(), self._nodes_around()
+        failed = {node.get("nodeId") for node in around if node.state >= ResourceState.FAILED}
+        awaited = {node.get("nodeId") for node in around} - failed
+        return [
+            node_id
+            for node_id in self._nodes() or ()
+            if is_gone(seen.get(node_id)) and (node_id in awaited or (self._may_have_begun and node_id not in failed))
+        ]
 
     def _look_at(self, node: Node) -> None:
         super()._look_at(node)
-        if self._starts_again and node.state is ResourceState.FAILED:
-            self._start_again()
+        if self._starting and node.state is ResourceState.FAILED:
+            self._start_when_there()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -227,7 +241,7 @@ class Job(RunResource):
 
     def end_work(self) -> None:
         """End what runs on nodes."""
-        self._is_stopping = True
+        self._is_stopping, self._starting = True, ""
         handle, is_failed = self.handle, self.state is ResourceState.FAILED
         if handle is None and self.get("jobId") and (is_failed or self.get("outcome") is None):
             handle = self._found()  # what another process left running, or a start that is not through

@@ -9,9 +9,10 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.researcher.experiment.attributes import Attribute, Flags
 from fedmon.researcher.experiment.federation import job_files
+from fedmon.researcher.experiment.federation.asking import AskingResource
 from fedmon.researcher.experiment.federation.dataset import Dataset
 from fedmon.researcher.experiment.federation.errors import MissingPartError, NotApprovedError
-from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
+from fedmon.researcher.experiment.federation.linked import ASK_TIMEOUT_S
 from fedmon.researcher.experiment.federation.node import Node
 from fedmon.researcher.experiment.federation.values import CheckedAttribute, class_name, is_source, own, plan
 from fedmon.researcher.experiment.natures import Need
@@ -28,7 +29,7 @@ Decided = tuple[PlanStatus, str]
 
 
 @clsinit_copy
-class TrainingPlanResource(LinkedResource):
+class TrainingPlanResource(AskingResource):
     """Asks the owners of its nodes for approval: RESERVED while one has not decided, READY when all approved.
 
     FAILED as soon as one rejected it. Its nodes are those that it is connected to, or those of its jobs, or else all
@@ -123,6 +124,8 @@ class TrainingPlanResource(LinkedResource):
         outcomes = self.federation.approve(
             path, description=self.get("description") or "", nodes=nodes, timeout_s=ASK_TIMEOUT_S
         )
+        if self.waits_for_silent(outcomes, self._linked_nodes()):
+            return
         refused = {node_id: outcome.reason for node_id, outcome in outcomes.failed.items()}
         if refused or not outcomes:
             self.deafen()
@@ -187,6 +190,7 @@ class TrainingPlanResource(LinkedResource):
 
     def _heard(self, node: SeenNode) -> None:
         """Ask a node anew that came back: what its owner decided meanwhile may have reached another process."""
+        self._shown(node)
         status, _ = self._decided.get(node.node_id, (None, ""))
         if status is PlanStatus.PENDING and node.last_seen is not None and self.state < ResourceState.READY:
             self.later(lambda: self._ask(node.node_id))

@@ -152,6 +152,38 @@ def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: Two
         assert again.get_resource(done).result == {"rows": 3, "mean": 2.0}  # type: ignore[attr-defined]
 
 
+def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(two: TwoNodes, before: set[str]) -> None:
+    node_b = two.processes["b"]
+    run_dir = two.folder / "runs/killed/while-asked"
+    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="b")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        job, fresh = (ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"]) for _ in "12")
+        data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
+        ec.deploy([node, plan])
+        assert ec.wait_started(plan, timeout=20)
+        node_b.signal(signal.SIGSTOP)
+        ec.deploy([job, data], wait_all_ready=False)
+        wait_until(lambda: ec.get(job, "jobId") is not None)
+        shutil.copytree(ec.run_dir, run_dir)
+        node_b.signal(signal.SIGCONT)
+        assert ec.wait_finished(job, timeout=20), ec.explain(job)
+    node_b.stop()
+    wait_until(lambda: "b" not in two.fed.nodes().online)
+
+    with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+        again.deploy(fresh)
+        for guid in (job, fresh, data):
+            wait_until(lambda guid=guid: str(again.get_resource(guid).waits_for).startswith("node b"))  # type: ignore[misc]
+        node_b.start()
+
+        assert again.wait_finished([job, fresh], timeout=20), [again.explain(guid) for guid in (job, fresh)]
+        assert again.wait_started(data, timeout=20), again.explain(data)
+        assert again.get(job, "jobId") == ec.get(job, "jobId")
+        assert again.get_resource(job).results == {"b": {"rows": 3, "mean": 2.0}}  # type: ignore[attr-defined]
+    assert len(set(two.fed.jobs().runs()) - before) == 2
+
+
 KILLED = """
 import os, sys, threading
 from fedmon import Federation

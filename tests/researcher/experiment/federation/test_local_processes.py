@@ -319,7 +319,6 @@ def test_a_collector_without_a_trace_name_is_refused(ec: ExperimentController) -
     with pytest.raises(InvalidAttributeValueError, match="parts of a path"):
         ec.set(guid, "rename", "a/b")
 
-
     with pytest.raises(ImpossiblePlanError, match="has no traceName"):
         ec.deploy()
 
