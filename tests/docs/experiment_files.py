@@ -37,7 +37,7 @@ What it means that a resource fails; without the table the policy is `"critical"
 
 | key | meaning |
 |---|---|
-| `policy` | `"critical"`: a critical one ends it; `"optional"`: nobody does; `"quorum"`: it ends when too few are left |
+| `policy` | `"critical"`: a critical one ends it; `"optional"`: none does; `"quorum"`: it ends when too few are left |
 | `at_least` | how many must be left, of `of` or `rtype` |
 | `of` | a list of names |
 | `rtype` | a type, in place of `of`: all resources of it and of types derived from it |
