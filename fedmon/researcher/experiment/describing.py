@@ -164,11 +164,12 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
 
     own: list[LinkedResource] = []
     for each in resources:
-        if isinstance(each, Foreseeing) and each.state < ResourceState.READY:
-            if not isinstance(each, LinkedResource):
-                yield from _foreseen(each)
-            elif type(each).foreseen is not LinkedResource.foreseen and not _lacks(each):
-                own.append(each)
+        if each.state >= ResourceState.READY:
+            continue
+        if not isinstance(each, LinkedResource):
+            yield from _foreseen(each)
+        elif type(each).foreseen is not LinkedResource.foreseen and not _lacks(each):
+            own.append(each)
     if own:
         try:
             _ = own[0].federation  # connects, which takes its time where there is no broker
@@ -176,8 +177,8 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
             guids = tuple(each.guid for each in own)
             yield Problem(kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}")
             return
-    for each in own:
-        yield from _foreseen(each)
+    for asking in own:
+        yield from _foreseen(asking)
 
 
 def _lacks(resource: ResourceManager) -> bool:
