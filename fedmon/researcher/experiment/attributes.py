@@ -13,7 +13,7 @@ from fedmon.researcher.experiment.errors import (
     InvalidAttributeError,
     InvalidAttributeValueError,
 )
-from fedmon.researcher.experiment.noted_values import LARGEST, as_json, from_noted, is_same, noted
+from fedmon.researcher.experiment.noted_values import LARGEST, as_json, from_noted, is_same, noted, plain
 from fedmon.researcher.experiment.states import ResourceState
 
 __all__ = ["MASK", "Attribute", "Flags", "SetHook", "Types", "write_refusal"]
@@ -203,6 +203,20 @@ class Attribute:
             return noted(value)
         except ValueError as error:
             raise self._refused(value, resource, str(error)) from error
+
+    def as_plain(self, value: Any, *, resource: str = "") -> Any:
+        """Return a value that is to be set later as files hold it till then; one of another form as the type has it.
+
+        Raises InvalidAttributeValueError, naming ``resource``.
+        """
+        found = self.checked(value, resource=resource)
+        try:
+            return plain(value)
+        except ValueError:  # such as a number of a library
+            try:
+                return plain(found)
+            except ValueError as error:
+                raise self._refused(value, resource, str(error)) from error
 
     def from_note(self, note: Any) -> Any:
         """Return the value that `as_noted` had."""

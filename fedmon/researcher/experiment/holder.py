@@ -84,11 +84,14 @@ class Holder(Template, Logged):
             self._check_writable(self._attribute(name))
         return self._set_own(name, value)
 
-    def check_value(self, name: str, value: Any) -> None:
-        """Raise what `set` would once the resource is STARTED, when conditions are to set an attribute."""
+    def check_value(self, name: str, value: Any) -> Any:
+        """Return a value that conditions are to set as files hold it till then.
+
+        Raises what `set` would once the resource is STARTED.
+        """
         attribute = self._attribute(name)
         self._check_writable(attribute, ResourceState.STARTED)
-        attribute.checked(value, resource=self.name)
+        return attribute.as_plain(value, resource=self.name)
 
     def has_changed(self, name: str) -> bool:
         """Tell whether an attribute has another value than its default. Raises UnknownAttributeError."""

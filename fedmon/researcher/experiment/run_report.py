@@ -71,6 +71,6 @@ def _own_values(resource: Resource) -> Iterator[tuple[str, Any]]:
     except UnknownTypeError:
         return
     for each in attributes:
-        value = resource.attributes.get(each.name)
-        if each.has_flag(Flags.NoWrite) and value not in (None, "", MASK):
+        value = each.from_note(resource.attributes.get(each.name))
+        if each.has_flag(Flags.NoWrite) and not each.is_masked and value not in (None, "", MASK):
             yield each.name, value

@@ -100,14 +100,14 @@ class Wiring:
 
     def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
         """Have an attribute set when a condition holds that was made elsewhere. Raises InvalidConditionError."""
-        waiting = self._checked(guids)
+        waiting, kept = self._checked(guids), value
         for guid in waiting:
             state = self._book.get(guid).state
             if state >= ResourceState.FAILED:
                 raise InvalidConditionError(f"resource {guid} is {state.name}: nothing of it will be set any more")
-            self._book.get(guid).check_value(name, value)
+            kept = self._book.get(guid).check_value(name, value)
         mine = None if condition is None else self._accepted(condition)
-        self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=value, condition=mine))
+        self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=kept, condition=mine))
 
     def measured(self, guid: int, name: str, value: float, source: str, nth: int | None) -> None:
         """Tell a value to who waits for it. Raises UnknownGuidError, InvalidConditionError."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from fedmon.researcher.experiment import (
@@ -16,12 +17,14 @@ from fedmon.researcher.experiment import (
     Flags,
     ResourceFactory,
     ResourceManager,
+    ResourceState,
     Types,
     clsinit_copy,
 )
 from fedmon.researcher.experiment.errors import AttributeAccessError, InvalidAttributeValueError
 from fedmon.researcher.experiment.events import AttributeSet
 from fedmon.researcher.experiment.journal import NAME, read_journal
+from tests.support.waiting import wait_until
 
 
 class Colour(enum.Enum):
@@ -188,6 +191,25 @@ def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) 
         ec.register_resource("own::Hooked", thing="x")
 
     assert (ec.get(guid, "thing"), ec.resources) == (None, [guid])
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "stored"),
+    [
+        ("plain", Loud("x"), "x"),
+        ("pair", (3, (4, 5)), (3, (4, 5))),
+        ("tenfold", numpy.int64(5), 50),
+        ("loud", "w", "w!"),
+    ],
+)
+def test_what_conditions_set_is_stored_likewise(ec: ExperimentController, name: str, given: Any, stored: Any) -> None:
+    one, other = ec.register_resource("own::Hooked"), ec.register_resource("own::Parent")
+    ec.set_with_conditions(name, given, one, other, ResourceState.STARTED)
+
+    ec.deploy()
+    assert ec.wait_started([one, other], timeout=10)
+
+    wait_until(lambda: ec.get(one, name) == stored, 10, what="the value")
 
 
 def test_what_may_not_be_read_is_told_in_no_way(ec: ExperimentController, tmp_path: Path) -> None:
