@@ -16,7 +16,7 @@ from tests.support.node_process import fedmon
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/howtos/running-experiments.md").read_text()
-FEDERATED = ("Over hospitals", "In rounds, with conditions", "When your own process ends")
+FEDERATED = ("Over hospitals", "Without all of them", "In rounds, with conditions", "When your own process ends")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -83,7 +83,7 @@ def test_what_is_shown_over_hospitals_runs_as_it_stands(folder: Path, hospitals:
 
     reader.read(*FEDERATED)
 
-    assert reader.count == 5
+    assert reader.count == 6
     assert len(list(folder.glob("runs/rounds/*/*.json"))) == 9
 
 

@@ -38,7 +38,7 @@ def attributes() -> list[Attribute]:
             "On how many of its nodes it must end well for it to be STOPPED; null: on all.",
             Types.Integer,
             Flags.Design,
-            range=(1, 2**31),
+            range=(1, 100_000),
         ),
         own("jobId", "The id under which nodes know it, once it was started."),
         own("ranOn", "The nodes that were asked to run it, with commas."),
