@@ -136,6 +136,6 @@ def _free(folder: Path, name: str, ending: str) -> Path:
 
 def _checked(format: str) -> SFormats:  # noqa: A002 - NEPI's name
     """Return a format of documents by its name. Raises InvalidInputError for another."""
-    if format not in set(SFormats):
+    if format not in list(SFormats):
         raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
     return SFormats(format)

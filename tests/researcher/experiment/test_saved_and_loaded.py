@@ -100,6 +100,8 @@ def test_a_format_that_there_is_not_is_refused_and_the_other_one_is_read(
 
     with pytest.raises(InvalidInputError, match="nope"):
         ExperimentController.load(path, "nope")
+    with pytest.raises(InvalidInputError, match="xml, toml"):
+        ExperimentController.load(path, ["xml"])  # type: ignore[arg-type] # what a caller without types may do
     with pytest.raises(InvalidInputError, match=r"must end in \.xml"):
         ExperimentController.load(kept)
     with ExperimentController.load(kept, SFormats.XML) as again:

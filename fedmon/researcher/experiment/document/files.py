@@ -28,7 +28,7 @@ def read(path: Path | str, *, format: str | None = None, nepi: int | None = None
     file, NotFoundError, StorageError, and InvalidInputError for another format.
     """
     path = Path(path)
-    if format is not None and format not in set(SFormats):
+    if format is not None and format not in list(SFormats):
         raise InvalidInputError(f"no documents of the format {format!r:.80}; one of: {', '.join(SFormats)}")
     suffix = _format(path) if format is None else f".{SFormats(format).value}"
     try:
