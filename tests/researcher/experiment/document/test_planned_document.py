@@ -36,6 +36,7 @@ def test_what_is_wrong_in_a_document_is_found_without_making_it() -> None:
         "collector-without-trace": (2,),
         "unknown-resource": (1, 77),
         "condition-cycle": (1, 2, 1),
+        "missing-part": (1,),
     }
     assert "start of resource 1 (train) waits for resource 2 (collect) to be STARTED" in found.text()
     drawn = dot_of(picture_of(found.state, names=facts.names))
