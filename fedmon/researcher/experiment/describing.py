@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
 from fedmon.researcher.experiment.attributes import MASK, Attribute, Flags
 from fedmon.researcher.experiment.conditions import AnyCondition
 from fedmon.researcher.experiment.document.description import (
@@ -18,6 +18,7 @@ from fedmon.researcher.experiment.document.description import (
     Topology,
     even,
 )
+from fedmon.researcher.experiment.errors import FederationUnreachableError
 from fedmon.researcher.experiment.plan_facts import Facts
 from fedmon.researcher.experiment.plan_problems import Problem
 from fedmon.researcher.experiment.situation import State
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from fedmon.researcher.experiment.resource import ResourceManager
     from fedmon.researcher.experiment.run_folder import RunFolder
     from fedmon.researcher.experiment.wiring import Wiring
+
+
+_NO_CONNECTION = (ConnectionFailedError, NotConnectedError, FederationUnreachableError)
 
 
 @runtime_checkable
@@ -166,19 +170,17 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
     for each in resources:
         if each.state >= ResourceState.READY:
             continue
-        if not isinstance(each, LinkedResource):
+        if isinstance(each, LinkedResource):
+            own += [] if _lacks(each) else [each]
+        else:
             yield from _foreseen(each)
-        elif type(each).foreseen is not LinkedResource.foreseen and not _lacks(each):
-            own.append(each)
-    if own:
+    for place, asking in enumerate(own):
         try:
-            _ = own[0].federation  # connects, which takes its time where there is no broker
-        except FedmonError as error:
-            guids = tuple(each.guid for each in own)
+            yield from _foreseen(asking)
+        except _NO_CONNECTION as error:  # each try takes its time, and comes to the same
+            guids = tuple(each.guid for each in own[place:])
             yield Problem(kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}")
             return
-    for asking in own:
-        yield from _foreseen(asking)
 
 
 def _lacks(resource: ResourceManager) -> bool:
@@ -191,6 +193,8 @@ def _foreseen(resource: ResourceManager) -> list[Problem]:
         return []
     try:
         return resource.foreseen()
+    except _NO_CONNECTION:
+        raise
     except FedmonError as error:
         text = f"{resource.name} cannot be looked at: {error}"
         return [Problem(kind="not-asked", severity="warning", guids=(resource.guid,), text=text)]

@@ -211,6 +211,16 @@ def test_what_is_not_offered_is_named(two: TwoNodes, ec: ExperimentController, w
     assert why(dataset) == "deploy failed: no dataset for tags cells, a: b: it offers none to you"
 
 
+def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: ExperimentController) -> None:
+    away = ec.register_resource("fedmon::Node", nodeId="nobody")
+    ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=away)
+    source = two.folder / "unseen.py"
+    source.write_text(PLAN.format(name="Unseen"))
+    ec.register_resource("fedmon::TrainingPlan", plan=source, connectedTo=away)
+
+    assert [(one.kind, one.guids) for one in ec.plan().problems] == [("offline-node", (away,))]
+
+
 def test_a_node_may_return_within_its_grace_and_after_it(
     two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]
 ) -> None:
