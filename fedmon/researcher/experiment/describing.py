@@ -176,11 +176,13 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
             yield from _foreseen(each)
     for place, asking in enumerate(own):
         try:
-            yield from _foreseen(asking)
+            yield from asking.foreseen()
         except _NO_CONNECTION as error:  # each try takes its time, and comes to the same
             guids = tuple(each.guid for each in own[place:])
             yield Problem(kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}")
             return
+        except FedmonError as error:
+            yield _not_asked(asking, error)
 
 
 def _lacks(resource: ResourceManager) -> bool:
@@ -193,8 +195,10 @@ def _foreseen(resource: ResourceManager) -> list[Problem]:
         return []
     try:
         return resource.foreseen()
-    except _NO_CONNECTION:
-        raise
     except FedmonError as error:
-        text = f"{resource.name} cannot be looked at: {error}"
-        return [Problem(kind="not-asked", severity="warning", guids=(resource.guid,), text=text)]
+        return [_not_asked(resource, error)]
+
+
+def _not_asked(resource: ResourceManager, error: FedmonError) -> Problem:
+    text = f"{resource.name} cannot be looked at: {error}"
+    return Problem(kind="not-asked", severity="warning", guids=(resource.guid,), text=text)
