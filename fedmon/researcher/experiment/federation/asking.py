@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.ids import NodeId
+from fedmon.researcher.experiment.durations import seconds
 from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.federation.node import Node, is_gone
 from fedmon.researcher.experiment.states import ResourceState
@@ -15,30 +17,37 @@ if TYPE_CHECKING:
     from fedmon.researcher.outcomes import Outcomes
     from fedmon.researcher.roster import Node as SeenNode
 
-_AWAY = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE)
-_SILENT = (*_AWAY, OutcomeStatus.TIMED_OUT)
+_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
 
 
 class AskingResource(LinkedResource):
     """Listens to `_shown` while it is deployed, and is deployed again when a node shows itself that was silent."""
 
     _silent: frozenset[NodeId] = frozenset()
+    _mute_since: float | None = None
 
     def waits_for_silent(self, outcomes: Outcomes[Any], nodes: Iterable[Node]) -> bool:
         """Tell whether all that is wrong is that some of these nodes are silent; `do_deploy` is to return then.
 
-        It is called again when one of them shows itself, or FAILED.
+        It is called again when one of them shows itself, or FAILED; and soon while one is said to be there and does not
+        answer, for as long as a node may be away.
         """
-        living = {node.get("nodeId") for node in nodes if node.state < ResourceState.FAILED}
-        silent = {node_id: one for node_id, one in outcomes.failed.items() if one.status in _SILENT}
-        if not silent or not silent.keys() <= living or len(silent) < len(outcomes.failed):
+        living = {node.get("nodeId"): node for node in nodes if node.state < ResourceState.FAILED}
+        failed = outcomes.failed
+        if not failed or any(one.status not in _SILENT or node_id not in living for node_id, one in failed.items()):
+            self._mute_since = None
             return False
         self._deploy_again = True  # before the look: what moves in between calls for another
-        self._silent = frozenset(map(NodeId, silent))
-        self.wait_for(f"node {', '.join(silent)} to answer")
-        seen = self.federation.nodes()
-        if any(one.status in _AWAY and not is_gone(seen.get(NodeId(node_id))) for node_id, one in silent.items()):
-            self.neighbour_moved(self)
+        self._silent = frozenset(map(NodeId, failed))
+        seen, now = self.federation.nodes(), time.monotonic()
+        if all(is_gone(seen.get(node_id)) for node_id in self._silent):
+            self._mute_since = None
+        else:
+            self._mute_since = now if self._mute_since is None else self._mute_since
+            if now - self._mute_since > max(seconds(living[node_id].get("grace")) for node_id in failed):
+                return False
+            self.later(lambda: self.neighbour_moved(self), after="1s")
+        self.wait_for(f"node {', '.join(failed)} to answer")
         return True
 
     def _shown(self, node: SeenNode) -> None:

@@ -50,17 +50,16 @@ class FollowedRun:
     def lose(self, node_id: NodeId) -> None:
         """Wait no longer for a node."""
         self._lost |= {node_id}
-        self._subscriptions += (self.handle.on_over(self._on_over, without=sorted(self._lost)),)
+        self._subscriptions += (self.when_over(self._on_over),)
+
+    def when_over(self, callback: Callable[[], object]) -> Subscription:
+        """Call back once, when nothing more will come but of lost nodes."""
+        return self.handle.on_over(callback, without=sorted(self._lost))
 
     @property
     def waits_for(self) -> list[NodeId]:
         """The nodes on which it goes on, but for those that were lost."""
         return sorted(node_id for node_id in self._going() if node_id not in self._lost)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it goes on nowhere."""
-        return not self._going()
 
     def _going(self) -> list[NodeId]:
         return [node_id for node_id, part in self.handle.states().items() if not part.is_over]
@@ -71,13 +70,16 @@ class FollowedRun:
             for one in scalars:
                 self._reported.take(node_id, one.number, one.values)
 
-    def ending(self, *, at_least: int | None, is_stopping: bool) -> Ending:
-        """Return how it ended; well, where it did on ``at_least`` nodes, null: on all, or was to stop and did."""
-        failed = self.handle.failures() | {
-            str(node_id): "the node was lost while it ran there" for node_id in self._going()
-        }
+    def ending(self, *, at_least: int | None, is_stopping: bool, forgives_lost: bool = False) -> Ending:
+        """Return how it ended; well, where it did on ``at_least`` nodes, null: on all, or was to stop and did.
+
+        With ``forgives_lost`` a node that was lost counts as one where it stopped.
+        """
+        lost = {str(node_id): "the node was lost while it ran there" for node_id in self._going()}
+        failed = self.handle.failures() | lost
         succeeded = [node_id for node_id in self.handle.nodes if node_id not in failed]
-        return ending_of(succeeded, failed, self._stopped() if is_stopping else (), at_least=at_least)
+        stopped = [*self._stopped(), *(lost if forgives_lost else ())] if is_stopping else []
+        return ending_of(succeeded, failed, stopped, at_least=at_least)
 
     def _stopped(self) -> list[str]:
         parts = self.handle.states().items()

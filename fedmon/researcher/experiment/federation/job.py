@@ -222,13 +222,13 @@ class Job(RunResource):
 
     def do_release(self) -> None:
         """End what runs; it is RELEASED when nodes say how it ended, or have not said so in time."""
-        self._is_releasing = True
-        handle, is_running = self.handle, self.state is ResourceState.STARTED
+        self._is_releasing = self._is_given_back = True
+        run, is_running = self._followed, self.state is ResourceState.STARTED
         self._quietly(self.end_work)
-        if handle is None or not is_running:
+        if run is None or not is_running:
             self.finish_release()
             return
-        handle.on_over(lambda: self.later(self.finish_release))
+        run.when_over(lambda: self.later(self.finish_release))
         self.later(self.finish_release, after=_END_PATIENCE)
 
     def finish_release(self) -> None:

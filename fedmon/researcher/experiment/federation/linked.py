@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from fedmon.common.errors import FedmonError, StorageError
-from fedmon.researcher.experiment.errors import ExperimentOverError, TraceNotReadableError, UnknownGuidError
+from fedmon.researcher.experiment.errors import (
+    ExperimentOverError,
+    InvalidConditionError,
+    TraceNotReadableError,
+    UnknownGuidError,
+)
 from fedmon.researcher.experiment.federation.errors import NeighbourLostError
 from fedmon.researcher.experiment.protocol import Experiment
 from fedmon.researcher.experiment.resource import ResourceManager
@@ -123,7 +128,8 @@ class LinkedResource(ResourceManager):
         resource = self.controller.snapshot.resources.get(guid)
         asked = frozenset() if resource is None else {condition.metric.name for condition in resource.asked}
         for name in sorted(asked & values.keys()) if only_asked else values:
-            with contextlib.suppress(UnknownGuidError):  # it was taken out just now
+            # It was taken out just now, or the name is one that no condition can ask for.
+            with contextlib.suppress(UnknownGuidError, InvalidConditionError):
                 self.controller.measured(guid, name, values[name], source, nth=nth)
 
     # --- what it is connected to --------------------------------------------------------------------------------------

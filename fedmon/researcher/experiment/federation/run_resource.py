@@ -28,7 +28,7 @@ class RunResource(LinkedResource):
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self._followed: FollowedRun | None = None
-        self._is_stopping = False
+        self._is_stopping = self._is_given_back = False
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class RunResource(LinkedResource):
             run.lose(node.node_id)
 
     def _over(self) -> None:
-        """Say how it ended, once nothing more will come."""
+        """Say how it ended, once nothing more will come; who gives it back does not ask that lost nodes stopped."""
         run = self._followed
         if run is None or self.state is not ResourceState.STARTED:
             return
@@ -70,7 +70,9 @@ class RunResource(LinkedResource):
                 self.fail(f"{run.handle.closed} while it ran on {', '.join(run.waits_for)} (job {run.handle.job_id})")
             return
         run.tell_rest()  # who is STOPPED tells nothing more
-        ending = run.ending(at_least=self.get("atLeast"), is_stopping=self._is_stopping)
+        ending = run.ending(
+            at_least=self.get("atLeast"), is_stopping=self._is_stopping, forgives_lost=self._is_given_back
+        )
         job_files.write_result(self.folder, run.handle.results())
         job_files.write_scalars(self.folder, run.handle.scalars)
         self._keep_traces()

@@ -98,6 +98,28 @@ def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_ne
     assert ec.get(job, "ranOn") == "a,b"
 
 
+def test_a_job_whose_node_was_lost_did_not_fail_for_it_where_all_is_released(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    nodes = [ec.register_resource("fedmon::Node", nodeId=name, grace="10ms", critical=False) for name in "ab"]
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+    job = ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], args={"spin": True})
+    ec.deploy()
+    assert ec.wait_started(job, timeout=20)
+    two.processes["b"].kill()
+    try:
+        wait_until(lambda: ec.state(nodes[1]) is ResourceState.FAILED)
+
+        ec.shutdown()
+
+        assert ec.failure_level is FailureLevel.OK
+        assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[job].times]
+    finally:
+        two.processes["b"].start()
+        wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
+        two.fed.job(ec.get(job, "jobId")).stop()
+
+
 @pytest.mark.parametrize(
     ("succeeded", "failed", "stopped", "at_least", "is_well", "outcome"),
     [
