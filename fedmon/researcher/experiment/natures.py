@@ -20,7 +20,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a verb of a type waits for by itself: those of type ``of`` that it is connected to are to be at ``state``.
 
     For "stop" it is its own end that comes only then. ``through`` leads there over types in between, and counts where
-    none is connected to it itself. With ``attribute`` it is the resource whose guid that attribute holds.
+    none is connected to it itself. With ``attribute`` it is the resource whose guid that attribute holds: it has to be
+    there by then, and a condition is to wait for it.
     """
 
     verb: Literal["deploy", "start", "stop"]

@@ -21,6 +21,7 @@ from fedmon.researcher.experiment.plan_concerned import Concerned
 from fedmon.researcher.experiment.plan_direction import go_one_way
 from fedmon.researcher.experiment.plan_endings import ending_problems
 from fedmon.researcher.experiment.plan_facts import Facts
+from fedmon.researcher.experiment.plan_inputs import input_problems
 from fedmon.researcher.experiment.plan_losses import loss_problems
 from fedmon.researcher.experiment.plan_parts import missing_parts
 from fedmon.researcher.experiment.plan_problems import SEVERITIES, ImpossiblePlanError, Problem
@@ -109,6 +110,7 @@ def plan(
         *connection_problems(state, facts),
         *condition_problems(state, facts, is_coming),
         *need_problems(state, facts, is_coming),
+        *input_problems(state, facts),
         *(problem for problem in ending_problems(state, facts) if problem.guids not in in_circles),
         *circles,
         *_possible_circles(state, facts, deploying, circles, wait_all_ready=wait_all_ready),

@@ -222,6 +222,16 @@ def test_what_ends_by_a_condition_too_is_no_circle(ec: ExperimentController) -> 
     assert paths(plan(ec.snapshot)) == []
 
 
+def test_who_takes_a_result_that_nothing_has_him_wait_for_is_told(ec: ExperimentController) -> None:
+    training, first = job_on(ec)
+    together = ec.register_resource("fedmon::Aggregator", connectedTo=first)
+    second = ec.register_resource("fedmon::Job", connectedTo=training, inputsFrom=together)
+
+    assert said(plan(ec.snapshot), "missing-part") == [("warning", (second, together))]
+    ec.register_condition(second, START, together, STOPPED)
+    assert plan(ec.snapshot).problems == ()
+
+
 # --- types of one's own -----------------------------------------------------------------------------------------------
 
 
