@@ -17,6 +17,7 @@ from fedmon.researcher.experiment.errors import (
     ExperimentAbortedError,
     ExperimentOverError,
     InvalidExperimentError,
+    InvalidTaskError,
     InvalidTimeError,
 )
 from fedmon.researcher.experiment.events import Became, DeployAsked, ReleaseAsked
@@ -127,13 +128,18 @@ class Life:
         """Wait until resources are at a state; a failure of the experiment ends that.
 
         Raises UnknownGuidError, InvalidConditionError for what is no state, InvalidTimeError for a timeout that is no
-        number, and DeadlockError for a hook that would wait for what only comes after it.
+        number, InvalidTaskError for a ``quit_asked`` that is no function, and DeadlockError for a hook that would wait
+        for what only comes after it.
         """
         chosen = guids_of(guids)
         for guid in chosen:
             self._book.get(guid)
         state = state_of(state)
         _check_timeout(timeout_s)
+        if quit_asked is not None and not callable(quit_asked):
+            raise InvalidTaskError(
+                f"quit is {quit_asked!r:.80}, and must be a function that tells whether to end the wait"
+            )
         if timeout_s is None and quit_asked is None:
             self._refuse_own(chosen, state)
         self._heed()

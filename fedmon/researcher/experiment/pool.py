@@ -35,8 +35,9 @@ class _Queue:
     def put(self, work: Work, *, is_urgent: bool) -> None:
         (self._urgent if is_urgent else self._other).append(work)
 
-    def take(self) -> Work:
-        return (self._urgent or self._other).popleft()
+    def take(self) -> tuple[Work, bool]:
+        is_urgent = bool(self._urgent)
+        return (self._urgent if is_urgent else self._other).popleft(), is_urgent
 
     def clear(self) -> int:
         """Drop all; return how much of it was urgent."""
@@ -93,21 +94,11 @@ class Pool:
             if self._is_closed:
                 return
             self._urgent += is_urgent
-            self._waiting.put(self._counted(work) if is_urgent else work, is_urgent=is_urgent)
+            self._waiting.put(work, is_urgent=is_urgent)
             if not self._moving:
                 self._move(1)
             elif is_urgent or len(self._waiting) == 1:
                 self._have_watched()
-
-    def _counted(self, work: Work) -> Work:
-        def urgent() -> None:
-            try:
-                work()
-            finally:
-                with self._changed:
-                    self._urgent -= 1
-
-        return urgent
 
     @property
     def _limit(self) -> int:
@@ -154,20 +145,21 @@ class Pool:
         return True
 
     def _run(self) -> None:
-        began, self._mine.is_mine = -1, True
-        while (taken := self._next(began)) is not None:
-            work, began = taken
+        began, is_urgent, self._mine.is_mine = -1, False, True
+        while (taken := self._next(began, is_urgent)) is not None:
+            work, is_urgent, began = taken
             try:
                 work()
             except BaseException:  # SystemExit and KeyboardInterrupt of a hook must not take the thread with them
                 logger.exception("what an experiment had to do failed")
 
-    def _next(self, began: int) -> tuple[Work, int] | None:
-        """Return what is to be done next, and how often all stood still before; null when this thread is to end.
+    def _next(self, began: int, was_urgent: bool) -> tuple[Work, bool, int] | None:  # noqa: FBT001 - in this class
+        """Return what is to be done next, whether it is urgent, and how often all stood still before.
 
-        ``began`` is that number of its last work.
+        Null when this thread is to end. ``began`` is that number of its last work.
         """
         with self._changed:
+            self._urgent -= was_urgent
             if began == self._standstills:
                 self._moving -= 1
                 self._is_moving_on = True
@@ -176,10 +168,10 @@ class Pool:
                 if self._waiting and self._moving < self._pace:
                     self._moving += 1
                     self._taken_at = time.monotonic()
-                    work = self._waiting.take()
+                    work, is_urgent = self._waiting.take()
                     if self._waiting:
                         self._have_watched()
-                    return work, self._standstills
+                    return work, is_urgent, self._standstills
                 self._idle += 1
                 if self._waiting:  # as soon as the others stand still, this one is needed
                     self._have_watched()

@@ -398,6 +398,7 @@ def test_what_cannot_be_written_down_did_not_happen_and_the_journal_goes_on(ec: 
         (lambda ec: ec.inform_failure(99), UnknownGuidError),
         (lambda ec: ec.wait_started(1, timeout=True), InvalidTimeError),
         (lambda ec: ec.wait_started(1, timeout=10**400), InvalidTimeError),
+        (lambda ec: ec.wait(1, R.STARTED, 5), InvalidTaskError),
         (lambda ec: ec.enable_trace(1, []), UnknownTraceError),
         (lambda _: ExperimentController.load(None), InvalidExperimentError),  # type: ignore[arg-type]
         (lambda _: ExperimentController.reconnect(None), InvalidExperimentError),  # type: ignore[arg-type]
