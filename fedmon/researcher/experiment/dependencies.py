@@ -164,6 +164,13 @@ class Dependencies:
         self.needs[step].append(need)
         return need
 
+    def _is_left_out(self, guid: int, wanted: ResourceState) -> bool:
+        """Tell whether a resource comes to a state by a step that was left out, for nothing can hold that back."""
+        other = self._state.resources.get(guid)
+        if not self._is_brief or other is None or wanted > ResourceState.STOPPED:
+            return False
+        return other.state < wanted and self._is_coming(other)
+
     def _need_group(self, step: Step, resource: Resource) -> None:
         number = self._group_of(resource)
         if number is not None:
@@ -188,11 +195,14 @@ class Dependencies:
             return
         some = Step(step.guid, "condition", step.kind, condition.number)
         self.needs[some] = []
+        left_out = 0
         for guid in condition.group:
             need = self._need(some, guid, self._wanted(condition, guid))
             if need is not None:
                 self.causes.setdefault((some, need), condition)
-        missing = condition.needed - self._there(condition)
+            else:
+                left_out += self._is_left_out(guid, self._wanted(condition, guid))
+        missing = condition.needed - self._there(condition) - left_out
         if 0 < missing <= len(self.needs[some]):
             self.takes[some] = missing
             self.needs[step].append(some)

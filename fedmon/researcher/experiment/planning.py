@@ -177,7 +177,9 @@ def refuse_circles(
     brief, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready, group=group, among=among)
     if brief.takes:
         found, _ = _dependencies(state, facts, deploying, wait_all_ready=wait_all_ready, group=group)
-        raise ImpossiblePlanError(circle_problem(circle, found, facts.names) for circle in found.circles())
+        circles = [circle_problem(circle, found, facts.names) for circle in found.circles()]
+        if circles:
+            raise ImpossiblePlanError(circles)
 
 
 def _impossible(state: State, facts: Facts, deploying: Collection[int]) -> Iterator[Problem]:

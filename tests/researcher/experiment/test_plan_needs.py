@@ -391,3 +391,28 @@ def test_a_plan_after_an_abort_says_so(ec: ExperimentController) -> None:
         ("aborted", "the experiment was aborted, and nothing more comes of what waits: resource 7 failed")
     ]
     assert found.waves == ()
+
+
+# --- the quick look at deployments ------------------------------------------------------------------------------------
+
+
+def test_a_circle_through_one_of_several_is_refused_where_the_others_come_freely(ec: ExperimentController) -> None:
+    node = ec.register_resource("fedmon::Node", nodeId="n")
+    one, two = (ec.register_resource("needs::Plain") for _ in range(2))
+    ec.register_condition(one, START, [node, two], metric=ACCURACY)
+    ec.register_condition(two, START, one, STARTED)
+
+    with pytest.raises(ImpossiblePlanError, match="condition-cycle"):
+        ec.deploy(wait_all_ready=False)
+
+
+def test_who_waits_for_one_that_runs_or_for_one_that_never_comes_is_not_refused(ec: ExperimentController) -> None:
+    running, waiting, never = (ec.register_resource("needs::Plain") for _ in range(3))
+    ec.deploy(running)
+    assert ec.wait_started(running, timeout=10)
+    ec.register_condition(waiting, DEPLOY, [running, never], STOPPED, at_least=1)
+
+    ec.deploy([waiting, never])
+    ec.stop(running)
+
+    assert ec.wait_started([waiting, never], timeout=10)
