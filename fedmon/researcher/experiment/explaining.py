@@ -185,9 +185,10 @@ def _of_parts(state: State, resource: Resource, now: float, nature: Natures) -> 
 
 def _of_verb(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
     """Say when a verb that failed is tried again, and when one that runs is given up."""
-    if resource.alarm_at is None or resource.state >= ResourceState.FAILED:
+    # What another process began has its time anew in this one, and nobody knows since when.
+    if resource.alarm_at is None or resource.alarm_at < now or resource.state >= ResourceState.FAILED:
         return
-    left_s = max(0.0, resource.alarm_at - now)
+    left_s = resource.alarm_at - now
     if resource.retrying is not None and not state.is_aborted:
         verb = resource.retrying
         text = f"{verb} is tried again in {span(left_s)}"

@@ -241,4 +241,8 @@ def _reached(resource: Resource) -> ResourceState:
 def _waiting(found: Explanation) -> str:
     if not found.waiting and found.state is ResourceState.STARTED:
         return RUNS
-    return found.waiting[0].text if found.waiting else found.reason
+    if not found.waiting:
+        return found.reason
+    first = found.waiting[0]
+    is_at_work = not first.guids and first.gives_up_in_s is not None
+    return f"{found.reason}; {first.text}" if is_at_work else first.text

@@ -16,6 +16,7 @@ from fedmon.researcher.experiment.events import Retry
 from fedmon.researcher.experiment.failure import OptionalFailures
 from fedmon.researcher.experiment.plan_problems import ImpossiblePlanError
 from fedmon.researcher.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.researcher.experiment.standing import standings
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
 from tests.support.ports import free_port
@@ -247,3 +248,5 @@ def test_a_verb_that_is_given_up_at_a_time_says_when(ec: ExperimentController) -
     assert waiting.gives_up_in_s is not None
     assert 290 < waiting.gives_up_in_s <= 300
     assert "gives up in" in waiting.text
+    (shown,) = standings(ec.snapshot, {}, ec._engine.now())
+    assert shown.waiting.startswith("its deploy is running; deploy runs, for ")
