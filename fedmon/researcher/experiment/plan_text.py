@@ -44,19 +44,25 @@ def _listed(plan: Plan, steps: list[Step]) -> str:
     parts = []
     for step in _shown(steps):
         waits = [
-            _wait(plan, condition)
+            _wait(plan, condition, group)
             for action, condition in plan.state.resources[step.guid].conditions
-            if action.name.lower() == step.kind
+            if action.name.lower() == step.kind and (group := _asked(plan, condition))
         ]
         who = _called(plan, step.guid) or plan.state.resources[step.guid].rtype
         parts.append(f"{step.guid} {who}" + (f" when {' and '.join(waits)}" if waits else ""))
     return _joined(parts, left=len(steps) - len(parts))
 
 
-def _wait(plan: Plan, condition: AnyCondition) -> str:
+def _asked(plan: Plan, condition: AnyCondition) -> tuple[int, ...]:
+    """Return whom a condition asks for; nobody waits for those who were taken out."""
+    is_asked = plan.state.resources.__contains__
+    return tuple(filter(is_asked, condition.group)) if plan.facts.are_removed else condition.group
+
+
+def _wait(plan: Plan, condition: AnyCondition, group: tuple[int, ...]) -> str:
     quorum = "" if condition.at_least is None else f"{condition.at_least} of "
-    shown = _shown(condition.group)
-    who = _joined((f"{guid} {_called(plan, guid)}".rstrip() for guid in shown), left=len(condition.group) - len(shown))
+    shown = _shown(group)
+    who = _joined((f"{guid} {_called(plan, guid)}".rstrip() for guid in shown), left=len(group) - len(shown))
     return f"{quorum}{who}{':' if isinstance(condition, MetricCondition) else ''} {condition}"
 
 

@@ -354,7 +354,9 @@ def test_who_was_taken_out_is_waited_for_no_longer_in_the_plan_as_in_the_run(ec:
     ec.register_condition(after, START, gone, STARTED)
     ec.remove_resource(gone)
 
-    assert ec.plan().problems == ()
+    found = ec.plan()
+    assert found.problems == ()
+    assert f"   2. start {after} needs::Plain\n" in found.text()
     ec.deploy()
     assert ec.wait_started(after, timeout=10)
 
