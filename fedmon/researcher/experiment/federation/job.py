@@ -88,7 +88,7 @@ class Job(RunResource):
         if isinstance(other, Node | Dataset):
             for plan in self.linked(TrainingPlanResource):
                 plan.neighbour_moved(self)
-        if isinstance(other, Node):
+        if isinstance(other, Node) and other.state is ResourceState.FAILED:
             self.later(lambda: self._look_at(other))
 
     def _nodes(self) -> list[NodeId] | None:

@@ -14,6 +14,7 @@ import pytest
 
 from fedmon.researcher.experiment.conditions import Metric
 from fedmon.researcher.experiment.controller import ExperimentController
+from fedmon.researcher.experiment.federation.linked import LinkedResource
 from fedmon.researcher.experiment.journal import NAME
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 from tests.researcher.experiment.federation.conftest import PLAN, TwoNodes
@@ -174,7 +175,9 @@ def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(tw
     with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
         again.deploy(fresh)
         for guid in (job, fresh, data):
-            wait_until(lambda guid=guid: str(again.get_resource(guid).waits_for).startswith("node b"))  # type: ignore[misc]
+            found = again.get_resource(guid)
+            assert isinstance(found, LinkedResource)
+            wait_until(lambda found=found: found.waits_for.startswith("node b"))  # type: ignore[misc]
         node_b.start()
 
         assert again.wait_finished([job, fresh], timeout=20), [again.explain(guid) for guid in (job, fresh)]

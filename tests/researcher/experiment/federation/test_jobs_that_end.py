@@ -108,7 +108,7 @@ def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_ne
 
     two.broker.kill()
     ec.deploy()
-    wait_until(lambda: ec.state(after) >= ResourceState.READY)
+    wait_until(lambda: ec.get_ready_time(after) is not None)
     two.broker.start()
     wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
     ec.stop(job)
