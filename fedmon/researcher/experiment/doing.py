@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class _Heeding(threading.local):
+    """Whether this thread is asking the failure manager."""
+
+    is_on = False
+
+
 class Doing:
     """Calls verbs, sets attributes, and has the failure manager look at what failed.
 
@@ -36,6 +43,7 @@ class Doing:
 
     def __init__(self, fm: FailureManager, *, informed: Callable[[int], object] | None = None) -> None:
         self.fm, self._informed = fm, informed
+        self._heeding = _Heeding()
 
     def begin(self, book: Book, engine: Engine) -> None:
         """Work on these resources, for this engine."""
@@ -99,7 +107,13 @@ class Doing:
 
     def heed(self) -> None:
         """Look whether the failure manager finds it worse than it was; it may have changed its mind by itself."""
-        level, reason = failure.seen(self.fm)
+        if self._heeding.is_on:  # what an own manager says of itself may ask the experiment
+            return
+        self._heeding.is_on = True
+        try:
+            level, reason = failure.seen(self.fm)
+        finally:
+            self._heeding.is_on = False
         if level > self.engine.state.level:
             self.engine.note(Leveled(t=self.engine.now(), level=level, reason=reason))
 

@@ -152,14 +152,15 @@ class Engine:
     def close(self, *, timeout_s: float) -> int:
         """End the threads and the journal; return how many hooks are still at work."""
         self.timers.close()
-        busy = self.pool.close(timeout_s=timeout_s)
-        with self._lock:
-            self._is_closed = True
-            self._waits.wake(is_abort=False)
-            if self._journal is not None:
-                self._journal.close()
-                self._journal = None
-        return busy
+        try:
+            return self.pool.close(timeout_s=timeout_s)
+        finally:
+            with self._lock:
+                self._is_closed = True
+                self._waits.wake(is_abort=False)
+                if self._journal is not None:
+                    self._journal.close()
+                    self._journal = None
 
     def _apply(self) -> None:
         while self._queue:

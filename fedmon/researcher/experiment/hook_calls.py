@@ -45,7 +45,7 @@ def guids_within(ec: Experiment, verb: str | None = None) -> frozenset[int]:
     """Return of which resources of an experiment this thread is in the hook of a verb, or in any hook."""
     if not _here.calls:
         return frozenset()
-    return frozenset(call.rm.guid for call in _here.calls if call.rm.ec is ec and (verb is None or call.verb == verb))
+    return frozenset(call.rm.guid for call in _here.calls if call.rm.is_of(ec) and (verb is None or call.verb == verb))
 
 
 def note_scheduled() -> None:

@@ -48,6 +48,10 @@ class Known(Holder):
             raise ExperimentOverError(f"the experiment of {self.name} is no more")
         return found
 
+    def is_of(self, ec: Experiment) -> bool:
+        """Tell whether it belongs to an experiment."""
+        return self._ec() is ec
+
     @property
     def state(self) -> ResourceState:
         """How far it is; NEW while it is being made, and RELEASED once it was taken out."""

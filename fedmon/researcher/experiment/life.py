@@ -221,18 +221,25 @@ class Life:
             self._release_all()
             raise
         finally:
-            left = [guid for guid in self._book.guids if not self._is_over(guid)]
-            if left:
-                self._end_at_once(left, "the experiment ended before its release did")
-            with self._lock:
-                self._is_terminated = True
-            busy = self._engine.close(timeout_s=min(_CLOSE_S, deadline.left_s()))
-            if busy:
-                logger.warning("%d hooks of resources are still at work; they cannot be ended from outside", busy)
             try:
-                self._at_end()
+                self._end(deadline)
             finally:
                 self._ended.set()
+
+    def _end(self, deadline: Deadline) -> None:
+        left = [guid for guid in self._book.guids if not self._is_over(guid)]
+        try:
+            if left:
+                self._end_at_once(left, "the experiment ended before its release did")
+        finally:
+            with self._lock:
+                self._is_terminated = True
+            try:
+                busy = self._engine.close(timeout_s=min(_CLOSE_S, deadline.left_s()))
+                if busy:
+                    logger.warning("%d hooks of resources are still at work; they cannot be ended from outside", busy)
+            finally:
+                self._at_end()
 
     def _release_all(self) -> None:
         own = tuple(guids_within(self._ec, "release"))

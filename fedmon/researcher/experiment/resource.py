@@ -166,12 +166,13 @@ class ResourceManager(Progress):
         """Take up again what a process that died had begun; ``verb`` is the one that was under way."""
         if self.state >= ResourceState.FAILED and verb != "release":
             return
-        self.turn.take()
+        has_turn = self.turn.take(even_if_over=True)
         try:
             with HookCall(self, "reconnect"):
                 self.do_reconnect(verb)
         finally:
-            self.turn.give()
+            if has_turn:
+                self.turn.give()
 
     def _run(self, verb: str, hook: Callable[[], Any]) -> None:
         if not self._may(verb) or not self.turn.take(is_over=lambda: self.state >= ResourceState.FAILED):

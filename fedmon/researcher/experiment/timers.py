@@ -43,10 +43,17 @@ class Timers:
             self._moments[key] = entry
             heapq.heappush(self._heap, (*entry, key))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="fedmon-experiment-timers", daemon=True)
-                self._thread.start()
+                self._begin()
             elif self._heap[0][:2] == entry:
                 self._changed.notify()
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="fedmon-experiment-timers", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            logger.exception("an experiment gets no thread for its timers; the next one that is set tries again")
+            self._thread = None
 
     def clear(self) -> None:
         """Forget every moment."""

@@ -219,6 +219,25 @@ def test_who_waits_for_a_busy_resource_goes_when_it_is_over(ec: ExperimentContro
     assert ec.state(failing) is R.FAILED
 
 
+def test_who_takes_a_run_up_waits_for_its_turn_though_the_resource_is_over(
+    ec: ExperimentController, gate: threading.Event
+) -> None:
+    Script.at_start = staticmethod(lambda _rm: gate.wait(30))
+    rm = ec.get_resource(ec.register_resource("endings::Script", critical=False))
+    ec.deploy()
+    wait_until(lambda: rm.turn.owner)
+    again = in_thread(lambda: rm.reconnect(None))
+    wait_until(lambda: rm.turn._waiters)
+
+    rm.fail("on purpose")
+    gate.set()
+    again.join(5)
+
+    assert not again.is_alive()
+    wait_until(lambda: rm.turn.owner is None)
+    assert rm.turn._depth == 0
+
+
 def test_a_release_that_put_nothing_off_is_done(ec: ExperimentController) -> None:
     Script.has_parent_release = False
     guid = begun(ec)
@@ -478,6 +497,17 @@ def test_a_manager_of_nepis_kind_ends_waits_with_a_reason(tmp_path: Path) -> Non
         found = ec.wait_started(second, timeout=5)
 
     assert (found.aborted, found.reason) == (True, "Own aborts")
+
+
+def test_a_manager_that_asks_the_experiment_about_itself_is_answered(tmp_path: Path) -> None:
+    class Curious(FailureManager):
+        @property
+        def abort(self) -> bool:
+            return self.ec.abort  # type: ignore[attr-defined, no-any-return] # of a controller
+
+    with ExperimentController("endings", tmp_path, fm=Curious()) as ec:
+        assert not ec.abort
+        assert ec.failure_level is FailureLevel.OK
 
 
 def test_a_manager_that_releases_all_when_it_gives_up_stalls_nobody(tmp_path: Path) -> None:
