@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from fedmon.researcher.experiment.conditions import MetricCondition, StateCondition
 from fedmon.researcher.experiment.natures import is_kind, needed
@@ -76,18 +77,20 @@ def condition_problems(state: State, facts: Facts, is_coming: Callable[[Resource
 
 
 def need_problems(state: State, facts: Facts, is_coming: Callable[[Resource], bool]) -> Iterator[Problem]:
-    """Say who waits by himself, through a connection, for one that nobody has deployed yet."""
+    """Say who waits by himself, through a connection, for one that nobody has deployed yet, or that is lost."""
     for resource in state.resources.values():
         if not facts.nature(resource.rtype).needs or not is_coming(resource) or resource.state >= ResourceState.FAILED:
             continue
-        for action in ResourceAction:
+        for action in filter(partial(is_to_come, resource), ResourceAction):
             verb = action.name.lower()
-            for _, other in (
-                needed(resource, verb, state.resources, facts.nature) if is_to_come(resource, action) else ()
-            ):
+            what = f"{verb} of {called(resource.guid, facts.names, state)}"
+            for _, other in needed(resource, verb, state.resources, facts.nature):
                 if other.state is ResourceState.NEW and not is_coming(other):
-                    what = f"{verb} of {called(resource.guid, facts.names, state)}"
                     yield _not_deployed(what, resource.guid, other, facts, state)
+                elif other.state >= ResourceState.FAILED and other.critical and action is not ResourceAction.STOP:
+                    text = f"{what} needs {called(other.guid, facts.names, state)}, which is {other.state.name}"
+                    pair = (resource.guid, other.guid)
+                    yield Problem(kind="failed-resource", severity="warning", guids=pair, text=text)
 
 
 def _not_deployed(what: str, guid: int, other: Resource, facts: Facts, state: State) -> Problem:

@@ -232,6 +232,17 @@ def test_who_takes_a_result_that_nothing_has_him_wait_for_is_told(ec: Experiment
     assert plan(ec.snapshot).problems == ()
 
 
+def test_who_needs_one_that_is_lost_or_that_nobody_deployed_is_told(ec: ExperimentController) -> None:
+    server, late = (ec.register_resource("needs::Server") for _ in range(2))
+    client = ec.register_resource("needs::Client", connectedTo=[server, late])
+    ec._became(server, ResourceState.RELEASED)
+
+    found = plan(ec.snapshot, deploying=[client])
+
+    assert said(found, "failed-resource") == [("warning", (client, server))]
+    assert said(found, "not-deployed") == [("warning", (client, late))]
+
+
 # --- types of one's own -----------------------------------------------------------------------------------------------
 
 
