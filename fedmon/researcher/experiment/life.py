@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 RELEASE_TIMEOUT_S = 60.0
 """How long releases may take before the experiment goes on without them."""
 _CLOSE_S = 2.0
+OWN_PATIENCE_S = 5.0
+"""How long a hook that releases all, itself among them, waits for the others, which may wait for it."""
 HURRY_S = 1.0
 """How long they may take once somebody lost patience."""
 _LONGEST_S = 10**15
@@ -66,7 +68,7 @@ class Life:
         self._lock = threading.Lock()
         self._is_released = self._is_terminated = self._is_ending = False
         self._ended = threading.Event()
-        self.release_timeout_s = RELEASE_TIMEOUT_S
+        self.release_timeout_s, self.own_patience_s = RELEASE_TIMEOUT_S, OWN_PATIENCE_S
 
     @property
     def state(self) -> ECState:
@@ -157,16 +159,18 @@ class Life:
         """Release resources, all where ``guids`` is null, and wait for it; return who was released.
 
         What has not released itself in time counts as released, with a reason that says so. Within the hook of a
-        release, that one goes on, and is not waited for.
+        release, that one goes on, and is not waited for; those who wait for it themselves hold it up a moment only.
         """
         resources = self._book.all() if guids is None else [self._book.get(guid) for guid in guids_of(guids)]
         own = guids_within(self._ec, "release")
         resources = [resource for resource in resources if resource.guid not in own]
+        patience_s = self.own_patience_s if own and guids is None else None
         if not guids_within(self._ec):
             found = self._released(resources, resources)
         else:
             with awaiting([resource.turn for resource in resources]) as circular:
-                found = self._released(resources, [each for each in resources if each.turn not in circular])
+                awaited = [each for each in resources if each.turn not in circular]
+                found = self._released(resources, awaited, patience_s=patience_s)
         try:
             self._at_release()
         except FedmonError as error:
@@ -179,12 +183,19 @@ class Life:
             self._is_released = all(resource.state is ResourceState.RELEASED for resource in left)
         return found
 
-    def _released(self, resources: Sequence[ResourceManager], awaited: Sequence[ResourceManager]) -> WaitResult:
-        """Have resources released, and wait for some of them."""
+    def _released(
+        self,
+        resources: Sequence[ResourceManager],
+        awaited: Sequence[ResourceManager],
+        *,
+        patience_s: float | None = None,
+    ) -> WaitResult:
+        """Have resources released, and wait for some of them; after ``patience_s`` the others stay as they are."""
         self._engine.note(ReleaseAsked(t=self._engine.now(), guids=tuple(resource.guid for resource in resources)))
         chosen = tuple(resource.guid for resource in awaited)
-        found = self._engine.wait(chosen, ResourceState.RELEASED, timeout_s=self.release_timeout_s, heeds_abort=False)
-        if not found.timed_out:
+        timeout_s = self.release_timeout_s if patience_s is None else min(patience_s, self.release_timeout_s)
+        found = self._engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
+        if not found.timed_out or patience_s is not None:
             return found
         logger.error("resources %s did not release themselves in time", found.timed_out)
         self._end_at_once(found.timed_out, f"its release did not end within {self.release_timeout_s:g} s")

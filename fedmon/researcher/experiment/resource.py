@@ -127,7 +127,7 @@ class ResourceManager(Progress):
         """Stop it."""
         self._run("stop", self.do_stop)
 
-    def fail(self, reason: object = "") -> None:
+    def fail(self, reason: str = "") -> None:
         """Have it fail, now, even while another verb runs; its hook clears up when it is FAILED already."""
         self.reason = as_reason(reason) or self.reason
         has_turn = self.turn.take(timeout_s=0, even_if_over=True)

@@ -274,6 +274,26 @@ def test_a_hook_that_ends_its_own_experiment_takes_no_time(ec: ExperimentControl
     assert not deadline.passed()
 
 
+def test_hooks_of_releases_that_wait_for_one_another_go_on(
+    ec: ExperimentController,
+) -> None:
+    def release(rm: Any) -> None:
+        if rm.guid == 1:
+            rm.ec.release()
+        elif rm.ec.state(1) < R.RELEASED:  # as NEPI's nodes, which outlast what runs on them
+            rm.ec.schedule("10ms", rm.release)
+
+    Script.has_parent_release = False
+    Script.at_release = staticmethod(release)
+    ec._life.own_patience_s = 0.2
+    guids = [begun(ec), begun(ec)]
+    deadline = Deadline(5)
+
+    assert ec.release().reached == tuple(guids)
+
+    assert not deadline.passed()
+
+
 def test_a_hook_that_waits_for_itself_is_told_so(ec: ExperimentController) -> None:
     Script.at_start = staticmethod(lambda rm: rm.ec.wait_started(rm.ec.resources))
     other = begun(ec, "endings::Plain")

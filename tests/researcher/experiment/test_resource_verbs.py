@@ -167,8 +167,8 @@ def test_a_type_knows_which_verbs_it_does_nothing_for() -> None:
         def start(self) -> None:
             super().start()
 
-        def set_stopped(self) -> None:
-            super().set_stopped()
+        def set_stopped(self, time: Any = None) -> None:
+            super().set_stopped(time)
 
     assert [verb for verb in [*VERBS, "release", "fail"] if Plain.overrides(verb)] == []
     assert [verb for verb in [*VERBS, "release", "fail"] if Old.overrides(verb)] == ["start", "stop"]
