@@ -171,13 +171,13 @@ def test_a_chain_that_is_deployed_one_by_one_takes_no_longer_with_each(
         ec.deploy(last)
     began = time.process_time()
 
-    for _ in range(1000):
+    for _ in range(1500):
         guid = ec.register_resource("refused::Plain")
         ec.register_condition(guid, START, last, STARTED)
         ec.deploy(guid)
         last = guid
 
-    assert time.process_time() - began < 1.5
+    assert time.process_time() - began < 3
 
 
 # --- what is explained ------------------------------------------------------------------------------------------------
