@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Self
 
 import msgspec
 
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, StorageError
 from fedmon.researcher.experiment.errors import UnwritableEventError
 from fedmon.researcher.experiment.events import AnyEvent
+from fedmon.researcher.experiment.holding import holder_of
 
 NAME = "journal.jsonl"
 _BLOCK_BYTES = 65_536
+_FORK_S, _FORK_TICK_S = 1.0, 0.02
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(AnyEvent)
 
@@ -38,15 +42,10 @@ class Journal:
         except OSError as error:
             raise StorageError(f"cannot keep the journal {path}: {error.strerror}") from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            here = os.fstat(self._file)
+            _lock(self._file, path)
+        except BaseException:
             os.close(self._file)
-            if _is_open_here(here):
-                told = f"this process has the experiment in {path.parent} open: shut that controller down first"
-            else:
-                told = f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
-            raise FolderInUseError(told) from error
+            raise
         # An experiment that everybody forgot holds its run no longer.
         _open[self._file] = weakref.ref(self)
         self._forget = weakref.finalize(self, _close, self._file)
@@ -106,6 +105,25 @@ _open: dict[int, weakref.ref[Journal]] = {}
 def _close(file: int) -> None:
     _open.pop(file, None)
     os.close(file)
+
+
+def _lock(file: int, path: Path) -> None:
+    """Take the lock of a run. Raises FolderInUseError saying who has it."""
+    deadline, tick = Deadline(_FORK_S), threading.Event()
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if _is_open_here(os.fstat(file)):
+                told = f"this process has the experiment in {path.parent} open: shut that controller down first"
+                raise FolderInUseError(told) from error
+            # What a process forked in the moment of its death gives up what it inherited as soon as it runs.
+            if holder_of(path) is not None or deadline.passed():
+                told = f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
+                raise FolderInUseError(told) from error
+            tick.wait(_FORK_TICK_S)
+        else:
+            return
 
 
 def _is_open_here(found: os.stat_result) -> bool:
