@@ -135,12 +135,16 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
 
 def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Problem]:
     """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
+    from fedmon.researcher.experiment.federation.linked import LinkedResource
+
     try:
         with _made(description) as made:
-            for guid in made.resources if asks else ():
-                foreseen = getattr(made.get_resource(guid), "foreseen", None)
-                if foreseen is not None:
-                    yield from foreseen()
+            resources = [made.get_resource(guid) for guid in made.resources]
+            linked = [each for each in resources if isinstance(each, LinkedResource)]
+            for each in linked:
+                yield from each.missing()
+            for each in linked if asks else ():
+                yield from each.foreseen()
     except InvalidConnectionError as error:
         found = list(_refused_connections(description))
         yield from found or [Problem(kind="refused-connection", text=str(error))]

@@ -171,6 +171,7 @@ def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
         if each.state >= ResourceState.READY:
             continue
         if isinstance(each, LinkedResource):
+            yield from each.missing()
             own += [] if _lacks(each) else [each]
         else:
             yield from _foreseen(each)

@@ -16,6 +16,7 @@ from fedmon.researcher.experiment.controller import ExperimentController
 from fedmon.researcher.experiment.document.description import Description, ResourceDescription
 from fedmon.researcher.experiment.document.files import write
 from fedmon.researcher.experiment.following import DOCUMENT
+from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "experiments" / "two_steps.toml"
@@ -284,3 +285,34 @@ def test_nobody_waits_for_what_nobody_deploys(shell: Shell, tmp_path: Path) -> N
 
     assert "resource 2 was never deployed, and is not waited for" in done.err
     assert "not over within" not in done.err
+
+
+FEDERATED = (
+    '[[resource]]\nname = "north"\ntype = "fedmon::Node"\nattributes = { nodeId = "north" }\n'
+    '[[resource]]\nname = "plan"\ntype = "fedmon::TrainingPlan"\nconnect = ["north"]\n'
+    'attributes = { plan = "gone.py" }\n'
+)
+
+
+def test_a_check_looks_for_the_file_of_a_plan(shell: Shell, tmp_path: Path) -> None:
+    document = written(tmp_path / "federated.toml", FEDERATED)
+
+    checked = shell("check", document)
+
+    assert checked.code == 0
+    assert "missing-part: cannot read training plan 'gone.py'" in checked.out
+    assert "federated.toml:7" in checked.out
+
+
+def test_without_a_broker_nothing_begins_that_would_be_in_vain(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
+    marker = tmp_path / "ran"
+    document = written(tmp_path / "federated.toml", FEDERATED, process("touch", ["touch", str(marker)]))
+
+    done = shell("run", document)
+
+    assert done.code == 5
+    assert "cannot connect to the broker" in done.err
+    assert not marker.exists()

@@ -23,6 +23,7 @@ _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
 class AskingResource(LinkedResource):
     """Listens to `_shown` while it is deployed, and is deployed again when a node shows itself that was silent."""
 
+    asks_federation = True
     _silent: frozenset[NodeId] = frozenset()
     _mute_since: float | None = None
 

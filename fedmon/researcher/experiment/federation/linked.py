@@ -46,6 +46,8 @@ class LinkedResource(ResourceManager):
     _platform: ClassVar[str | None] = "fedmon"
     _partners: ClassVar[tuple[str, ...] | None] = None
     _once: ClassVar[tuple[str, ...]] = ()
+    asks_federation: ClassVar[bool] = False
+    """Whether it can do nothing without a federation."""
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
@@ -189,6 +191,10 @@ class LinkedResource(ResourceManager):
             self.deafen()
         for other in self.linked(LinkedResource):
             other.neighbour_moved(self)
+
+    def missing(self) -> list[Problem]:
+        """Return what of it is not there on this machine; it asks nobody."""
+        return []
 
     def foreseen(self) -> list[Problem]:
         """Return what stands in its way as the federation is now; it asks nodes, so that may take a moment."""

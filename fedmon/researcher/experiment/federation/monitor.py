@@ -38,6 +38,7 @@ class Monitor(LinkedResource):
     too, where a sample has one of that name. Those of ``job-...`` streams reach them under the guid of the job.
     """
 
+    asks_federation = True
     _rtype = "fedmon::Monitor"
     _help = "Records metrics of nodes while what it is connected to runs; conditions can ask for them."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")

@@ -33,6 +33,7 @@ class Node(LinkedResource):
     state that it had before; who passed it over meanwhile does not go back for it.
     """
 
+    asks_federation = True
     _rtype = "fedmon::Node"
     _help = (
         "A node of the federation: READY when its presence is confirmed, FAILED when it is lost for longer than grace."

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class RunResource(LinkedResource):
     """Once it follows a run it is STARTED, and STOPPED or FAILED when that is over on all nodes that are not lost."""
 
+    asks_federation = True
+
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self._followed: FollowedRun | None = None

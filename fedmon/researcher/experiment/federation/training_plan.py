@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmon.common.errors import FedmonError
 from fedmon.common.ids import NodeId
+from fedmon.common.plan_source import load_source
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.researcher.experiment.attributes import Attribute, Flags
 from fedmon.researcher.experiment.federation import job_files
@@ -81,6 +83,17 @@ class TrainingPlanResource(AskingResource):
         else:
             super().do_reconnect(verb)
 
+    def missing(self) -> list[Problem]:
+        """Tell whether the file of the plan cannot be read yet."""
+        if not self.get("plan"):
+            return []  # what is not set is said by the plan
+        try:
+            load_source(self._given())
+        except FedmonError as error:
+            text = f"{error}; it has to be there when it is deployed"
+            return [Problem(kind="missing-part", severity="warning", guids=(self.guid,), text=text)]
+        return []
+
     def foreseen(self) -> list[Problem]:
         """Tell whose approval is still needed, and who rejected it."""
         if not self.get("plan"):
@@ -88,7 +101,7 @@ class TrainingPlanResource(AskingResource):
         there, wanted = set(self.federation.nodes().online), self._wanted()
         asked = [node_id for node_id in wanted or sorted(there) if node_id in there]
         found: list[Problem] = []
-        if not asked:
+        if not asked or self.missing():
             return found  # nobody can say; that nodes are offline is said by them
         for node_id, reply in self.federation.plan_status(self._given(), nodes=asked).ok.items():
             if reply.status is PlanStatus.REJECTED:
@@ -111,8 +124,6 @@ class TrainingPlanResource(AskingResource):
         nodes = self._nodes()
         if nodes is None:
             return
-        from fedmon.common.plan_source import load_source
-
         source = load_source(self._given())
         path = self._keep(source.source)
         self._set_own("sha256", source.sha256)
