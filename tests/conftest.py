@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.log import OUR_LOGGER
 from fedmon.common.settings.keys import HISTORIC
 from tests.support.brokers import ENGINES, Broker
+from tests.support.shell_here import loggers_as_they_were
 
 LONG = (
     "tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py", "tests/end_to_end/test_demo.py",
@@ -66,11 +65,8 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory:
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """Undo what a verb that ran inside the test did to the loggers."""
-    logger = logging.getLogger(OUR_LOGGER)
-    handlers, level = list(logger.handlers), logger.level
-    yield
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
+    with loggers_as_they_were():
+        yield
 
 
 def _home(factory: pytest.TempPathFactory) -> Path:

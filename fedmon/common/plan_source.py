@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import stat
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedmon.common.syntax import parsed
 from fedmon.common.training_plan import InvalidPlanError, TrainingPlan
 
 MAX_PLAN_BYTES = 1_048_576
@@ -59,7 +59,7 @@ def source_problem(source: bytes) -> str | None:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         if encoding not in ("utf-8", "utf-8-sig"):
             return f"it declares encoding {encoding}; a plan is written in UTF-8"
-        ast.parse(text)
+        parsed(text)
     except UnicodeDecodeError as error:
         return f"it is not UTF-8 text (byte {error.start})"
     except SyntaxError as error:

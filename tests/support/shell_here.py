@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedmon.cli import main
+from fedmon.common.log import OUR_LOGGER
 from tests.support.environment import plain_environment
 
 
@@ -23,6 +25,7 @@ def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> su
         _environment(plain_environment() if environ is None else environ),
         Path(os.devnull).open() as nobody,
         _input(nobody),
+        loggers_as_they_were(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -32,6 +35,18 @@ def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> su
             code = ended.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(list(arguments), code, _text(out), _text(err))
+
+
+@contextlib.contextmanager
+def loggers_as_they_were() -> Iterator[None]:
+    """Undo what a verb does to our loggers."""
+    logger = logging.getLogger(OUR_LOGGER)
+    handlers, level = list(logger.handlers), logger.level
+    try:
+        yield
+    finally:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 def _output() -> io.TextIOWrapper:

@@ -151,7 +151,8 @@ def test_the_federation_is_asked_for_once_where_it_is_not_there(
     monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "0.2")
     monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
     nodes = tuple(ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(8))
-    training = ec.register_resource("fedmon::TrainingPlan", plan="p.py", connectedTo=nodes)
+    (tmp_path / "p.py").write_text("class P: ...\n")
+    training = ec.register_resource("fedmon::TrainingPlan", plan=str(tmp_path / "p.py"), connectedTo=nodes)
     began = time.monotonic()
 
     found = ec.plan()

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedmon.common.errors import FedmonError
+from fedmon.common.syntax import parsed
 from fedmon.researcher.experiment.attributes import Attribute, Flags
 from fedmon.researcher.experiment.durations import seconds
 from fedmon.researcher.experiment.errors import InvalidAttributeValueError
@@ -143,7 +144,7 @@ def is_source(text: str) -> bool:
 def class_name(source: str) -> str:
     """Return the name of the last class of a source; "plan" where it has none."""
     try:
-        names = [node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+        names = [node.name for node in parsed(source).body if isinstance(node, ast.ClassDef)]
     except (SyntaxError, ValueError, RecursionError):
         names = []
     return names[-1] if names else "plan"
