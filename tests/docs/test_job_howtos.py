@@ -41,6 +41,7 @@ def test_a_script_is_right_for_the_shell_that_it_names(where: str) -> None:
     assert os.access(script(where), os.X_OK)
 
 
+@pytest.mark.timeout(120)  # it writes a report of many pages, and that may have to share a processor
 def test_the_script_for_a_plain_shell_measures_a_command_and_keeps_its_exit_code(tmp_path: Path) -> None:
     # given
     work = tmp_path / "work.sh"
@@ -50,7 +51,7 @@ def test_the_script_for_a_plain_shell_measures_a_command_and_keeps_its_exit_code
 
     # when
     ran = subprocess.run(
-        [script("shell")], cwd=tmp_path, env=plain_environment(PATH=path), capture_output=True, text=True, timeout=50
+        [script("shell")], cwd=tmp_path, env=plain_environment(PATH=path), capture_output=True, text=True, timeout=110
     )
 
     # then

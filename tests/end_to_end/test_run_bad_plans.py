@@ -189,6 +189,12 @@ def test_words_of_a_plan_leave_in_no_disguise(south: Ward) -> None:
         # when plans say something wherever they can
         begun = {name: south.begin(name) for name in WORDS}
         ends = {name: south.ended(handle) for name, handle in begun.items()}
+
+        def outcomes() -> set[str]:
+            told = [each.message for each in listener.heard]
+            return {each["job"]["job_id"] for each in told if each["command"] == "job-outcome"}
+
+        wait_until(lambda: len(outcomes()) == len(WORDS))
         heard = [each.message for each in listener.heard]
 
     # then it was not heard, and the owner can still read what they did
@@ -196,7 +202,6 @@ def test_words_of_a_plan_leave_in_no_disguise(south: Ward) -> None:
         assert (name, ended.state) == (name, WORDS[name][1])
         assert south.told(ended.job_id) == [("run", ""), ("run-outcome", ended.state)]
     assert not [each for each in heard if "CANARY" in str(each)]
-    assert len({each["job"]["job_id"] for each in heard if each["command"] == "job-outcome"}) == len(WORDS)
     assert "CANARY" in str(south.owner("run-show", job_id=ends["prints"].job_id))
     assert south.serves()
 

@@ -68,7 +68,7 @@ def left(path: Path) -> Left:
         columns: dict[str, list[float | None]] = {}
         read = dict.fromkeys(samples, 0)
         for batch in recording.read():
-            read[batch.stream] += len(batch.t)
+            read[batch.stream] = read.get(batch.stream, 0) + len(batch.t)  # a stream may be new, too
             if batch.stream.startswith("job-"):
                 for series, values in batch.columns.items():
                     columns.setdefault(series, []).extend(values)

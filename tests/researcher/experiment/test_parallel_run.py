@@ -124,6 +124,7 @@ def test_without_results_there_are_none() -> None:
 
 
 def test_what_was_put_waits_until_it_is_started_and_join_starts_it() -> None:
+    wait_until(lambda: not threads())  # of tests before
     runner = ParallelRun(maxthreads=2)
     ran: list[int] = []
     runner.put(ran.append, 1)
