@@ -11,6 +11,7 @@ from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import DuplicateGuidError, InvalidExperimentError, UnknownGuidError
 from fedmon.researcher.experiment.events import Recoded, Registered, Removed, Retry, Verb
 from fedmon.researcher.experiment.holder import Holder
+from fedmon.researcher.experiment.resource import CALLED
 from fedmon.researcher.experiment.situation import State
 from fedmon.researcher.experiment.states import ResourceState
 from fedmon.researcher.experiment.types import ResourceFactory
@@ -137,6 +138,10 @@ class Book:
             plain = self._plain_verbs(type(resource))
             if plain != seen.plain:
                 self._engine.post(Recoded(t=self._engine.now(), guid=guid, plain=plain))
+
+    def has_code(self, resource: ResourceManager) -> bool:
+        """Tell whether anything is called when the experiment deploys, starts, stops, releases or fails a resource."""
+        return len(self._plain_verbs(type(resource))) < len(CALLED)
 
     def _plain_verbs(self, rclass: type[ResourceManager]) -> tuple[Verb, ...]:
         found = self._plain.get(rclass)

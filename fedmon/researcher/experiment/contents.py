@@ -12,7 +12,7 @@ from fedmon.researcher.experiment import events
 from fedmon.researcher.experiment.alarms import condition_alarms
 from fedmon.researcher.experiment.change import Change
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
-from fedmon.researcher.experiment.situation import Resource, Want
+from fedmon.researcher.experiment.situation import Resource, State, Want
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction
 from fedmon.researcher.experiment.wanting import VERB_OF, begin, leave_group
 
@@ -22,13 +22,14 @@ KEPT_VALUES = 64
 """How many of the last values of a metric a condition that is registered later can look back at."""
 
 
-def opened(change: Change, event: events.Opened) -> None:
+def opened(state: State, event: events.Opened) -> State:  # noqa: ARG001 - as all of them are called
     """Change nothing: the state is that of the resources."""
+    return state
 
 
-def registered(change: Change, event: events.Registered) -> None:
+def registered(state: State, event: events.Registered) -> State:
     """Take a resource in."""
-    change.resources[event.guid] = Resource(
+    resource = Resource(
         guid=event.guid,
         rtype=event.rtype,
         critical=event.critical,
@@ -37,6 +38,7 @@ def registered(change: Change, event: events.Registered) -> None:
         retry=event.retry,
         plain=event.plain,
     )
+    return replace(state, resources=state.resources.set(event.guid, resource))
 
 
 def recoded(change: Change, event: events.Recoded) -> None:
@@ -61,15 +63,17 @@ def removed(change: Change, event: events.Removed) -> None:
         change.wake_watchers(guid)
 
 
-def connected(change: Change, event: events.Connected) -> None:
+def connected(state: State, event: events.Connected) -> State:
     """Connect two resources, or take them apart."""
-    if event.is_on and not (event.guid in change.resources and event.other in change.resources):
-        return  # another thread took one of them out meanwhile
+    resources = state.resources
+    if event.is_on and not (event.guid in resources and event.other in resources):
+        return state  # another thread took one of them out meanwhile
     for one, other in ((event.guid, event.other), (event.other, event.guid)):
-        resource = change.resources.get(one)
+        resource = resources.get(one)
         if resource is not None:
             mine = resource.connections | {other} if event.is_on else resource.connections - {other}
-            change.resources[one] = replace(resource, connections=mine)
+            resources = resources.set(one, replace(resource, connections=mine))
+    return replace(state, resources=resources)
 
 
 def attribute_set(change: Change, event: events.AttributeSet) -> None:

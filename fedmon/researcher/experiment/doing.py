@@ -59,8 +59,8 @@ class Doing:
     def over(self, guids: Iterable[int]) -> None:
         """Have nobody wait any longer for the turn of who is FAILED, RELEASED or no more."""
         for guid in guids:
-            if guid in self.book:
-                self.book.get(guid).turn.dismiss()
+            if guid in self.book and (resource := self.book.get(guid)).has_turn:
+                resource.turn.dismiss()
 
     def take_up(self, left: Left) -> None:
         """Go on where another process stopped: set timers and attributes, and have resources ask how they stand."""

@@ -165,13 +165,13 @@ class Engine:
     def _apply(self) -> None:
         while self._queue:
             event = self._queue.popleft()
-            was_aborted = self.state.is_aborted
-            self.state, asked = step_safely(self.state, event)
+            before = self.state
+            self.state, asked = step_safely(before, event)
             if isinstance(event, Became):
                 self._moved(event.guids, event.state)
             elif isinstance(event, Removed):
                 self._moved(event.guids, ResourceState.RELEASED)
-            if self.state.is_aborted and not was_aborted:
+            if self.state.level is not before.level and not before.is_aborted:
                 self._waits.wake(is_abort=True)
             if not asked:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedmon.researcher.experiment.traces import Trace, TraceAttr
 from fedmon.researcher.experiment.turns import Turn
 
 _NONE: frozenset[str] = frozenset()
+_making_turns = threading.Lock()
 
 
 class Holder(Template, Logged):
@@ -33,7 +35,7 @@ class Holder(Template, Logged):
 
     def __init__(self, guid: int) -> None:
         self._guid = guid
-        self.turn = Turn(self.name)
+        self._turn: Turn | None = None
         self._templates: Mapping[str, Attribute] = self._attributes
         self._trace_templates: Mapping[str, Trace] = self._traces
         self._own: dict[str, Attribute] = {}
@@ -44,6 +46,20 @@ class Holder(Template, Logged):
     def guid(self) -> int:
         """The number of the resource."""
         return self._guid
+
+    @property
+    def turn(self) -> Turn:
+        """Whose turn it is; made when the first one asks, for most resources of a large experiment are never asked."""
+        found = self._turn
+        if found is None:
+            with _making_turns:
+                found = self._turn = self._turn or Turn(self.name)
+        return found
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether anybody has asked for its turn yet."""
+        return self._turn is not None
 
     @property
     def name(self) -> str:

@@ -168,8 +168,8 @@ class Life:
         if not guids_within(self._ec):
             found = self._released(resources, resources)
         else:
-            with awaiting([resource.turn for resource in resources]) as circular:
-                awaited = [each for each in resources if each.turn not in circular]
+            with awaiting([resource.turn for resource in resources if self._book.has_code(resource)]) as circular:
+                awaited = [each for each in resources if not circular or each.turn not in circular]
                 found = self._released(resources, awaited, patience_s=patience_s)
         try:
             self._at_release()

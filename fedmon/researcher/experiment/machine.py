@@ -16,6 +16,9 @@ from fedmon.researcher.experiment.situation import State
 
 def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
     """Return the state after an event, and what it asks to be done, in this order. The old state stays as it was."""
+    at_once = _AT_ONCE.get(type(event))
+    if at_once is not None:
+        return at_once(state, event), ()
     change = Change(state, event.t)
     _HANDLERS[type(event)](change, event)
     while change.awake or change.due or change.to_stop:
@@ -28,12 +31,15 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
     return change.finish(), tuple(change.actions)
 
 
-_HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
+# Of these there are as many as resources and connections, nobody waits for them, and they touch one map alone.
+_AT_ONCE: dict[type[AnyEvent], Callable[[State, Any], State]] = {
     events.Opened: contents.opened,
     events.Registered: contents.registered,
+    events.Connected: contents.connected,
+}
+_HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.Recoded: contents.recoded,
     events.Removed: contents.removed,
-    events.Connected: contents.connected,
     events.AttributeSet: contents.attribute_set,
     events.TraceEnabled: contents.trace_enabled,
     events.ConditionAdded: contents.condition_added,

@@ -17,7 +17,7 @@ from fedmon.researcher.experiment.verbs import as_reason, failtrap, states_for, 
 
 __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
 
-_CALLED: tuple[Verb, ...] = ("deploy", "start", "stop", "release", "fail")
+CALLED: tuple[Verb, ...] = ("deploy", "start", "stop", "release", "fail")
 _SETTERS: Mapping[str, str] = {
     "discover": "set_discovered",
     "reserve": "set_reserved",
@@ -53,7 +53,7 @@ class ResourceManager(Progress):
     @classmethod
     def plain_verbs(cls) -> tuple[Verb, ...]:
         """Return those of the verbs that an experiment calls that do no more than set the state."""
-        return tuple([verb for verb in _CALLED if not cls.overrides(verb)])
+        return tuple([verb for verb in CALLED if not cls.overrides(verb)])
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 

@@ -17,8 +17,10 @@ def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
     """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
     found: dict[Verb, float] = {}
     for mapping in given:
+        if mapping is None:
+            continue
         _check_mapping(mapping, "timeouts")
-        for verb, timeout_s in (mapping or {}).items():
+        for verb, timeout_s in mapping.items():
             _check_verb(verb, "timeouts")
             if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
                 raise InvalidPolicyError(
@@ -32,8 +34,10 @@ def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
     """Return how often verbs are tried again, later mappings over earlier ones. Raises InvalidPolicyError."""
     found: dict[Verb, Retry] = {}
     for mapping in given:
+        if mapping is None:
+            continue
         _check_mapping(mapping, "retry")
-        for verb, retry in (mapping or {}).items():
+        for verb, retry in mapping.items():
             _check_verb(verb, "retry")
             if not isinstance(retry, Retry):
                 raise InvalidPolicyError(f"the retry of {verb} is {retry!r}: take Retry(times=3, delay_s=1.0)")

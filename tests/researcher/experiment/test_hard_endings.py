@@ -728,14 +728,15 @@ def test_a_step_that_stumbles_over_what_is_wanted_is_made_without_that() -> None
         kept(change, event)
 
     handlers: Any = machine._HANDLERS
-    kept = handlers[Registered]
-    handlers[Registered] = stumbles
+    kept = handlers[Became]
+    begun, _ = step_safely(State(), Registered(t=1.0, guid=1, rtype="app"))
+    handlers[Became] = stumbles
     try:
-        state, _ = step_safely(State(), Registered(t=1.0, guid=1, rtype="app"))
+        state, _ = step_safely(begun, Became(t=1.0, guids=(1,), state=R.READY))
     finally:
-        handlers[Registered] = kept
+        handlers[Became] = kept
 
-    assert (state.level, list(state.resources)) == (FailureLevel.EC_FAILURE, [1])
+    assert (state.level, state.resources[1].state) == (FailureLevel.EC_FAILURE, R.READY)
 
 
 # --- somebody who loses patience -------------------------------------------------------------------------------------
