@@ -185,7 +185,7 @@ class Book:
 
 def is_set(resource: ResourceManager, name: str) -> bool:
     """Tell whether an attribute that every resource has is on, whatever code of its own its type has for that."""
-    return bool(Holder.get(resource, name))
+    return Holder.is_on(resource, name)
 
 
 def _index(guid: Any) -> int:

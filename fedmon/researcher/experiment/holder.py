@@ -91,6 +91,10 @@ class Holder(Template, Logged):
             raise AttributeAccessError(name, self.name, "NoRead", "cannot be read")
         return attribute.value
 
+    def is_on(self, name: str) -> bool:
+        """Tell whether an attribute that is there is true, for experiments, which no flag binds."""
+        return bool((self._own.get(name) or self._templates[name]).value)
+
     def set(self, name: str, value: Any) -> Any:
         """Set an attribute, and return the value that it has now.
 
