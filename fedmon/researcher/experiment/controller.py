@@ -19,7 +19,7 @@ from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import InvalidPolicyError
 from fedmon.researcher.experiment.events import Opened
 from fedmon.researcher.experiment.failure import FailureManager
-from fedmon.researcher.experiment.failure_policies import keep_policy, manager_of, policy_left_in
+from fedmon.researcher.experiment.failure_policies import fresh_copy, keep_policy, manager_of, policy_left_in
 from fedmon.researcher.experiment.federation_link import FederationLink
 from fedmon.researcher.experiment.journal import NAME, Journal
 from fedmon.researcher.experiment.life import Life
@@ -194,6 +194,23 @@ class ExperimentController(ResourceMethods, AttributeMethods, LifeMethods, Docum
             made._life.shutdown()
             raise
         return made
+
+    def repeats(self) -> Callable[[], Self]:
+        """Return what makes controllers of the experiment as it stands now, everything in it NEW, one for each run.
+
+        They have what no document holds, too: the class, the federation, credentials, whether there is a journal, and
+        a copy of the failure manager. Raises InvalidPolicyError for one that cannot be copied.
+        """
+        description = self.describe()
+        masked = {resource.guid: resource.masked_values() for resource in self._book.all()}
+        fresh_copy(self.fm)  # so that one that cannot be is found before the first run
+        return lambda: self.from_description(
+            description,
+            fm=fresh_copy(self.fm),
+            federation=self._link.given,
+            journal=self.is_journaled,
+            masked=masked,
+        )
 
     def __enter__(self) -> Self:
         return self

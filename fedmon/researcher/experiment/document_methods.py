@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
@@ -15,13 +13,9 @@ from fedmon.researcher.experiment.delegate import Delegate
 from fedmon.researcher.experiment.describing import description_of, facts_of
 from fedmon.researcher.experiment.document import Description, SFormats, to_toml, to_xml, write
 from fedmon.researcher.experiment.failure import FailureManager
-from fedmon.researcher.experiment.failure_policies import fresh_copy, policy_of
-from fedmon.researcher.experiment.federation_link import FederationLink
+from fedmon.researcher.experiment.failure_policies import policy_of
 from fedmon.researcher.experiment.run_folder import RunFolder, run_id_of
 from fedmon.researcher.experiment.topology import NetGraph
-
-if TYPE_CHECKING:
-    from fedmon.researcher.federation import Federation
 
 
 class DocumentMethods(Delegate):
@@ -29,25 +23,9 @@ class DocumentMethods(Delegate):
 
     folder: RunFolder
     fm: FailureManager
-    is_journaled: bool
     nthreads: int
     persist: bool
-    _link: FederationLink
     _netgraph: NetGraph | None
-
-    @classmethod
-    def from_description(
-        cls,
-        description: Description,
-        *,
-        local_dir: str | Path | None = None,
-        fm: FailureManager | None = None,
-        federation: Federation | None = None,
-        journal: bool = True,
-        masked: Mapping[int, Mapping[str, Any]] | None = None,
-    ) -> Self:
-        """Make a controller of a description."""
-        raise NotImplementedError
 
     @property
     def netgraph(self) -> NetGraph | None:
@@ -64,23 +42,6 @@ class DocumentMethods(Delegate):
             persist=self.persist,
             topology=None if self._netgraph is None else topology_document.describe(self._netgraph),
             failures=policy_of(self.fm, self._engine.state.resources),
-        )
-
-    def repeats(self) -> Callable[[], Self]:
-        """Return what makes controllers of the experiment as it stands now, everything in it NEW, one for each run.
-
-        They have what no document holds, too: the class, the federation, credentials, whether there is a journal, and
-        a copy of the failure manager. Raises InvalidPolicyError for one that cannot be copied.
-        """
-        description = self.describe()
-        masked = {resource.guid: resource.masked_values() for resource in self._book.all()}
-        fresh_copy(self.fm)  # so that one that cannot be is found before the first run
-        return lambda: self.from_description(
-            description,
-            fm=fresh_copy(self.fm),
-            federation=self._link.given,
-            journal=self.is_journaled,
-            masked=masked,
         )
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name

@@ -89,7 +89,8 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], natu
     if resource.calling == "deploy" and resource.rtype == "fedmon::TrainingPlan" and resource.state >= _RESERVED:
         return "owners have not decided on it yet"
     if resource.calling is not None:
-        tried = f", after {resource.attempt} failed attempts" if resource.attempt else ""
+        attempts = "one failed attempt" if resource.attempt == 1 else f"{resource.attempt} failed attempts"
+        tried = f", after {attempts}" if resource.attempt else ""
         return f"its {resource.calling} is running{tried}"
     if resource.retrying is not None:
         times = "once" if resource.attempt == 1 else f"{resource.attempt} times"

@@ -77,7 +77,7 @@ class FailureManager:
     def eval_failure(self, guid: int) -> None:
         """Look at a resource that failed; only the first failure that ends the experiment counts."""
         if self._failure_level is FailureLevel.OK and is_failed(self.ec, guid) and is_critical(self.ec, guid):
-            self.give_up(f"{name_of(self.ec, guid)}, which is critical, failed")
+            self.give_up(f"{name_of(self.ec, guid)}, which is critical, failed{_why(self.ec, guid)}")
 
     def give_up(self, reason: object) -> None:
         """Have the experiment end: resources failed that it cannot do without."""
@@ -213,6 +213,15 @@ def is_critical(ec: Experiment, guid: int) -> bool:
         return ec._seen(guid).critical  # noqa: SLF001 - as above
     except KeyError:
         return False
+
+
+def _why(ec: Experiment, guid: int) -> str:
+    """Return the reason of a failure as messages go on with it; "" where none was told."""
+    try:
+        reason = ec._seen(guid).reason  # noqa: SLF001 - as above
+    except KeyError:
+        return ""
+    return f": {reason}" if reason else ""
 
 
 def name_of(ec: Experiment, guid: int) -> str:

@@ -308,6 +308,7 @@ def test_without_a_broker_nothing_begins_that_would_be_in_vain(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "0.2")
     marker = tmp_path / "ran"
     document = written(tmp_path / "federated.toml", FEDERATED, process("touch", ["touch", str(marker)]))
 

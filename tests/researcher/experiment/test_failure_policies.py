@@ -42,7 +42,7 @@ def test_a_critical_failure_ends_the_experiment_and_says_why() -> None:
 
     assert failing(ec, 1, 2) == [False, True]
     assert (ec.fm.failure_level, ec.fm.abort) == (FailureLevel.RM_FAILURE, True)
-    assert ec.machine.level_reason == "resource 2 (test::Node), which is critical, failed"
+    assert ec.machine.level_reason == "resource 2 (test::Node), which is critical, failed: lost"
 
 
 def test_only_the_first_failure_counts() -> None:
