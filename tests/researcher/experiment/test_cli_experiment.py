@@ -16,6 +16,7 @@ from fedmon.researcher.experiment.controller import ExperimentController
 from fedmon.researcher.experiment.document.description import Description, ResourceDescription
 from fedmon.researcher.experiment.document.files import write
 from fedmon.researcher.experiment.following import DOCUMENT
+from tests.support.environment import plain_environment
 from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
 
@@ -304,16 +305,15 @@ def test_a_check_looks_for_the_file_of_a_plan(shell: Shell, tmp_path: Path) -> N
     assert "federated.toml:7" in checked.out
 
 
-def test_without_a_broker_nothing_begins_that_would_be_in_vain(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "0.2")
+def test_without_a_broker_nothing_begins_that_would_be_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = f"127.0.0.1:{free_port()}"
+    environ = plain_environment(FEDMON_BROKER_URL=f"mqtt://{place}", FEDMON_RESEARCHER_TIMEOUT_S="0.2")
     marker = tmp_path / "ran"
     document = written(tmp_path / "federated.toml", FEDERATED, process("touch", ["touch", str(marker)]))
 
-    done = shell("run", document)
+    done = fedmon_here("experiment", "run", str(document), environ=environ)
 
-    assert done.code == 5
-    assert "cannot connect to the broker" in done.err
+    assert done.returncode == 5
+    assert f"cannot connect to the broker at {place}" in done.stderr
     assert not marker.exists()
