@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.errors import StorageError
-from fedmon.researcher.experiment.describing import is_given
+from fedmon.researcher.experiment.describing import Foreseeing, is_given
 from fedmon.researcher.experiment.document import Description, as_state, attributes_of, names_of, read
 from fedmon.researcher.experiment.document.description import ResourceDescription
 from fedmon.researcher.experiment.document.places import lines_of
@@ -140,11 +140,10 @@ def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Pro
     try:
         with _made(description) as made:
             resources = [made.get_resource(guid) for guid in made.resources]
-            linked = [each for each in resources if isinstance(each, LinkedResource)]
-            for each in linked:
-                yield from each.missing()
-            for each in linked if asks else ():
-                yield from each.foreseen()
+            for each in resources:
+                yield from each.missing() if isinstance(each, LinkedResource) else ()
+            for each in resources if asks else ():
+                yield from each.foreseen() if isinstance(each, Foreseeing) else ()
     except InvalidConnectionError as error:
         found = list(_refused_connections(description))
         yield from found or [Problem(kind="refused-connection", text=str(error))]

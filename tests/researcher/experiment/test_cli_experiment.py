@@ -16,6 +16,9 @@ from fedmon.researcher.experiment.controller import ExperimentController
 from fedmon.researcher.experiment.document.description import Description, ResourceDescription
 from fedmon.researcher.experiment.document.files import write
 from fedmon.researcher.experiment.following import DOCUMENT
+from fedmon.researcher.experiment.plan_problems import Problem
+from fedmon.researcher.experiment.resource import ResourceManager
+from fedmon.researcher.experiment.types import ResourceFactory
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
@@ -317,3 +320,20 @@ def test_without_a_broker_nothing_begins_that_would_be_in_vain(tmp_path: Path, m
     assert done.returncode == 5
     assert f"cannot connect to the broker at {place}" in done.stderr
     assert not marker.exists()
+
+
+class Wary(ResourceManager):
+    """Foresees something, and has nothing to do with a federation."""
+
+    _rtype = "shell::Wary"
+
+    def foreseen(self) -> list[Problem]:
+        return [Problem(kind="not-asked", severity="warning", guids=(self.guid,), text="the road is wet")]
+
+
+def test_a_check_that_asks_asks_types_of_ones_own_too(shell: Shell, tmp_path: Path) -> None:
+    ResourceFactory.register_type(Wary)
+    document = written(tmp_path / "wary.toml", '[[resource]]\ntype = "shell::Wary"\n')
+
+    assert "the road is wet" in shell("check", document, "--ask").out
+    assert "the road is wet" not in shell("check", document).out
