@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from fedmon.common.errors import StorageError
 from fedmon.researcher.experiment.alarms import alarms
-from fedmon.researcher.experiment.collector_rest import collector_at_rest
 from fedmon.researcher.experiment.errors import ExperimentOverError
 from fedmon.researcher.experiment.events import (
     Action,
@@ -20,11 +19,9 @@ from fedmon.researcher.experiment.events import (
     Assign,
     Became,
     Call,
-    DeployAsked,
     Fired,
     Leveled,
     Reached,
-    ReleaseAsked,
     Removed,
     Timer,
     Verb,
@@ -38,8 +35,6 @@ from fedmon.researcher.experiment.timers import SteadyClock, Timers
 from fedmon.researcher.experiment.waits import Wait, WaitResult, Waits, result_of, waited
 
 logger = logging.getLogger(__name__)
-
-_MANY = 1000
 
 
 class Doer(Protocol):
@@ -171,8 +166,7 @@ class Engine:
         while self._queue:
             event = self._queue.popleft()
             before = self.state
-            with collector_at_rest() if _is_large(event) else contextlib.nullcontext():
-                self.state, asked = step_safely(before, event)
+            self.state, asked = step_safely(before, event)
             if isinstance(event, Became):
                 self._moved(event.guids, event.state)
             elif isinstance(event, Removed):
@@ -237,7 +231,3 @@ class Engine:
         self.state, asked = step_safely(self.state, lost)
         self._do(asked)
         self._waits.wake(is_abort=True)
-
-
-def _is_large(event: AnyEvent) -> bool:
-    return isinstance(event, DeployAsked | ReleaseAsked) and len(event.guids) >= _MANY

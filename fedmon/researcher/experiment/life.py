@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.researcher.experiment.book import HIGHEST, Book, is_set
+from fedmon.researcher.experiment.collector_rest import collector_at_rest
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import (
     DeadlockError,
@@ -112,7 +113,7 @@ class Life:
             names=self._book.names,
             asked_for=self._book.asked_for,
         )
-        with self._lock:
+        with self._lock, collector_at_rest(len(chosen)):
             number = max(self._engine.state.groups, default=0) + 1 if group is None else group
             self._is_released = False
             self._engine.post(
@@ -191,7 +192,8 @@ class Life:
         patience_s: float | None = None,
     ) -> WaitResult:
         """Have resources released, and wait for some of them; after ``patience_s`` the others stay as they are."""
-        self._engine.note(ReleaseAsked(t=self._engine.now(), guids=tuple(resource.guid for resource in resources)))
+        with collector_at_rest(len(resources)):
+            self._engine.note(ReleaseAsked(t=self._engine.now(), guids=tuple(resource.guid for resource in resources)))
         chosen = tuple(resource.guid for resource in awaited)
         timeout_s = self.release_timeout_s if patience_s is None else min(patience_s, self.release_timeout_s)
         found = self._engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -315,17 +314,3 @@ def test_moments_keep_time() -> None:
     assert min(late) >= 0
     assert time.monotonic() > 0
     timers.close()
-
-
-@pytest.mark.parametrize("was_on", [True, False])
-def test_a_large_step_leaves_the_garbage_collector_as_it_was(engine: Engine, *, was_on: bool) -> None:
-    guids = tuple(range(3, 1503))
-    registered(engine, *guids)
-    before = gc.isenabled()
-    try:
-        (gc.enable if was_on else gc.disable)()
-        deployed(engine, *guids)
-        assert gc.isenabled() is was_on
-    finally:
-        (gc.enable if before else gc.disable)()
-    assert engine.state.resources[1502].state is STARTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -207,3 +208,18 @@ def test_importing_experiments_loads_nothing_heavy() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert (said.stdout, said.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_a_large_experiment_leaves_the_garbage_collector_as_it_was(ec: ExperimentController, *, was_on: bool) -> None:
+    guids = [ec.register_resource("test::Open") for _ in range(1200)]
+    before = gc.isenabled()
+    try:
+        (gc.enable if was_on else gc.disable)()
+        ec.deploy()
+        assert gc.isenabled() is was_on
+        assert ec.wait_started(guids, timeout=20)
+        ec.release()
+        assert gc.isenabled() is was_on
+    finally:
+        (gc.enable if before else gc.disable)()
