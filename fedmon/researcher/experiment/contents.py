@@ -12,9 +12,10 @@ from fedmon.researcher.experiment import events
 from fedmon.researcher.experiment.alarms import condition_alarms
 from fedmon.researcher.experiment.change import Change
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
+from fedmon.researcher.experiment.events import VERB_OF
 from fedmon.researcher.experiment.situation import Resource, State, Want
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction
-from fedmon.researcher.experiment.wanting import VERB_OF, begin, leave_group
+from fedmon.researcher.experiment.wanting import begin, leave_group
 
 _NO_ATTRIBUTES: Map[str, Any] = Map()
 NO_COUNTS: Map[str, int] = Map()

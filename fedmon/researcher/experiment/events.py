@@ -26,6 +26,12 @@ COMES_TO: Mapping[Verb, ResourceState] = {
     "fail": ResourceState.FAILED,
 }
 """The state to which a verb brings a resource."""
+VERB_OF: Mapping[ResourceAction, Verb] = {
+    ResourceAction.DEPLOY: "deploy",
+    ResourceAction.START: "start",
+    ResourceAction.STOP: "stop",
+}
+"""The verb of an action, which is also the name of the want of it."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from fedmon.researcher.experiment.conditions import MetricCondition, StateCondition
+from fedmon.researcher.experiment.events import VERB_OF
 from fedmon.researcher.experiment.natures import is_kind, needed
 from fedmon.researcher.experiment.plan_facts import Facts, called
 from fedmon.researcher.experiment.plan_losses import loss_problems
@@ -82,7 +83,7 @@ def need_problems(state: State, facts: Facts, is_coming: Callable[[Resource], bo
         if not facts.nature(resource.rtype).needs or not is_coming(resource) or resource.state >= ResourceState.FAILED:
             continue
         for action in filter(partial(is_to_come, resource), ResourceAction):
-            verb = action.name.lower()
+            verb = VERB_OF[action]
             what = f"{verb} of {called(resource.guid, facts.names, state)}"
             for _, other in needed(resource, verb, state.resources, facts.nature):
                 if other.state is ResourceState.NEW and not is_coming(other):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition
+from fedmon.researcher.experiment.events import VERB_OF
 from fedmon.researcher.experiment.natures import Natures, needed
 from fedmon.researcher.experiment.plan_waits import is_to_come
 from fedmon.researcher.experiment.situation import Group, Resource, State
@@ -60,7 +61,7 @@ class Concerned:
             self.have_needs = True
             for action in ResourceAction:
                 if is_to_come(resource, action):
-                    for _, other in needed(resource, action.name.lower(), self._state.resources, self._nature):
+                    for _, other in needed(resource, VERB_OF[action], self._state.resources, self._nature):
                         yield other.guid
         if resource.group is not None and resource.group not in self._seen_groups:
             self._seen_groups.add(resource.group)

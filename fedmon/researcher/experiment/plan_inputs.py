@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedmon.researcher.experiment.events import VERB_OF
 from fedmon.researcher.experiment.natures import Natures, needed
 from fedmon.researcher.experiment.plan_facts import Facts, called
 from fedmon.researcher.experiment.plan_problems import Problem
@@ -18,7 +19,7 @@ def input_problems(state: State, facts: Facts) -> Iterator[Problem]:
         if not any(need.attribute for need in facts.nature(resource.rtype).needs):
             continue
         for action in ResourceAction:
-            verb = action.name.lower()
+            verb = VERB_OF[action]
             for need, other in needed(resource, verb, state.resources, facts.nature):
                 is_due = need.attribute and is_to_come(resource, action) and other.state < need.state
                 if is_due and other.guid not in _awaited(resource, state, facts.nature):
@@ -36,7 +37,7 @@ def _awaited(resource: Resource, state: State, nature: Natures) -> set[int]:
         each = waiting.pop()
         guids = {guid for _, condition in each.conditions for guid in condition.group}
         for action in ResourceAction:
-            others = needed(each, action.name.lower(), state.resources, nature)
+            others = needed(each, VERB_OF[action], state.resources, nature)
             guids.update(other.guid for need, other in others if not need.attribute)
         for guid in guids - found:
             found.add(guid)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from fedmon.researcher.experiment.conditions import AnyCondition
+from fedmon.researcher.experiment.events import VERB_OF
 from fedmon.researcher.experiment.plan_facts import called
 from fedmon.researcher.experiment.situation import Resource, State
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
@@ -38,7 +39,7 @@ def planned_waits(state: State, names: Mapping[int, str], guids: Iterable[int] |
     for resource in chosen:
         for action, condition in resource.conditions:
             if is_to_come(resource, action):
-                name = action.name.lower()
+                name = VERB_OF[action]
                 what = f"{name} of {called(resource.guid, names, state)}"
                 yield PlannedWait(guid=resource.guid, name=name, what=what, condition=condition)
     for want in state.wants.values() if guids is None else ():

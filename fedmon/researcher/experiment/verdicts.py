@@ -9,8 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment.conditions import AnyCondition, MetricCondition, StateCondition
+from fedmon.researcher.experiment.events import COMES_TO, VERB_OF
 from fedmon.researcher.experiment.situation import Resource, Want
-from fedmon.researcher.experiment.states import ResourceState
+from fedmon.researcher.experiment.states import ResourceAction, ResourceState
 
 _MAY: Mapping[str, tuple[ResourceState, ...]] = {
     "deploy": (
@@ -67,6 +68,11 @@ class Blocked(msgspec.Struct, frozen=True, gc=False):
 
 Verdict = Met | Moot | Doomed | Blocked
 MET, MOOT = Met(), Moot()
+
+
+def waits_in_vain(guid: int, action: ResourceAction, condition: StateCondition) -> bool:
+    """Tell whether an action would wait for its resource itself to be where only that action brings it."""
+    return guid in condition.group and condition.state >= COMES_TO[VERB_OF[action]]
 
 
 def may_now(verb: str, state: ResourceState) -> bool:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from fedmon.researcher.experiment import events
 from fedmon.researcher.experiment.alarms import verb_limit_of
 from fedmon.researcher.experiment.change import Change
 from fedmon.researcher.experiment.conditions import AnyCondition
-from fedmon.researcher.experiment.events import COMES_TO, Alarm, Assign, Call, Verb
+from fedmon.researcher.experiment.events import COMES_TO, VERB_OF, Alarm, Assign, Call, Verb
 from fedmon.researcher.experiment.situation import Group, Resource, Want, WantKey
 from fedmon.researcher.experiment.states import FailureLevel, ResourceAction, ResourceState
 from fedmon.researcher.experiment.verdicts import Blocked, Doomed, Met, Verdict, may_now, verdict_on
 
-VERB_OF: Mapping[ResourceAction, Verb] = {
-    ResourceAction.DEPLOY: "deploy",
-    ResourceAction.START: "start",
-    ResourceAction.STOP: "stop",
-}
-"""The verb of an action, which is also the name of the want of it."""
 _ACTIONS = {verb: action for action, verb in VERB_OF.items()}
 
 

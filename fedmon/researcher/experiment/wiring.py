@@ -25,7 +25,7 @@ from fedmon.researcher.experiment.durations import seconds
 from fedmon.researcher.experiment.engine import Engine
 from fedmon.researcher.experiment.errors import InvalidConditionError, UnknownGuidError
 from fedmon.researcher.experiment.events import (
-    COMES_TO,
+    VERB_OF,
     ConditionAdded,
     ConditionsRemoved,
     Connected,
@@ -35,7 +35,7 @@ from fedmon.researcher.experiment.events import (
 from fedmon.researcher.experiment.machine import step
 from fedmon.researcher.experiment.planning import refuse_circles
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
-from fedmon.researcher.experiment.wanting import VERB_OF
+from fedmon.researcher.experiment.verdicts import waits_in_vain
 
 if TYPE_CHECKING:
     Guids = int | Iterable[int]
@@ -84,7 +84,7 @@ class Wiring:
         waiting, action = self._checked(guids), _action(action)
         mine = self._accepted(condition)
         for guid in waiting:
-            if guid in mine.group and isinstance(mine, StateCondition) and mine.state >= COMES_TO[VERB_OF[action]]:
+            if isinstance(mine, StateCondition) and waits_in_vain(guid, action, mine):
                 raise InvalidConditionError(
                     f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
                     f"{VERB_OF[action]}: that would be for ever"

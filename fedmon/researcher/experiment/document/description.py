@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from operator import itemgetter
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -20,9 +20,10 @@ from fedmon.researcher.experiment.document.errors import (
     UnknownMemberError,
 )
 from fedmon.researcher.experiment.document.values import plain
-from fedmon.researcher.experiment.events import COMES_TO, Retry, Verb
+from fedmon.researcher.experiment.events import VERB_OF, Retry, Verb
 from fedmon.researcher.experiment.run_folder import is_folder_name
 from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.researcher.experiment.verdicts import waits_in_vain
 
 Policy = Literal["critical", "optional", "quorum"]
 Nid = str | int | float | bool
@@ -197,10 +198,9 @@ def _check_resource(resource: ResourceDescription) -> None:
     if resource.guid in resource.connections:
         raise DescriptionError(f"{where} is connected to itself")
     for number, (action, condition) in enumerate(resource.conditions, 1):
-        reached = COMES_TO[cast("Verb", action.name.lower())]
-        if isinstance(condition, StateCondition) and resource.guid in condition.group and condition.state >= reached:
+        if isinstance(condition, StateCondition) and waits_in_vain(resource.guid, action, condition):
             raise ConditionTextError(
-                f"resource {resource.name or resource.guid}: {action.name.lower()} condition {number} waits for the "
+                f"resource {resource.name or resource.guid}: {VERB_OF[action]} condition {number} waits for the "
                 f"resource itself to be {condition.state.name}: that would be for ever"
             )
 
