@@ -38,6 +38,8 @@ class Template:
     """How often a verb that failed is tried again, by verb."""
     _attributes: ClassVar[Mapping[str, Attribute]] = {}
     _traces: ClassVar[Mapping[str, Trace]] = {}
+    asks_federation: ClassVar[bool] = False
+    """Whether it can do nothing without a federation."""
     # What plans and explanations go by; see `natures`.
     _needs: ClassVar[tuple[Need, ...]] = ()
     """What its verbs wait for by themselves, of what it is connected to."""

@@ -86,7 +86,7 @@ def run(
     with ExperimentController.from_description(description) as ec:
         # For those who look at the run later: its journal knows no names.
         write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
-        if any(getattr(ec.get_resource(guid), "asks_federation", False) for guid in ec.resources):
+        if any(ec.get_resource(guid).asks_federation for guid in ec.resources):
             _ = ec.federation  # before anything begins that is in vain without it
         ec.deploy(wait_all_ready=not each)
         _finish(ec, found.plan.facts.names, timeout_s=timeout, keep=keep, as_json=json)

@@ -46,8 +46,6 @@ class LinkedResource(ResourceManager):
     _platform: ClassVar[str | None] = "fedmon"
     _partners: ClassVar[tuple[str, ...] | None] = None
     _once: ClassVar[tuple[str, ...]] = ()
-    asks_federation: ClassVar[bool] = False
-    """Whether it can do nothing without a federation."""
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
