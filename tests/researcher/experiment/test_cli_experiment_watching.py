@@ -32,7 +32,7 @@ id = "trial"
 name = "north"
 type = "local::Process"
 [resource.attributes]
-command = ["sleep", "{seconds}"]
+command = ["cat", "{gate}"]
 [[resource]]
 name = "then"
 type = "local::Process"
@@ -42,17 +42,26 @@ command = ["true"]
 """
 
 
-@contextmanager
-def running(folder: Path, seconds: float) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Run the experiment in a process of its own, and give it with the folder of the run once a resource runs."""
-    (folder / "trial.toml").write_text(FILE.format(seconds=seconds))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedmon", "experiment", "run", str(folder / "trial.toml"), "--dir", str(folder)],
+def shell(*arguments: str) -> subprocess.Popen[str]:
+    """Start a verb of `fedmon experiment` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedmon", "experiment", *arguments],
         env=plain_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Run the experiment in its own process; yield it, with the folder of the run, once resource 1 runs.
+
+    Resource 1 runs until something is written to the named pipe ``gate`` in ``folder``.
+    """
+    os.mkfifo(folder / "gate")
+    (folder / "trial.toml").write_text(FILE.format(gate=folder / "gate"))
+    process = shell("run", str(folder / "trial.toml"), "--dir", str(folder))
     try:
         wait_until(lambda: len(list(folder.glob(f"trial/*/{NAME}"))) == 1, 20.0, what="a journal")
         (journal,) = folder.glob(f"trial/*/{NAME}")
@@ -72,23 +81,25 @@ def event(guid: int, state: ResourceState) -> Became:
 
 
 def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
-    with running(tmp_path, 0.5) as (process, run_dir):
+    with running(tmp_path) as (process, run_dir):
         shown = json.loads(fedmon_here("experiment", "show", str(run_dir), "--json").stdout)
         assert (shown["status"], shown["process"]) == ("running", process.pid)
         assert shown["blocker"] == "1 waits for resource 1 (north), which is STARTED: it runs"
         assert (shown["resources"][1]["action"], shown["resources"][1]["waits_for"]) == ("start", [1])
 
-        watched = fedmon_here("experiment", "watch", str(run_dir))
+        with shell("watch", str(run_dir)) as watching:
+            assert watching.stdout is not None
+            before = [next(line for line in watching.stdout if " STARTED 1 north (local::Process)" in line)]
+            (tmp_path / "gate").write_text("end")
+            after, _ = watching.communicate(timeout=30)
 
-        assert watched.returncode == 0, watched.stdout
-        assert process.wait(10) == 0
-    assert " STARTED 1 north (local::Process)" in watched.stdout
-    assert " STOPPED 1 north (local::Process)" in watched.stdout
-    assert "ended, and released everything" in watched.stdout
+        assert (watching.returncode, process.wait(30)) == (0, 0), (before, after)
+    assert " STOPPED 1 north (local::Process)" in after
+    assert "ended, and released everything" in after
 
 
 def test_ctrl_c_releases_everything(tmp_path: Path) -> None:
-    with running(tmp_path, 60) as (process, run_dir):
+    with running(tmp_path) as (process, run_dir):
         assert fedmon_here("experiment", "watch", str(run_dir), "--timeout", "0.1").returncode == 6
 
         process.send_signal(signal.SIGINT)
@@ -102,7 +113,7 @@ def test_ctrl_c_releases_everything(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_taken_up(tmp_path: Path) -> None:
-    with running(tmp_path, 1) as (process, run_dir):
+    with running(tmp_path) as (process, run_dir):
         refused = fedmon_here("experiment", "reconnect", str(run_dir))
         assert (refused.returncode, refused.stdout) == (FolderInUseError.exit_code, "")
 
