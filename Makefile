@@ -16,7 +16,7 @@ demo: venv
 	@$(BIN)/fedmon demo $(ARGS)
 
 test: venv
-	@$(BIN)/python -m pytest -n $(JOBS) --no-loadscope-reorder -m "not soak and not batch" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --no-loadscope-reorder -m "not soak and not batch$(SKIP:%= and not %)" $(ARGS)
 
 # Real batch systems; as root, on a machine or in a container that may be changed. Skips aloud what is not installed.
 test-batch: venv
@@ -30,7 +30,7 @@ check: venv
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m "not soak and not slow_docs"
+	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m check
 
 bench: venv
 	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job runs experiment; do $(BIN)/python -m bench.$$name || exit 1; done

@@ -22,8 +22,12 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have long files begin first; everything else stays in its order."""
+    """Start with the long files, otherwise keep the order; mark the tests of `make check`."""
     root = Path(__file__).parents[1]
+    for item in items:
+        checked = item.path.is_relative_to(root / "tests/docs") or item.path.is_relative_to(root / "tests/architecture")
+        if checked and not any(map(item.get_closest_marker, ("soak", "slow_docs", "batch"))):
+            item.add_marker("check")
     ranks = {
         path: next((at for at, name in enumerate(LONG) if str(path.relative_to(root)).startswith(name)), len(LONG))
         for path in {item.path for item in items if item.path.is_relative_to(root)}

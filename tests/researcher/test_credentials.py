@@ -68,7 +68,7 @@ def test_the_user_name_is_the_id_and_everything_works_within_the_rights_of_a_res
 
     assert federation.researcher_id == "alice"
     assert (nodes.online, nodes.circumstances.settled) == (["a"], True)
-    assert settled_s < 1.0
+    assert settled_s < 6
     assert [list(outcomes.ok) for outcomes in answered] == [["a"]] * 3
     assert {request["researcher_id"] for request in node.received} == {"alice"}
     assert federation.settings.identity_is_strict
@@ -81,7 +81,7 @@ def test_a_wrong_password_is_one_error_that_names_the_user_and_not_the_password(
     with pytest.raises(ConnectionFailedError) as caught:
         federate(password="opensesame")
 
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 7.5
     assert "user 'alice'" in str(caught.value)
     assert "localhost" in str(caught.value)
     assert "opensesame" not in str(caught.value)
@@ -92,7 +92,7 @@ def test_a_certificate_that_is_not_trusted_is_named(federate: Callable[..., Fede
     with pytest.raises(ConnectionFailedError, match=r"certificate is not trusted.*ca_file"):
         federate(ca_file=None)
 
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 7.5
 
 
 def test_a_password_that_others_can_read_is_refused(federate: Callable[..., Federation], tmp_path: Path) -> None:

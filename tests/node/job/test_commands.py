@@ -62,7 +62,7 @@ def test_a_command_that_hangs_is_killed_with_its_children_also_those_in_other_se
     with pytest.raises(CommandError, match=r"scontrol did not end within 0\.3 s") as caught:
         run(["scontrol", "listpids", "7"], 0.3, environ=environ)
 
-    assert time.monotonic() - begin < 3.0
+    assert time.monotonic() - begin < 10
     assert Failure.TIMED_OUT is caught.value.failure
     pids = [int(line) for line in children.read_text().split()]
     assert len(pids) == 3
@@ -72,9 +72,9 @@ def test_a_command_that_hangs_is_killed_with_its_children_also_those_in_other_se
 def test_who_ends_but_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", "sleep 600 & echo $!; exit 0")
     begin = time.monotonic()
-    output = run(["scontrol"], 5.0, environ=environ)
+    output = run(["scontrol"], 30.0, environ=environ)
 
-    assert time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin < 10
     wait_until(lambda: not is_alive(int(output.stdout)), what="the end of the child")
 
 

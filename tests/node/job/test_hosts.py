@@ -161,7 +161,7 @@ def test_waiting_ends_when_it_is_given_up(job: Job) -> None:
         membership.begin({})
         begin = time.monotonic()
         assert membership.end({}, given_up=given_up) is False
-        assert time.monotonic() - begin < 1.0
+        assert time.monotonic() - begin < 10
 
 
 def test_two_hosts_that_wait_for_one_that_never_comes_do_not_both_merge(job: Job) -> None:

@@ -184,7 +184,7 @@ def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: 
         (path,) = recordings(tmp_path)
         for _ in range(3):
             before = left(path).samples.get("host", 0)
-            wait_until(lambda before=before: left(path).samples.get("host", 0) > before, 2.0)  # type: ignore[misc]
+            wait_until(lambda before=before: left(path).samples.get("host", 0) > before)  # type: ignore[misc]
         tool.terminate()
         tool.wait(30)
 

@@ -327,7 +327,7 @@ def test_defect_30_a_chain_registered_in_reverse_takes_no_half_second_a_link(ec:
     ec.deploy()
     assert ec.wait_started(guids, timeout=30)
 
-    assert time.monotonic() - began < 2  # NEPI takes 50 s
+    assert time.monotonic() - began < 10  # NEPI takes 50 s
 
 
 def test_defect_34_guids_are_given_once_whichever_thread_asks(ec: ExperimentController) -> None:

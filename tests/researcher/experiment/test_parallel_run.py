@@ -197,6 +197,7 @@ def test_results_that_nobody_reads_are_not_kept_where_none_are_wanted() -> None:
 
 
 def test_there_are_no_more_threads_than_calls_nor_than_allowed(gate: threading.Event) -> None:
+    wait_until(lambda: not threads(), what="the end of threads of other tests")
     with ParallelRun(maxthreads=3) as runner:
         runner.put(gate.wait)
         assert len(threads()) == 1

@@ -148,7 +148,7 @@ def test_the_federation_is_asked_for_once_where_it_is_not_there(
     ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "0.2")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
     monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
     nodes = tuple(ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(8))
     (tmp_path / "p.py").write_text("class P: ...\n")
@@ -157,7 +157,7 @@ def test_the_federation_is_asked_for_once_where_it_is_not_there(
 
     found = ec.plan()
 
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 6.5
     (problem,) = found.problems
     assert (problem.kind, problem.severity, problem.guids) == ("not-asked", "warning", (*nodes, training))
     assert problem.text.startswith("cannot ask the federation: ")

@@ -137,7 +137,7 @@ def test_responses_wait_no_longer_than_their_timeout_for_a_silent_node(
         told = requests.get_responses(["pong"], timeout=0.6, while_responses=while_responses)
 
     assert [message["node_id"] for message in told] == ["a"]
-    assert 0.5 < time.monotonic() - started < 2.5
+    assert 0.5 < time.monotonic() - started < 6
     assert len(b.sent("ping")) > 1
 
 
@@ -207,7 +207,7 @@ def test_waiting_for_messages_that_nobody_sends_ends_with_the_first_or_the_time(
         requests = open_requests("a")
         started = time.monotonic()
         assert len(requests.get_messages(time=0.2)) == 0
-        assert 0.2 <= time.monotonic() - started < 2
+        assert 0.2 <= time.monotonic() - started < 6
 
         threading.Timer(0.1, node.publish, ("general/researcher/alice/main/a", late_pong(1))).start()
         assert sequences(requests.get_messages(["pong"], time=10)) == [1]

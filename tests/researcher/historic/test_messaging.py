@@ -166,7 +166,7 @@ def test_a_closed_port_and_a_silent_peer_end_in_time_with_one_error(monkeypatch:
             with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{port}"):
                 messaging.start()
 
-            assert time.monotonic() - started < 2.5
+            assert time.monotonic() - started < 7
             assert time.process_time() - cpu < 0.8
             assert messaging.is_failed()
             assert not messaging.is_connected()
