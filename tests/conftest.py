@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from fedmon.common.settings.keys import HISTORIC
 from tests.support.brokers import ENGINES, Broker
 from tests.support.shell_here import loggers_as_they_were
 
+# Nothing that collection makes is garbage: looking for some doubles its time, and slows every later collection.
+gc.disable()
+
 LONG = (
     "tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py", "tests/end_to_end/test_demo.py",
     "tests/docs/", "tests/researcher/experiment/federation/", "tests/end_to_end/", "tests/node/job/",
@@ -23,16 +27,26 @@ LONG = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the long files, otherwise keep the order; mark the tests of `make check`."""
-    root = Path(__file__).parents[1]
+    names = {
+        path: path.as_posix().removeprefix(f"{Path(__file__).parents[1].as_posix()}/")
+        for path in {item.path for item in items}
+    }
     for item in items:
-        checked = item.path.is_relative_to(root / "tests/docs") or item.path.is_relative_to(root / "tests/architecture")
-        if checked and not any(map(item.get_closest_marker, ("soak", "slow_docs", "batch"))):
+        if names[item.path].startswith(("tests/docs/", "tests/architecture/")) and not any(
+            map(item.get_closest_marker, ("soak", "slow_docs", "batch"))
+        ):
             item.add_marker("check")
     ranks = {
-        path: next((at for at, name in enumerate(LONG) if str(path.relative_to(root)).startswith(name)), len(LONG))
-        for path in {item.path for item in items if item.path.is_relative_to(root)}
+        path: next((at for at, start in enumerate(LONG) if name.startswith(start)), len(LONG))
+        for path, name in names.items()
     }
-    items.sort(key=lambda item: ranks.get(item.path, len(LONG)))
+    items.sort(key=lambda item: ranks[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of garbage collection."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
