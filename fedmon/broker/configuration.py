@@ -9,25 +9,37 @@ import msgspec
 
 from fedmon.broker.roles import Role
 
-MAX_PACKET_BYTES = 1_048_576
+MAX_PACKET_BYTES = 262_144
+"""Largest packet on a broker with users; no message of ours is over 100 KB."""
+OPEN_MAX_PACKET_BYTES = 1_048_576
+"""Largest packet on a broker without users, where programs of Fed-BioMed may send more than we do."""
 CERTIFICATE_ROLES = (Role.NODE, Role.RESEARCHER)
 """Roles whose parties may prove themselves with a certificate instead of a password."""
 
 _LIMITS = {
-    "max_packet_bytes": MAX_PACKET_BYTES,
     "max_inflight_messages": 200,
     "max_queued_messages": 10_000,
     "max_queued_bytes": 33_554_432,
     "max_keepalive_s": 300,
 }
 _MAX_CONNECTIONS = {
-    None: 2000,
-    Role.NODE: 2000,
-    Role.RESEARCHER: 500,
-    Role.MONITOR: 50,
-    Role.ADMIN: 10,
-    Role.JOB: 2000,
+    None: 20_000,
+    Role.NODE: 20_000,
+    Role.RESEARCHER: 5000,
+    Role.MONITOR: 2000,
+    Role.ADMIN: 1000,
+    Role.JOB: 20_000,
 }
+_KEPT_ON_DISK = """
+# Presence survives a restart; nothing else of fedmon relies on what a broker keeps.
+persistence true
+persistence_location data/
+autosave_interval 60"""
+_BOUNDED = """
+# mosquitto can neither refuse retained messages on a topic nor count the offline sessions of a user: this bounds both.
+memory_limit 536870912
+# Nothing is kept on disk, so that a restart frees memory; nodes that are up announce themselves again.
+persistence false"""
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +66,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """All that the templates leave open; every path is relative to the broker's folder.
 
     ``process_user`` is the user that a mosquitto started by root becomes; None leaves it to mosquitto.
+    ``max_packet_bytes`` None means the default of a broker with, or without, users.
     """
 
     heading: str
@@ -61,14 +74,18 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     access: Access = Access()
     log_destination: str
     process_user: str | None = None
+    max_packet_bytes: int | None = None
 
 
 def render_mosquitto(configuration: Configuration) -> str:
     """Return the text of mosquitto.conf."""
     user = configuration.process_user
+    is_open = all(listener.role is None for listener in configuration.listeners)
     return template("mosquitto.conf").substitute(
         _LIMITS,
         heading=commented(configuration.heading),
+        max_packet_bytes=configuration.max_packet_bytes or (OPEN_MAX_PACKET_BYTES if is_open else MAX_PACKET_BYTES),
+        storage=_KEPT_ON_DISK if is_open else _BOUNDED,
         log_destination=configuration.log_destination,
         process_user=f"user {user}\n" if user else "",
         listeners="".join(_listener(listener, configuration.access) for listener in configuration.listeners).rstrip(),

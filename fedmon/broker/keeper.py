@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from types import FrameType
 
 GRACE_S = 3.0
 PARENT_CHECK_S = 1.0
+OPEN_FILES = 65_536
 ORDERS = {b"H": signal.SIGHUP, b"T": signal.SIGTERM, b"K": signal.SIGKILL}
 PR_SET_PDEATHSIG = 1
 
@@ -30,6 +32,7 @@ def main(command: list[str]) -> int:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _noted)
+    _allow_open_files()
     stops: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stops.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -49,6 +52,14 @@ def main(command: list[str]) -> int:
         elif order in ORDERS:
             child.send_signal(ORDERS[order])
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _allow_open_files() -> None:
+    """Raise the soft limit: a broker has an open file for each connection, and shells allow 1,024 unless asked."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:

@@ -23,7 +23,7 @@ class MosquittoEngine(Engine):
     """
 
     name = "mosquitto"
-    limits = "keeps retained messages and queues on disk, saved every 60 s; messages up to 1 MiB"
+    limits = "packets up to 1 MiB; with users 256 KiB, and all messages within 512 MiB of memory"
 
     def __init__(
         self,
@@ -64,8 +64,9 @@ class MosquittoEngine(Engine):
                 "mosquitto is not on PATH; install it (Debian: apt install mosquitto) or use the engine 'embedded'"
             )
         folder = self.folder
-        (folder / "data").mkdir(mode=0o700, exist_ok=True)
-        if self._access is not None:
+        if self._access is None:
+            (folder / "data").mkdir(mode=0o700, exist_ok=True)
+        else:
             _lay_out(folder, self._access)
         configuration = folder / CONFIGURATION_FILE
         configuration.touch(mode=0o600)
@@ -74,7 +75,7 @@ class MosquittoEngine(Engine):
                 Configuration(
                     heading="Written by fedmon at each start; changes here are lost.",
                     listeners=tuple(
-                        Listener(host=ports.numeric_host(self.host), port=port, role=role)
+                        Listener(host=ports.numeric_host(self.host_of(role)), port=port, role=role)
                         for role, port in self.ports.items()
                     ),
                     access=self._access or Access(),

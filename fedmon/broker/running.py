@@ -72,7 +72,11 @@ class Engine(abc.ABC):
     def url_for(self, role: Role) -> str:
         """Return the URL that parties of a role connect to."""
         port = self.ports.get(role, self.port)
-        return f"{'mqtts' if self._tls else 'mqtt'}://{ports.in_url(ports.reachable_host(self.host))}:{port}"
+        return f"{'mqtts' if self._tls else 'mqtt'}://{ports.in_url(ports.reachable_host(self.host_of(role)))}:{port}"
+
+    def host_of(self, role: Role | None) -> str:
+        """Return the address that a role's listener is bound to; admins come from this machine only."""
+        return "127.0.0.1" if role is Role.ADMIN and role in self.ports else self.host
 
     @property
     def has_users(self) -> bool:
@@ -216,8 +220,8 @@ class Engine(abc.ABC):
         )
 
     def _require_free_ports(self) -> None:
-        for port in self.ports.values():
-            ports.require_free(self.host, port)
+        for role, port in self.ports.items():
+            ports.require_free(self.host_of(role), port)
 
     def _a_port_is_taken(self) -> bool:
         try:

@@ -87,7 +87,7 @@ def _deliveries(line: Line, mark: str) -> Iterator[Check]:
     large = f"large-{mark}-".encode().ljust(MAX_PAYLOAD_BYTES, b".")
     if line.send(large, qos=1) is None:
         yield failed(
-            "payload", f"{MAX_PAYLOAD_BYTES} bytes did not come back", "raise the broker's packet size limit to 1 MiB"
+            "payload", f"{MAX_PAYLOAD_BYTES} bytes did not come back", "raise the broker's packet size limit to 256 KiB"
         )
     else:
         yield ok("payload", f"{MAX_PAYLOAD_BYTES} bytes are carried")

@@ -91,6 +91,15 @@ class Party:
         """Publish at QoS 0 and wait for nothing."""
         self._client.publish(topic, payload)
 
+    def flood(self, topic: Callable[[int], str], *, retain: bool) -> int:
+        """Publish 250 messages of 200 KB, or as many as the broker takes before it drops us; returns how many."""
+        for number in range(250):
+            mid = self._client.publish(topic(number), bytes(200_000), qos=1, retain=retain).mid
+            self.wait(lambda mid=mid: mid in self._done or self.connections_lost > 0)  # type: ignore[misc]
+            if self.connections_lost:
+                return number
+        return 250
+
     def answer_on(self, topic: str) -> None:
         """From now on publish every payload that is heard on a topic, at QoS 1."""
         self._answer_topic = topic

@@ -9,10 +9,12 @@ import shutil
 import subprocess
 from typing import Self
 
+import psutil
+
 from fedmon.broker import ports, probe
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.production import FIRST_PORT, write_production
+from fedmon.broker.production import FIRST_PORT, production_files, write_production
 from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
 from fedmon.common.clock import Deadline
@@ -27,10 +29,17 @@ _NOBODY = 65_534
 class Production:
     """A copy of ``broker/`` in a folder of the test, as the README's steps leave it; a context manager."""
 
-    def __init__(self, folder: pathlib.Path, users: dict[str, Role], *, client_certificates: bool = False) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        users: dict[str, Role],
+        *,
+        client_certificates: bool = False,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
         require(MosquittoEngine.available(), "mosquitto is not on PATH")
         self.folder = BrokerFolder(folder)
-        write_production(self.folder, client_certificates=client_certificates)
+        write_production(self.folder, production_files(client_certificates=client_certificates))
         self.ca_file = folder / "certificates" / "ca.crt"
         make_broker_certificate(folder)
         if client_certificates:
@@ -38,6 +47,7 @@ class Production:
                 make_client_authority(folder / "certificates", role.file_name)
         for name, role in users.items():
             Users(self.folder).add(name, role, PASSWORD)
+        self._memory_limit_bytes = memory_limit_bytes
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -48,8 +58,14 @@ class Production:
         text = (folder / "mosquitto.conf").read_text()
         for role, port in self.ports.items():
             text, count = re.subn(
-                rf"^listener {FIRST_PORT + role.port_offset}$", f"listener {port} 127.0.0.1", text, flags=re.MULTILINE
+                rf"^listener {FIRST_PORT + role.port_offset}( 127.0.0.1)?$",
+                f"listener {port} 127.0.0.1",
+                text,
+                flags=re.MULTILINE,
             )
+            assert count == 1
+        if self._memory_limit_bytes is not None:
+            text, count = re.subn(r"(?m)^memory_limit \d+$", f"memory_limit {self._memory_limit_bytes}", text)
             assert count == 1
         # Settings are per listener, so this one changes nothing for the others; it has no access list.
         text += f"\nlistener {self.observer_port} 127.0.0.1\nallow_anonymous true\n"
@@ -76,6 +92,17 @@ class Production:
         while probe.ask("127.0.0.1", self.observer_port, timeout_s=1.0) is not probe.Answer.ACCEPTED:
             assert self._process.poll() is None, self.log()
             assert not deadline.passed(), self.log()
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory mosquitto has at the moment."""
+        assert self._process is not None
+        return int(psutil.Process(self._process.pid).memory_info().rss)
+
+    def restart(self) -> None:
+        """Stop it and start it again, as an operator does."""
+        self.__exit__()
+        self._start(self.folder.path)
 
     def reload(self) -> None:
         """Have mosquitto read its users again, as ``docker compose kill -s HUP`` does."""

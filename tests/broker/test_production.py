@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 import yaml
 
-from fedmon.broker.configuration import MAX_PACKET_BYTES
+from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.ports import free_ports
 from fedmon.broker.production import FIRST_PORT, REPOSITORY_PORT, production_files
@@ -26,7 +28,7 @@ from fedmon.broker.users import Users
 from tests.broker.certificates import make_client_certificate
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client
-from tests.broker.shell import foreground
+from tests.broker.shell import answer, foreground
 from tests.support.requirements import require
 
 SCHEMA = Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
@@ -34,7 +36,7 @@ SCHEMA = Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
 
 @pytest.fixture(scope="module")
 def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
-    users = {"hospital-a": Role.NODE, "alice": Role.RESEARCHER}
+    users = {"hospital-a": Role.NODE, "alice": Role.RESEARCHER, "operator": Role.ADMIN}
     with Production(tmp_path_factory.mktemp("production") / "broker", users) as running:
         yield running
 
@@ -60,11 +62,39 @@ def test_the_compose_file_is_valid(compose: dict[str, Any]) -> None:
 
 
 def test_the_compose_file_publishes_the_ports_of_the_configuration(compose: dict[str, Any]) -> None:
-    listeners = re.findall(r"^listener (\d+)$", production_files()["mosquitto.conf"], re.MULTILINE)
+    listeners = re.findall(r"^listener (\d+)$", production_files()["mosquitto-container.conf"], re.MULTILINE)
 
     published = [port.rsplit(":", 1)[1] for port in compose["services"]["mosquitto"]["ports"]]
     assert published == listeners == [str(FIRST_PORT + role.port_offset) for role in Role]
-    assert compose["services"]["repository"]["ports"] == [f"{REPOSITORY_PORT}:{REPOSITORY_PORT}"]
+
+
+def test_admins_and_the_repository_are_reached_from_this_machine_only_unless_the_operator_says_otherwise(
+    compose: dict[str, Any],
+) -> None:
+    files = production_files()
+    of_the_system, of_the_container = files["mosquitto.conf"], files["mosquitto-container.conf"]
+    admins, repository = FIRST_PORT + Role.ADMIN.port_offset, REPOSITORY_PORT
+
+    assert re.findall(r"^listener \d+ .*$", of_the_system, re.MULTILINE) == [f"listener {admins} 127.0.0.1"]
+    assert of_the_container == of_the_system.replace(f"listener {admins} 127.0.0.1", f"listener {admins}")
+    assert f"127.0.0.1:{admins}:{admins}" in compose["services"]["mosquitto"]["ports"]
+    assert compose["services"]["repository"]["ports"] == [
+        f"${{FEDMON_REPOSITORY_ADDRESS:-127.0.0.1}}:{repository}:{repository}"
+    ]
+
+
+def test_what_the_containers_may_use_is_enough_for_every_connection(compose: dict[str, Any]) -> None:
+    text = production_files()["mosquitto.conf"]
+    connections = sum(int(number) for number in re.findall(r"^max_connections (\d+)$", text, re.MULTILINE))
+    counted = re.search(r"^memory_limit (\d+)$", text, re.MULTILINE)
+    assert counted is not None
+    limits = {name: service["mem_limit"] for name, service in compose["services"].items()}
+
+    assert [service["ulimits"]["nofile"] for service in compose["services"].values()] == [65_536, 65_536]
+    assert connections < 65_536
+    assert limits == {"mosquitto": "3g", "repository": "256m"}
+    # An idle connection over TLS has 41 KB, which mosquitto does not count.
+    assert int(counted[1]) + connections * 41_984 < 3 * 2**30
 
 
 def test_what_the_compose_file_mounts_is_what_config_write_makes(
@@ -94,7 +124,10 @@ def test_everything_in_the_folder_is_closed_to_other_users(production: Productio
 @pytest.mark.parametrize(
     "line",
     [
-        f"max_packet_size {MAX_PACKET_BYTES}",
+        f"max_packet_size {256 * 1024}",
+        "memory_limit 536870912",
+        "persistence false",
+        "persistent_client_expiration 1h",
         "set_tcp_nodelay true",
         "max_queued_messages 10000",
         "max_queued_bytes 33554432",
@@ -153,7 +186,6 @@ def test_the_repository_of_the_compose_file_starts_and_its_health_check_sees_it(
     port = str(free_ports("127.0.0.1", 1)[0])
     substitutes = {
         str(REPOSITORY_PORT): port,
-        "/run/secrets": str(folder / "secrets"),
         "/fedmon/": f"{folder}/",
         "${FEDMON_REPOSITORY_URL:?set it in .env, see README.md}": f"https://localhost:{port}",
     }
@@ -238,13 +270,110 @@ def test_with_client_certificates_the_common_name_is_the_user(tmp_path: Path) ->
                 _enter(Party(port, client_id="x", certificate=certificate, ca_file=ca_file))
 
 
+def test_a_flood_of_one_party_stays_within_the_memory_limit_and_the_others_are_served(tmp_path: Path) -> None:
+    users = {"hospital-a": Role.NODE, "hospital-b": Role.NODE, "alice": Role.RESEARCHER, "bob": Role.RESEARCHER}
+    limit_bytes = 40 * 2**20
+    with Production(tmp_path / "broker", users, memory_limit_bytes=limit_bytes) as production:
+
+        def party(name: str, client_id: str = "", *, clean: bool = True) -> Party:
+            port, credentials = production.ports[users[name]], (name, PASSWORD)
+            return Party(
+                port, client_id=client_id or name, credentials=credentials, ca_file=production.ca_file, clean=clean
+            )
+
+        def serves() -> None:
+            """Check that a message between two parties passes, and that a third one can still log in and hear it."""
+            presence = f"{production.memory_bytes}".encode()
+            hospital.publish("general/status/hospital-b", presence, retain=True)
+            alice.wait_for("general/status/hospital-b", presence)
+            with party("alice", "alice-second") as second:
+                second.subscribe("general/status/+")
+                second.wait_for("general/status/hospital-b", presence)
+
+        begun_bytes = production.memory_bytes
+        with party("hospital-b") as hospital, party("alice") as alice:
+            alice.subscribe("general/status/+")
+            with party("hospital-a") as flooder:
+                kept = flooder.flood(lambda number: f"general/researcher/x/{number}/hospital-a", retain=True)
+            retained_bytes = production.memory_bytes
+            serves()
+        production.restart()
+        with party("hospital-b") as hospital, party("alice") as alice:
+            alice.subscribe("general/status/+")
+            for number in range(20):
+                with party("bob", f"bob-{number}", clean=False) as leaving:
+                    leaving.subscribe(f"general/researcher/bob/{number}/bob")
+            with party("bob") as flooder:
+                queued = flooder.flood(lambda number: f"general/researcher/bob/{number % 20}/bob", retain=False)
+            queued_bytes = production.memory_bytes
+            serves()
+
+        assert kept < 250 > queued
+        assert max(retained_bytes, queued_bytes) < begun_bytes + limit_bytes + 20 * 2**20
+
+
+def test_config_write_renders_another_packet_limit_for_the_wire_fedbiomed4(tmp_path: Path) -> None:
+    answer("config", "write", tmp_path / "broker", "--max-packet-kib", "1024")
+
+    for name in ("mosquitto.conf", "mosquitto-container.conf"):
+        assert "max_packet_size 1048576" in (tmp_path / "broker" / name).read_text().splitlines()
+
+
+@pytest.mark.parametrize(("role", "name"), [(Role.RESEARCHER, "alice"), (Role.ADMIN, "operator")])
+def test_500_idle_sockets_lock_nobody_out(production: Production, role: Role, name: str) -> None:
+    port = production.ports[role]
+    with contextlib.ExitStack() as idle:
+        for _ in range(500):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0))
+
+        with Party(port, client_id=name, credentials=(name, PASSWORD), ca_file=production.ca_file) as party:
+            party.subscribe("general/status/+")
+
+
+def test_with_users_admins_come_from_this_machine_and_the_others_from_everywhere(tmp_path: Path) -> None:
+    require(MosquittoEngine.available(), "mosquitto is not on PATH")
+    folder = tmp_path / "broker"
+    Users(BrokerFolder(folder)).add("operator", Role.ADMIN, PASSWORD)
+    with foreground("start", "--host", "0.0.0.0", "--port", "0", "--data-dir", folder) as running:
+        ports = {role: int(running.facts["urls"][role.value].rpartition(":")[2]) for role in Role}
+        listening = {
+            connection.laddr.port: connection.laddr.ip
+            for connection in psutil.Process(running.facts["pid"]).net_connections("tcp4")
+            if connection.status == psutil.CONN_LISTEN
+        }
+
+    assert {role: listening[ports[role]] for role in Role} == dict.fromkeys(Role, "0.0.0.0") | {Role.ADMIN: "127.0.0.1"}
+
+
+def test_the_firewall_rule_counts_the_connections_of_each_address(tmp_path: Path) -> None:
+    require(shutil.which("nft") and shutil.which("unshare") and shutil.which("ip"), "nft, unshare or ip is not on PATH")
+    namespace = ["unshare", "--map-root-user", "--net"]
+    probed = subprocess.run([*namespace, "nft", "list", "ruleset"], capture_output=True, text=True)
+    require(probed.returncode == 0, f"no network namespace with a firewall here: {probed.stderr.strip()}")
+    rules = tmp_path / "nftables.conf"
+    rules.write_text(production_files()["nftables.conf"])
+    program = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 8883), backlog=600)
+held = [socket.create_connection(("127.0.0.1", 8883), timeout=30) for _ in range(500)]
+try:
+    socket.create_connection(("127.0.0.1", 8883), timeout=0.5)
+except TimeoutError:
+    socket.create_connection(("127.0.0.1", 8883), timeout=30, source_address=("127.0.0.2", 0))
+    print("the 501st is refused, another address is not")
+"""
+    script = f'ip link set lo up && nft -f {rules} && nft -f {rules} && exec {sys.executable} -c "$1"'
+
+    finished = subprocess.run([*namespace, "sh", "-c", script, "sh", program], capture_output=True, text=True)
+
+    assert (finished.stdout, finished.stderr) == ("the 501st is refused, another address is not\n", "")
+
+
 def test_the_admins_line_of_the_readme_clears_a_presence(production: Production) -> None:
     program = mosquitto_client("mosquitto_pub")
     require(shutil.which("sh"), "sh is not on PATH")
     line = re.search(r"^mosquitto_pub (.*)$", production_files()["README.md"], re.MULTILINE)
     assert line is not None
-    Users(production.folder).add("operator", Role.ADMIN, PASSWORD)
-    production.reload()
     with Party(production.observer_port, client_id="observer") as everything:
         everything.publish("general/status/hospital-b", b"online", retain=True)
 

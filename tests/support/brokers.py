@@ -44,11 +44,6 @@ class Broker:
         """Process id of the broker, None while it is down."""
         return self._engine.pid
 
-    @property
-    def keeps_retained(self) -> bool:
-        """Whether retained messages survive a restart and come in any number."""
-        return self.name == "mosquitto"
-
     def start(self) -> None:
         """Start it, and make sure that what answers on the port is our child and no other broker."""
         self._engine.start()

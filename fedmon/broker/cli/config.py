@@ -22,6 +22,12 @@ ClientCertificates = Annotated[
     bool,
     typer.Option("--client-certificates", help="Nodes and researchers log in with certificates instead of passwords."),
 ]
+MaxPacket = Annotated[
+    int,
+    typer.Option(
+        min=128, max=262_144, help="Largest packet, in KiB; the wire fedbiomed4 may need 1024, fedmon needs 128."
+    ),
+]
 
 
 @config_app.command("show")
@@ -30,13 +36,14 @@ def show(
         str | None, typer.Argument(metavar="FILE", help="One file, such as mosquitto.conf or acl/nodes; default: all.")
     ] = None,
     client_certificates: ClientCertificates = False,
+    max_packet_kib: MaxPacket = 256,
     as_json: Json = False,
 ) -> None:
     """Print the configuration of mosquitto, its access lists and the compose file as this version renders them.
 
     Exit codes: 0 shown, 3 no such file.
     """
-    files = production_files(client_certificates=client_certificates)
+    files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     if name is not None:
         if name not in files:
             raise UnknownFileError(f"there is no file {name!r}; there are {', '.join(sorted(files))}")
@@ -49,13 +56,15 @@ def show(
 def write(
     folder: Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="Folder to write them to, such as broker/.")],
     client_certificates: ClientCertificates = False,
+    max_packet_kib: MaxPacket = 256,
     as_json: Json = False,
 ) -> None:
-    """Write these files into a folder, readable by you only; users, certificates and data that lie there stay.
+    """Write these files into a folder, readable by you only; users and certificates that lie there stay.
 
     Exit codes: 0 written, 1 failed.
     """
-    files = write_production(BrokerFolder(folder), client_certificates=client_certificates)
+    rendered = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
+    files = write_production(BrokerFolder(folder), rendered)
     emit(
         {"folder": str(folder), "files": files},
         "\n".join([*(f"{folder / name}" for name in files), f"next: read {folder / 'README.md'}"]),
