@@ -64,5 +64,9 @@ class QuotaExceededError(BrokerError):
     """The repository holds as much as it may."""
 
 
+class UnknownTokenError(BrokerError):
+    """An upload came without a token that the repository knows."""
+
+
 class BadUploadError(BrokerError):
     """An upload is not in a form that the repository understands."""

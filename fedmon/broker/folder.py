@@ -101,6 +101,28 @@ class BrokerFolder:
         except OSError as error:
             raise StorageError(f"cannot write {target}: {error.strerror}") from None
 
+    def entries(self, name: str) -> dict[str, str]:
+        """Return the hash of each name in a file of lines ``name:hash``, which may be missing. Raises StorageError."""
+        path = self.path / name
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"cannot read {path}: {error}") from None
+        entries = {}
+        for number, line in enumerate(lines, start=1):
+            party, colon, hashed = line.partition(":")
+            if line and not (party and colon and hashed):
+                raise StorageError(f"line {number} of {path} is not <name>:<hash>; correct or delete it")
+            if line:
+                entries[party] = hashed
+        return entries
+
+    def replace_entries(self, name: str, entries: dict[str, str]) -> None:
+        """Write a file that `entries` reads. Raises StorageError."""
+        self.replace(name, "".join(f"{party}:{hashed}\n" for party, hashed in sorted(entries.items())))
+
     @contextlib.contextmanager
     def _open(self, name: str) -> Iterator[int]:
         try:

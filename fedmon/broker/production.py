@@ -13,6 +13,7 @@ from fedmon.broker.configuration import (
 )
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.roles import Role
+from fedmon.broker.tokens import TOKENS_FILE
 
 FIRST_PORT = 8883
 REPOSITORY_PORT = 8890
@@ -70,4 +71,7 @@ def write_production(folder: BrokerFolder, files: dict[str, str]) -> list[str]:
         # mosquitto does not start where one of them is missing, and many a federation has users of few roles.
         if not (folder.path / "passwords" / role.file_name).exists():
             folder.replace(f"passwords/{role.file_name}", "")
+    if not (folder.path / TOKENS_FILE).exists():
+        # Without it the repository makes a token that all share.
+        folder.replace(TOKENS_FILE, "")
     return sorted(files)

@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| ``POST /files``, body = the file, bearer token | 201, JSON ``url, sha256, size_bytes, expires`` |
+| ``POST /files``, body = the file, bearer token of a party | 201, JSON ``url, sha256, size_bytes, expires`` |
 | ``POST /upload/``, multipart field ``file``, bearer token | 201, JSON ``url, file, created_at`` (the historic form) |
 | ``GET`` or ``HEAD /files/<sha256>`` | the file, with ``ETag`` and ranges; 404 when unknown or expired |
 | ``GET /health`` | 200, JSON ``status, files, bytes`` |
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import hmac
 import logging
 from collections.abc import AsyncIterator, Callable
 
@@ -24,9 +23,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from fedmon.broker.errors import BadUploadError, BrokerError, FileTooLargeError, QuotaExceededError
+from fedmon.broker.errors import (
+    BadUploadError,
+    BrokerError,
+    FileTooLargeError,
+    QuotaExceededError,
+    UnknownTokenError,
+)
 from fedmon.broker.file_store import FileStore, StoredFile, Upload
 from fedmon.broker.multipart import FileField
+from fedmon.broker.tokens import Tokens
 from fedmon.common.errors import StorageError
 
 logger = logging.getLogger(__name__)
@@ -38,6 +44,7 @@ _MULTIPART_EXTRA_BYTES = 16_384
 
 _STATUS: dict[type[Exception], int] = {
     BadUploadError: 400,
+    UnknownTokenError: 401,
     FileTooLargeError: 413,
     QuotaExceededError: 507,
     StorageError: 507,
@@ -45,13 +52,13 @@ _STATUS: dict[type[Exception], int] = {
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Where others reach the repository, without a slash at the end, and the token that uploads need.
+    """Where others reach the repository, without a slash at the end, and the tokens that uploads need.
 
-    Without a token everybody who can reach the repository may upload.
+    Without tokens everybody who can reach the repository may upload.
     """
 
     public_url: str
-    token: str | None
+    tokens: Tokens | None
 
 
 def application(store: FileStore, options: Options) -> Starlette:
@@ -123,18 +130,19 @@ class _Endpoints:
         extra_bytes: int,
         answer: Callable[[StoredFile], dict[str, object]],
     ) -> Response:
-        if refused := self._refused(request, extra_bytes):
-            return refused
         try:
+            party = await run_in_threadpool(self._party, request)
+            if refused := self._refused(request, extra_bytes):
+                return refused
             async with asyncio.timeout(UPLOAD_S):
-                stored = await self._stored(request, feed, extra_bytes)
+                stored = await self._stored(request, feed, extra_bytes, party)
         except (BrokerError, StorageError) as error:
             return _refusal(_STATUS.get(type(error), 400), str(error))
         except TimeoutError:
             return _refusal(408, f"the upload took longer than {UPLOAD_S:.0f} s")
         except ClientDisconnect:
             return _refusal(400, "the client went away")
-        logger.info("stored file %s of %d bytes", stored.sha256, stored.size_bytes)
+        logger.info("stored file %s of %d bytes for %s", stored.sha256, stored.size_bytes, party or "everyone")
         return JSONResponse(answer(stored), status_code=201)
 
     async def _stored(
@@ -142,9 +150,10 @@ class _Endpoints:
         request: Request,
         feed: Callable[[Upload], tuple[Callable[[bytes], None], Callable[[], bool]]],
         extra_bytes: int,
+        party: str | None,
     ) -> StoredFile:
         received = 0
-        with self._store.receive() as upload:
+        with self._store.receive(party) as upload:
             take, is_complete = feed(upload)
             async for chunk in request.stream():
                 received += len(chunk)
@@ -155,12 +164,15 @@ class _Endpoints:
                 raise BadUploadError("the multipart body holds no complete field 'file'")
             return await run_in_threadpool(upload.finish)
 
+    def _party(self, request: Request) -> str | None:
+        """Return who uploads; None where all share what there is. Raises UnknownTokenError or StorageError."""
+        if self._options.tokens is None:
+            return None
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        return self._options.tokens.party_of(given.strip() if scheme.lower() == "bearer" else "")
+
     def _refused(self, request: Request, extra_bytes: int) -> Response | None:
         """Refuse what can be refused before a byte of the body was read."""
-        if self._options.token is not None and not _token_matches(request, self._options.token):
-            response = _refusal(401, "uploads need the repository's token: Authorization: Bearer <token>")
-            response.headers["WWW-Authenticate"] = "Bearer"
-            return response
         if request.headers.get("content-encoding", "identity") != "identity":
             return _refusal(415, "send the file as it is, without Content-Encoding")
         length = request.headers.get("content-length", "0")
@@ -194,14 +206,9 @@ class _Endpoints:
                 logger.info("deleted %d expired files", deleted)
 
 
-def _token_matches(request: Request, token: str) -> bool:
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    return hmac.compare_digest(given.strip().encode(), token.encode()) and scheme.lower() == "bearer"
-
-
 def _refusal(status: int, reason: str) -> Response:
-    # What is left of the body is not read, so the connection cannot be used again.
-    return JSONResponse({"error": reason}, status_code=status, headers={"Connection": "close"})
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse({"error": reason}, status_code=status, headers=headers)
 
 
 def _moment(timestamp: float) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import msgspec
 
 from fedmon.broker.errors import NameTakenError, UnknownUserError
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.passwords import hashed
 from fedmon.broker.roles import Role
-from fedmon.common.errors import StorageError
 from fedmon.common.ids import JOB_PREFIX, checked_id
 
 
@@ -76,26 +73,8 @@ class Users:
                     f"with that name and '-'; choose another name"
                 )
 
-    def _path(self, role: Role) -> pathlib.Path:
-        return self._folder.path / "passwords" / role.file_name
-
     def _read(self, role: Role) -> dict[str, str]:
-        path = self._path(role)
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return {}
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"cannot read {path}: {error}") from None
-        entries = {}
-        for number, line in enumerate(lines, start=1):
-            name, colon, password = line.partition(":")
-            if line and not (name and colon and password):
-                raise StorageError(f"line {number} of {path} is not <name>:<password hash>; correct or delete it")
-            if line:
-                entries[name] = password
-        return entries
+        return self._folder.entries(f"passwords/{role.file_name}")
 
     def _write(self, role: Role, entries: dict[str, str]) -> None:
-        text = "".join(f"{name}:{password}\n" for name, password in sorted(entries.items()))
-        self._folder.replace(f"passwords/{role.file_name}", text)
+        self._folder.replace_entries(f"passwords/{role.file_name}", entries)

@@ -23,8 +23,8 @@ def store_in(folder: Path, **limits: float) -> FileStore:
     return FileStore(folder, Limits(**limits))  # type: ignore[arg-type]  # whole numbers where they belong
 
 
-def stored(store: FileStore, content: bytes) -> StoredFile:
-    with store.receive() as upload:
+def stored(store: FileStore, content: bytes, party: str | None = None) -> StoredFile:
+    with store.receive(party) as upload:
         upload.write(content)
         return upload.finish()
 
@@ -121,6 +121,27 @@ def test_a_new_start_counts_what_is_there_and_deletes_what_was_half_in(tmp_path:
 )
 def test_what_is_no_digest_is_never_found(tmp_path: Path, name: str) -> None:
     assert store_in(tmp_path).find(name) is None
+
+
+def test_a_file_is_charged_to_each_party_that_stored_it_until_its_time_is_over(tmp_path: Path) -> None:
+    store = store_in(tmp_path, keep_s=DAY_S, max_party_bytes=10)
+    for party in ("alice", "alice", "bob"):
+        file = stored(store, b"plan", party)
+    old = time.time() - 1.01 * DAY_S
+    os.utime(tmp_path / "parties" / "alice" / file.sha256, (old, old))
+
+    store.sweep()
+    stored(store, b"x" * 10, "alice")
+    again = store_in(tmp_path, keep_s=DAY_S, max_party_bytes=10)
+    with pytest.raises(QuotaExceededError, match="the quota of alice is full"):
+        stored(again, b"y", "alice")
+    with pytest.raises(QuotaExceededError, match="the quota of bob is full"):
+        stored(again, b"y" * 7, "bob")
+    _age(again, file, 1.01 * DAY_S)
+    again.sweep()
+    stored(again, b"y" * 10, "bob")
+
+    assert counts(again) == (2, 20)
 
 
 def test_many_uploads_at_once_are_counted_exactly(tmp_path: Path) -> None:

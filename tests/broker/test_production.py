@@ -92,7 +92,7 @@ def test_what_the_containers_may_use_is_enough_for_every_connection(compose: dic
 
     assert [service["ulimits"]["nofile"] for service in compose["services"].values()] == [65_536, 65_536]
     assert connections < 65_536
-    assert limits == {"mosquitto": "3g", "repository": "256m"}
+    assert limits == {"mosquitto": "3g", "repository": "512m"}
     # An idle connection over TLS has 41 KB, which mosquitto does not count.
     assert int(counted[1]) + connections * 41_984 < 3 * 2**30
 

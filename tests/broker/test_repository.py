@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import os
@@ -17,7 +18,8 @@ import requests
 from fedmon.common.repository import RepositoryError, download, upload
 from fedmon.common.settings import RepositorySettings
 from tests.broker.certificates import make_broker_certificate
-from tests.broker.shell import Foreground, fedmon_broker, foreground
+from tests.broker.shell import Foreground, answer, fedmon_broker, foreground
+from tests.support.waiting import wait_until
 
 CONTENT = b"class Plan:\n    pass\n" + bytes(range(256))
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -49,6 +51,39 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
         "repository", "start", "--port", "0", "--data-dir", folder, "--max-file-mib", "1", "--max-total-mib", "4"
     ) as running:
         yield Repository(running, folder)
+
+
+@pytest.fixture(scope="module")
+def tls_repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    """A repository over TLS; its certificates lie beside its files."""
+    folder = tmp_path_factory.mktemp("tls")
+    make_broker_certificate(folder)
+    certificates = folder / "certificates"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    tls = ("--certificate", certificates / "broker.crt", "--key", certificates / "broker.key")
+    public = ("--public-url", f"https://localhost:{port}")
+    with foreground("repository", "start", "--port", port, "--data-dir", folder / "files", *tls, *public) as running:
+        yield Repository(running, folder / "files")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def half_sent(repository: Repository, tls_repository: Repository) -> Iterator[dict[str, socket.socket]]:
+    """Connections whose requests are never completed; opened before all tests, since they are cut after 10 s."""
+    upload_head = f"POST /files HTTP/1.1\r\nHost: x\r\nAuthorization: {repository.headers['Authorization']}\r\n"
+    begun = {
+        "nothing": b"",
+        "half a request line": b"GET /files/0123",
+        "half of the headers": upload_head.encode(),
+        "half a body": f"{upload_head}Content-Length: 1000\r\n\r\nonly this".encode(),
+    }
+    with contextlib.ExitStack() as held:
+        connections = {}
+        for what, start in begun.items():
+            connections[what] = held.enter_context(socket.create_connection(("127.0.0.1", repository.port), timeout=30))
+            connections[what].sendall(start)
+        handshake = socket.create_connection(("127.0.0.1", tls_repository.port), timeout=30)
+        yield connections | {"no handshake": held.enter_context(handshake)}
 
 
 def test_a_file_comes_back_as_it_went_in(repository: Repository) -> None:
@@ -257,45 +292,82 @@ def test_the_quota_refuses_and_the_client_says_why(repository: Repository) -> No
         fill()
 
 
-def test_over_tls_a_file_is_stored_and_fetched(tmp_path: Path) -> None:
-    make_broker_certificate(tmp_path)
-    certificates = tmp_path / "certificates"
-    tls = ("--certificate", certificates / "broker.crt", "--key", certificates / "broker.key")
-    public = "https://localhost:{port}"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    arguments = ("--port", str(port), "--data-dir", tmp_path / "files", "--public-url", public.format(port=port))
-    with foreground("repository", "start", *arguments, *tls) as running:
-        repository = Repository(running, tmp_path / "files")
-        url = upload(CONTENT, repository.settings, ca_file=certificates / "ca.crt")
-        asked: dict[str, Any] = {
-            "max_bytes": MIB,
-            "deadline_s": 10.0,
-            "allowed_urls": [repository.url],
-        }
-        content = download(url, sha256=DIGEST, **asked, ca_file=certificates / "ca.crt")
-        with pytest.raises(RepositoryError, match="SSL_CERT_FILE"):
-            download(url, sha256=DIGEST, **asked)
-        old = ssl.create_default_context(cafile=certificates / "ca.crt")
-        old.maximum_version = ssl.TLSVersion.TLSv1_2
-        with socket.create_connection(("127.0.0.1", port)) as line, pytest.raises(ssl.SSLError):
-            old.wrap_socket(line, server_hostname="localhost")
+def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository) -> None:
+    ca_file = tls_repository.folder.parent / "certificates" / "ca.crt"
+    asked: dict[str, Any] = {"max_bytes": MIB, "deadline_s": 10.0, "allowed_urls": [tls_repository.url]}
 
-    assert url.startswith(f"https://localhost:{port}/files/")
+    url = upload(CONTENT, tls_repository.settings, ca_file=ca_file)
+    content = download(url, sha256=DIGEST, **asked, ca_file=ca_file)
+    with pytest.raises(RepositoryError, match="SSL_CERT_FILE"):
+        download(url, sha256=DIGEST, **asked)
+    old = ssl.create_default_context(cafile=ca_file)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(("127.0.0.1", tls_repository.port)) as line, pytest.raises(ssl.SSLError):
+        old.wrap_socket(line, server_hostname="localhost")
+
+    assert url.startswith(f"https://localhost:{tls_repository.port}/files/")
     assert content == CONTENT
 
 
-def test_the_system_of_a_party_can_be_told_of_an_authority(tmp_path: Path) -> None:
-    make_broker_certificate(tmp_path)
-    certificates = tmp_path / "certificates"
-    tls = ("--certificate", certificates / "broker.crt", "--key", certificates / "broker.key")
-    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files", *tls) as running:
-        repository = Repository(running, tmp_path / "files")
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("SSL_CERT_FILE", str(certificates / "ca.crt"))
-            url = upload(CONTENT, repository.settings)
+def test_the_system_of_a_party_can_be_told_of_an_authority(
+    tls_repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_repository.folder.parent / "certificates" / "ca.crt"))
 
-    assert url == f"{repository.url}/files/{DIGEST}"
+    assert upload(CONTENT, tls_repository.settings) == f"{tls_repository.url}/files/{DIGEST}"
+
+
+def test_each_party_has_a_token_and_a_quota_that_a_restart_keeps(tmp_path: Path) -> None:
+    arguments = ("repository", "start", "--port", "0", "--data-dir", tmp_path / "files", "--max-party-mib", "1")
+    files = {}
+    for party in ("alice", "bob"):
+        files[party] = tmp_path / f"{party}.token"
+        answer("repository", "token", "add", party, "--data-dir", tmp_path, "--save", files[party])
+
+    with foreground(*arguments) as running:
+        url: str = running.facts["url"]
+        alice, bob = (RepositorySettings(url=url, token_file=files[party]) for party in ("alice", "bob"))
+        upload(bytes(700_000), alice)
+        upload(bytes(700_000), bob)
+        with pytest.raises(RepositoryError, match=r"507.*the quota of alice is full: 1048576 bytes"):
+            upload(b"x" * 700_000, alice)
+        upload(b"x" * 300_000, alice)
+        stored = requests.get(f"{url}/health", timeout=10).json()
+    with foreground(*arguments) as running:
+        url = running.facts["url"]
+        alice, bob = (RepositorySettings(url=url, token_file=files[party]) for party in ("alice", "bob"))
+        with pytest.raises(RepositoryError, match=r"507.*the quota of alice is full"):
+            upload(b"y" * 300_000, alice)
+        upload(b"y" * 300_000, bob)
+        answer("repository", "token", "remove", "bob", "--data-dir", tmp_path)
+        with pytest.raises(RepositoryError, match="401"):
+            upload(b"z", bob)
+
+    assert stored == {"status": "ok", "files": 2, "bytes": 1_000_000}
+    assert running.facts["token_file"] is None
+    assert answer("repository", "token", "list", "--data-dir", tmp_path)["parties"] == ["alice"]
+    assert files["alice"].read_text().strip() not in (tmp_path / "secrets" / "repository-tokens").read_text()
+    assert (tmp_path / "secrets" / "repository-tokens").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("add", "alice"), 4, "--replace"),
+        (("add", "a/b"), 2, "letters, digits"),
+        (("remove", "bob"), 3, "token list"),
+    ],
+)
+def test_a_token_that_cannot_be_made_or_removed_is_refused(
+    arguments: tuple[str, str], code: int, reason: str, tmp_path: Path
+) -> None:
+    before = answer("repository", "token", "add", "alice", "--data-dir", tmp_path)
+
+    finished = fedmon_broker("repository", "token", *arguments, "--data-dir", tmp_path)
+    replaced = answer("repository", "token", "add", "alice", "--replace", "--data-dir", tmp_path)
+
+    assert (finished.returncode, reason in finished.stderr) == (code, True)
+    assert before["token"] != replaced["token"]
 
 
 def test_open_uploads_need_no_token_on_loopback(tmp_path: Path) -> None:
@@ -320,6 +392,31 @@ def test_what_is_unsafe_or_wrong_is_refused(arguments: list[str], code: int, rea
 
     assert (finished.returncode, finished.stdout) == (code, "")
     assert reason in finished.stderr
+
+
+def test_a_request_that_is_not_completed_ends(half_sent: dict[str, socket.socket]) -> None:
+    def all_closed() -> bool:
+        # A byte from time to time does not complete it.
+        with contextlib.suppress(OSError):
+            half_sent["half a body"].send(b".")
+        return _closed(half_sent) == set(half_sent)
+
+    wait_until(all_closed, timeout_s=30.0, what="every connection cut")
+
+
+def _closed(connections: dict[str, socket.socket]) -> set[str]:
+    """Return which of the connections the other side has ended."""
+    closed = set()
+    for what, connection in connections.items():
+        connection.setblocking(False)
+        try:
+            if connection.recv(1000, socket.MSG_PEEK) == b"":
+                closed.add(what)
+        except BlockingIOError:
+            pass
+        except OSError:
+            closed.add(what)
+    return closed
 
 
 def _streamed(repository: Repository, path: str, headers: dict[str, str], *, size_bytes: int, head: bytes = b"") -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedmon.broker import passwords
-from fedmon.broker.cli.output import DataDir, Json, emit
+from fedmon.broker.cli.output import DataDir, Json, emit, refuse_existing, save_secret
 from fedmon.broker.folder import BrokerFolder, Reload, default_folder
 from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
@@ -56,10 +56,10 @@ def add_user(
     folder = BrokerFolder(data_dir or default_folder())
     given = _given_password(password_file, ask=ask)
     password = given or passwords.generate()
-    _refuse_existing(save)
+    refuse_existing(save)
     Users(folder).add(name, role, password, replace=replace)
     if save is not None:
-        _save(save, password)
+        save_secret(save, password)
     reload = folder.reload_running()
     printed = None if given or save else password
     emit(
@@ -128,19 +128,3 @@ def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | N
     if str(password_file) == "-":
         return passwords.checked(sys.stdin.readline().rstrip("\r\n"), source="standard input")
     return passwords.checked(read_secret(password_file, what="password file"), source=str(password_file))
-
-
-def _refuse_existing(save: pathlib.Path | None) -> None:
-    if save is not None and save.exists():
-        raise SettingsError(f"{save} is there already; choose a new file for --save")
-
-
-def _save(path: pathlib.Path, password: str) -> None:
-    try:
-        path.touch(mode=0o600, exist_ok=False)
-        path.write_text(password + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"the user was added, but {path} cannot be written: {error.strerror}; repeat with --replace and another "
-            f"--save"
-        ) from None
