@@ -5,15 +5,34 @@ from __future__ import annotations
 import hashlib
 import io
 import stat
+import tempfile
 import tokenize
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
 from fedmon.common.syntax import parsed
-from fedmon.common.training_plan import InvalidPlanError, TrainingPlan
+from fedmon.common.training_plan import InvalidPlanError
 
 MAX_PLAN_BYTES = 1_048_576
+
+
+class SavablePlan(Protocol):
+    """A training plan that writes its own source: `TrainingPlan`, or the plan classes of Fed-BioMed 4.4."""
+
+    def init_dependencies(self) -> list[str]:
+        """Return the import lines that the class needs."""
+
+    def add_dependency(self, dependencies: Any, /) -> object:
+        """Add import lines to this instance."""
+
+    def save_code(self, path: Any, /) -> object:
+        """Write the source to a file."""
+
+
+Plan = str | Path | type[SavablePlan] | SavablePlan
+_METHODS = ("init_dependencies", "add_dependency", "save_code")
 
 
 class PlanSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,26 +43,25 @@ class PlanSource(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-def load_source(plan: Path | str | type[TrainingPlan] | TrainingPlan) -> PlanSource:
-    """Return the exact bytes of a plan given as a path, a class or an instance.
+def load_source(plan: Plan) -> PlanSource:
+    """Return the exact bytes of a plan given as a path, or written by the ``save_code`` of a class or an instance.
 
     Raises InvalidPlanError for what is missing, unreadable, a folder, empty, over 1 MiB, not UTF-8 or not Python.
     """
-    if isinstance(plan, type) and issubclass(plan, TrainingPlan):
-        plan = _instance(plan)
-    if isinstance(plan, TrainingPlan):
-        name, source = type(plan).__name__, plan.code().encode("utf-8", "surrogatepass")
-    elif isinstance(plan, str | Path):
+    if isinstance(plan, str | Path):
         path = Path(plan).expanduser()
-        name, source = path.stem, _read(path)
+        name, shown, source = path.stem, str(plan), _read(path)
+    elif all(callable(getattr(plan, method, None)) for method in _METHODS):
+        name = plan.__name__ if isinstance(plan, type) else type(plan).__name__
+        shown, source = repr(name), _saved(plan)
     else:
         raise InvalidPlanError(
-            f"a training plan is a path, a subclass of TrainingPlan or an instance of one, not {type(plan).__name__}"
+            "a training plan is a path, or a class or instance with the methods "
+            f"{', '.join(_METHODS)} such as TrainingPlan, not {type(plan).__name__}"
         )
     problem = source_problem(source)
     if problem:
-        what = repr(name) if isinstance(plan, TrainingPlan) else str(plan)
-        raise InvalidPlanError(f"training plan {what} was not sent: {problem}")
+        raise InvalidPlanError(f"training plan {shown} was not sent: {problem}")
     return PlanSource(name=name, source=source, sha256=hashlib.sha256(source).hexdigest())
 
 
@@ -71,13 +89,28 @@ def source_problem(source: bytes) -> str | None:
     return None
 
 
-def _instance(plan: type[TrainingPlan]) -> TrainingPlan:
+def _saved(plan: type[SavablePlan] | SavablePlan) -> bytes:
+    if isinstance(plan, type):
+        plan = _instance(plan)
+    with tempfile.TemporaryDirectory(prefix="fedmon-plan-") as folder:
+        path = Path(folder, "plan.py")
+        plan.save_code(str(path))
+        if not path.exists():
+            raise InvalidPlanError(f"save_code of {type(plan).__name__} wrote no file at the path that it was given")
+        return _read(path)
+
+
+def _instance(plan: type[SavablePlan]) -> SavablePlan:
     try:
-        return plan()
+        made = plan()
+        made.add_dependency(made.init_dependencies())
+    except InvalidPlanError:
+        raise
     except Exception as error:
         raise InvalidPlanError(
             f"{plan.__name__}() failed with {type(error).__name__}: {error}; give an instance instead of the class"
         ) from error
+    return made
 
 
 def _read(path: Path) -> bytes:

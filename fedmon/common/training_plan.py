@@ -72,7 +72,7 @@ class TrainingPlan:
         target = _Path(path)
         code = self.code()
         try:
-            target.write_text(code, encoding="utf-8")
+            target.write_bytes(code.encode("utf-8", "surrogatepass"))
         except OSError as error:
             raise StorageError(f"cannot write the training plan to {target}: {error.strerror}") from error
         return target

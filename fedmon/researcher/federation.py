@@ -42,10 +42,8 @@ from fedmon.researcher.runs.face import Runs
 from fedmon.researcher.submitting import question, submission
 
 if TYPE_CHECKING:
-    from fedmon.common.training_plan import TrainingPlan
+    from fedmon.common.plan_source import Plan
     from fedmon.researcher.record import Record
-
-    Plan = str | Path | type[TrainingPlan] | TrainingPlan
 
 
 class Federation(Runs):
@@ -182,8 +180,9 @@ class Federation(Runs):
     ) -> Outcomes[ApprovalReply]:
         """Ask the owners of nodes to approve a training plan; their decisions come later, see `on` and `plan_status`.
 
-        ``plan`` is a path, or a class or instance of `TrainingPlan`; what is not readable Python is refused before
-        anything is sent. A plan larger than a message goes through the repository of the settings.
+        ``plan`` is a path, or a class or instance that writes its source by ``save_code``, as `TrainingPlan` does. What
+        is not readable Python is refused before anything is sent. A plan larger than a message goes through the
+        repository of the settings.
         """
         parts = self.parts
         fields = submission(

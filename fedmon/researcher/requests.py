@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,9 +30,7 @@ from fedmon.researcher.responses import Responses
 from fedmon.researcher.tables import text_table
 
 if TYPE_CHECKING:
-    from fedmon.common.training_plan import TrainingPlan
-
-    Plan = str | Path | type[TrainingPlan] | TrainingPlan
+    from fedmon.common.plan_source import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -198,8 +195,9 @@ class Requests(metaclass=OnePerProcess):
     ) -> dict[str, bool]:
         """Ask the owners of nodes to approve a training plan; tells which nodes have it now, not what was decided.
 
-        ``training_plan`` is a path, or a class or instance of `TrainingPlan`. What is not readable Python is logged and
-        not sent, and the result is empty. A node that is named and did not take the plan is False.
+        ``training_plan`` is a path, or a class or instance with ``init_dependencies``, ``add_dependency`` and
+        ``save_code(path)``, which writes the bytes that are sent. What is not readable Python is logged and not sent,
+        and the result is empty. A node that is named and did not take the plan is False.
         """
         if nodes is not None and (isinstance(nodes, str) or not isinstance(nodes, Collection)):
             logger.error("nodes is %r, not a list of node ids: the training plan was not sent", nodes)

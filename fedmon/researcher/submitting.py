@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,8 +12,7 @@ from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import TrainingPlanStatus
 
 if TYPE_CHECKING:
-    from fedmon.common.plan_source import PlanSource
-    from fedmon.common.training_plan import TrainingPlan
+    from fedmon.common.plan_source import Plan, PlanSource
 
 ENVELOPE_BYTES = 2_048
 MAX_DESCRIPTION = 16_384
@@ -27,7 +25,7 @@ class StatusByUrl(TrainingPlanStatus, frozen=True, kw_only=True, tag="training-p
 
 
 def submission(
-    plan: str | Path | type[TrainingPlan] | TrainingPlan,
+    plan: Plan,
     *,
     description: str,
     repository: RepositorySettings,
@@ -63,7 +61,7 @@ def submission(
 
 
 def question(
-    plan: str | Path | type[TrainingPlan] | TrainingPlan, *, repository: RepositorySettings, inline: bool = True
+    plan: Plan, *, repository: RepositorySettings, inline: bool = True
 ) -> tuple[type[TrainingPlanStatus], dict[str, Any]]:
     """Return the request for a plan's status, and its fields; uploads the plan where only a URL can name it.
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.nodelist import Nodelist, node_ids
 
 if TYPE_CHECKING:
-    from fedmon.common.training_plan import TrainingPlan
+    from fedmon.common.plan_source import Plan
     from fedmon.common.wire.messages import ApprovalReply
     from fedmon.common.wire.runs import RunLimits
     from fedmon.researcher.parts import Parts
     from fedmon.researcher.runs.handle import RunHandle
     from fedmon.researcher.runs.run_list import RunList
 
-    Runnable = str | Path | type[TrainingPlan] | TrainingPlan | ApprovalReply
+    Runnable = Plan | ApprovalReply
 
 
 class Runs:

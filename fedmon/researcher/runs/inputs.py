@@ -8,7 +8,6 @@ import io
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +21,7 @@ from fedmon.researcher.runs.results import SLOWEST_BYTES_S
 from fedmon.researcher.submitting import ENVELOPE_BYTES
 
 if TYPE_CHECKING:
-    from fedmon.common.training_plan import TrainingPlan
+    from fedmon.common.plan_source import Plan
 
 INLINE_BYTES = 60_000
 """Above this inputs go through the repository where there is one, as large messages hold up the others."""
@@ -32,7 +31,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _INTEGERS = range(-(2**63), 2**64)
 
 
-def digest_of(plan: str | Path | type[TrainingPlan] | TrainingPlan | ApprovalReply) -> str:
+def digest_of(plan: Plan | ApprovalReply) -> str:
     """Return the digest of a plan: of its source, of an answer to `approve`, or of a text ``sha256:...``.
 
     Raises InvalidPlanError for what is no plan.

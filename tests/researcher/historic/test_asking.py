@@ -38,6 +38,33 @@ class Broken(TrainingPlan):
         raise ZeroDivisionError("in the plan's own code")
 
 
+class Foreign:
+    """A plan on another base class, with the three methods that version 4.4 calls."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def init_dependencies(self) -> list[str]:
+        return ["import math"]
+
+    def add_dependency(self, dep: list[str]) -> None:
+        self.lines += dep
+
+    def save_code(self, filepath: str) -> None:
+        Path(filepath).write_text("\n".join([*self.lines, "class Foreign:", "    pass", ""]))
+
+
+class WrittenByItself(TrainingPlan):
+    def save_code(self, path: Path | str) -> Path:
+        Path(path).write_bytes(b"# exactly\r\nclass WrittenByItself:\r\n    pass\r\n")
+        return Path(path)
+
+
+class Forgetful(Foreign):
+    def save_code(self, filepath: str) -> None:
+        """Write nothing."""
+
+
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
     path = tmp_path / "roots.py"
@@ -181,6 +208,18 @@ def test_a_plan_may_be_a_class_or_an_instance(mosquitto: Broker, open_requests: 
     assert "import statistics" in of_instance
 
 
+def test_the_bytes_of_a_plan_are_those_that_its_own_save_code_writes(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        requests = open_requests("a")
+
+        for given in (Foreign, Foreign(), WrittenByItself, WrittenByItself()):
+            assert requests.training_plan_approve(given, "d") == {"a": True}
+
+    body = "class Foreign:\n    pass\n"
+    own = "# exactly\r\nclass WrittenByItself:\r\n    pass\r\n"
+    assert [f"import math\n{body}", body, own, own] == [request["source"] for request in a.sent("approval")]
+
+
 def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_says_why(
     mosquitto: Broker, open_requests: Open, plan: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,7 +275,9 @@ def test_what_is_no_readable_python_is_logged_and_not_sent(
     assert why in caplog.text
 
 
-@pytest.mark.parametrize(("given", "nodes"), [(object(), []), (Broken, []), (Broken(), []), (SquareRoots, "a")])
+@pytest.mark.parametrize(
+    ("given", "nodes"), [(object(), []), (Broken, []), (Broken(), []), (Forgetful, []), (SquareRoots, "a")]
+)
 def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
     mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture, given: Any, nodes: Any
 ) -> None:

@@ -127,12 +127,11 @@ def inputs(value: Any) -> str | dict[str, Any]:
 def plan(value: Any) -> str:
     """Return the path of a plan, or its source where a class or an instance is given."""
     from fedmon.common.plan_source import load_source
-    from fedmon.common.training_plan import TrainingPlan
 
-    if isinstance(value, TrainingPlan) or (isinstance(value, type) and issubclass(value, TrainingPlan)):
+    if not isinstance(value, str | Path):
         return load_source(value).source.decode("utf-8", "surrogateescape")
-    if not isinstance(value, str | Path) or not str(value).strip():
-        raise ValueError(f"it is of type {type(value).__name__}")
+    if not str(value).strip():
+        raise ValueError("it is empty")
     return str(value)
 
 
