@@ -66,14 +66,14 @@ class Asker:
         self._pending, self._on_ended = pending, on_ended
         self._researcher_id, self._instance = researcher_id, instance
 
-    def request(self, kind: type[Request], **fields: Any) -> Request:
-        """Make a request with its envelope."""
+    def request(self, kind: type[Request], *, sequence: int | None = None, **fields: Any) -> Request:
+        """Make a request with its envelope; ``sequence`` null draws the next number."""
         return kind(
             researcher_id=self._researcher_id,
             instance=self._instance,
             id=new_id(),
             session=self._pending.session,
-            sequence=self._pending.next_sequence(),
+            sequence=self._pending.next_sequence() if sequence is None else sequence,
             expires=seconds_from_now(EXPIRES_AFTER_S),
             **fields,
         )

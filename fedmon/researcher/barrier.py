@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import OrderedDict, deque
+from typing import Any
 
 import msgspec
 
@@ -27,36 +27,53 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     datasets: list[Dataset]
 
 
+class Train(Request, frozen=True, kw_only=True, tag="train"):
+    """Ask these nodes, or all, for one round of training; ``fields`` go out as they are."""
+
+    fields: dict[str, Any]
+    nodes: list[NodeId] | None
+
+
 class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and when it went out first, on the monotonic clock."""
+    """A request, when it went out first, on the monotonic clock, and for a training who answered it."""
 
     request: Request
     at: float
+    trained: set[str] = msgspec.field(default_factory=set)
 
 
 class Sent:
-    """The last requests that went out, each by its number on the wire. Safe from any thread.
-
-    Numbers begin anywhere, so that another process of the same researcher, which hears the same replies, has others.
-    """
+    """The last requests that went out, each by its sequence. Safe from any thread."""
 
     def __init__(self) -> None:
-        self._first = secrets.randbelow(2**31)
         self._lock = threading.Lock()
         self._requests: OrderedDict[str, SentRequest] = OrderedDict()
         self._ids: dict[int, str] = {}
 
-    def add(self, request: Request) -> int:
-        """Remember a request, and return its number."""
-        number = self._first + request.sequence
+    def add(self, request: Request) -> None:
+        """Remember a request."""
         with self._lock:
             if request.id not in self._requests:
                 self._requests[request.id] = SentRequest(request=request, at=time.monotonic())
-                self._ids[number] = request.id
+                self._ids[request.sequence] = request.id
             while len(self._requests) > REMEMBERED_REQUESTS:
                 _, oldest = self._requests.popitem(last=False)
-                del self._ids[self._first + oldest.request.sequence]
-        return number
+                del self._ids[oldest.request.sequence]
+
+    def training(self, node_id: str, *, job_id: str | None) -> Train | None:
+        """Return the last training, of one job or of any, that a node has not answered; it counts as answered then."""
+        with self._lock:
+            for sent in reversed(self._requests.values()):
+                request = sent.request
+                if (
+                    isinstance(request, Train)
+                    and job_id in (None, request.fields["job_id"])
+                    and (request.nodes is None or node_id in request.nodes)
+                    and node_id not in sent.trained
+                ):
+                    sent.trained.add(node_id)
+                    return request
+        return None
 
     def by_id(self, request_id: str) -> Request | None:
         """Return the request with this id, or null."""

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
@@ -20,8 +22,9 @@ from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.fedbiomed4_datasets import dataset_of
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
-from fedmon.researcher.barrier import Held, Listed, Sent
+from fedmon.researcher.barrier import Held, Listed, Sent, Train
 from fedmon.researcher.fedbiomed4_telemetry import Rounds, RoundScalar, log_record_of, scalar_of
+from fedmon.researcher.kept import Document
 from fedmon.researcher.pending import Pending
 from fedmon.researcher.submitting import StatusByUrl
 from fedmon.researcher.tally import Tally
@@ -67,11 +70,11 @@ class FedBioMedDialect:
                 search = wire.SearchRequest(researcher_id=sender, tags=request.tags)
                 return fedbiomed4.encode(search), self._ping(request)
             case messages.Approval():
-                number = self._sent.add(request)
+                self._sent.add(request)
                 approval = wire.ApprovalRequest(
                     researcher_id=sender,
                     description=request.description,
-                    sequence=number,
+                    sequence=request.sequence,
                     training_plan_url=request.url or "",
                 )
                 return (fedbiomed4.encode(approval),)
@@ -79,11 +82,15 @@ class FedBioMedDialect:
                 self._sent.add(request)
                 question = wire.StatusRequest(researcher_id=sender, job_id=request.id, training_plan_url=request.url)
                 return (fedbiomed4.encode(question),)
+            case Train():
+                self._sent.add(request)
+                return (fedbiomed4.encode(request.fields | {"researcher_id": sender}),)
             case _:
                 return ()
 
     def _ping(self, request: Request) -> bytes:
-        return fedbiomed4.encode(wire.PingRequest(researcher_id=self._researcher_id, sequence=self._sent.add(request)))
+        self._sent.add(request)
+        return fedbiomed4.encode(wire.PingRequest(researcher_id=self._researcher_id, sequence=request.sequence))
 
     def places(self, nodes: Sequence[NodeId] | None) -> list[tuple[str, int]]:
         """Return topic and QoS under which these nodes, or all, are asked."""
@@ -141,6 +148,8 @@ class FedBioMedDialect:
                 return self._approval(told)
             case wire.StatusReply():
                 return self._plan_status(told)
+            case wire.TrainReply():
+                return _as_it_came(told, self._sent.training(told.node_id, job_id=told.job_id))
             case wire.ErrorMessage():
                 return self._error(told)
 
@@ -195,7 +204,8 @@ class FedBioMedDialect:
             if request is not None:
                 return _failed(request, told.node_id, reason)
         self._tally.count("errors from nodes", f"{told.node_id}: {reason}")
-        return None
+        training = self._sent.training(told.node_id, job_id=None)
+        return None if training is None else _as_it_came(told, training)
 
     def _count_unasked(self, told: wire.Reply) -> None:
         self._tally.count("replies of a wrong session, sequence or kind", f"{type(told).__name__} of {told.node_id}")
@@ -235,6 +245,10 @@ def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatase
     if not isinstance(request, messages.SearchDatasets):
         return not listed.by_tags
     return listed.by_tags and all(set(request.tags) <= set(dataset.tags) for dataset in listed.datasets)
+
+
+def _as_it_came(told: wire.Reply, request: Request | None) -> Document:
+    return Document.of(msgspec.to_builtins(told), **({} if request is None else _echo(request, told.node_id)))
 
 
 def _failed(request: Request, node_id: str, reason: str) -> messages.Error:

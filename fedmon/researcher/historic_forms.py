@@ -6,13 +6,14 @@ A field that only version 4.4 knows holds what its own programs send when they k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import PLAN_STATUS_UNKNOWN, UNKNOWN_RESEARCHER, encode_log_text
 from fedmon.common.wire.fedbiomed4_datasets import record_of
@@ -34,6 +35,8 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatusReply,
 )
 from fedmon.common.wire.samples import AddScalar
+from fedmon.researcher.barrier import Train
+from fedmon.researcher.kept import Document
 from fedmon.researcher.submitting import StatusByUrl
 
 DOWNLOADED = 200
@@ -60,6 +63,8 @@ _ERROR_NUMBERS = {
 
 def historic(message: Message) -> dict[str, Any]:
     """Return a message of a node with the fields of version 4.4; one that 4.4 has no word for keeps its own."""
+    if isinstance(message, Document):
+        return message.fields
     told = _told(message)
     if told is None:
         own: dict[str, Any] = msgspec.to_builtins(message)
@@ -123,10 +128,12 @@ def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]
     return told | {name: value for name, value in repeated.items() if name in told}
 
 
-def request_of(message: HistoricMessage, *, by_url: bool) -> tuple[type[Request], dict[str, Any]]:
-    """Return which request of ours a message of version 4.4 is, and its fields beside the envelope.
+def request_of(
+    message: HistoricMessage, nodes: Sequence[NodeId] | None, *, fedbiomed: bool
+) -> tuple[type[Request], dict[str, Any]]:
+    """Return which request of ours a message of version 4.4 to these nodes, or all, is, and its fields.
 
-    ``by_url`` tells that the nodes know plans by a URL. Raises InvalidMessageError for what they do not serve.
+    Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for what nodes do not serve.
     """
     command = message.get_param("command")
     match command:
@@ -136,11 +143,13 @@ def request_of(message: HistoricMessage, *, by_url: bool) -> tuple[type[Request]
             return ListDatasets, {}
         case "search":
             return SearchDatasets, {"tags": message.get_param("tags")}
-        case "approval" if by_url:
+        case "approval" if fedbiomed:
             url, description = message.get_param("training_plan_url"), message.get_param("description")
             return Approval, {"name": "", "description": description, "sha256": "", "size_bytes": 0, "url": url}
-        case "training-plan-status" if by_url:
+        case "training-plan-status" if fedbiomed:
             return StatusByUrl, {"sha256": "", "url": message.get_param("training_plan_url")}
+        case "train" if fedbiomed:
+            return Train, {"fields": message.get_dict(), "nodes": nodes}
         case "approval" | "training-plan-status":
             raise InvalidMessageError(
                 f"{command} by URL says nothing of the plan's bytes, which an approval is about: hand the plan itself "

@@ -16,23 +16,22 @@ _decode_reply = msgspec.json.Decoder(AnyReply).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in the words of another wire, kept as it came."""
+class Document(Reply, frozen=True, kw_only=True):
+    """A message in the words of another wire, kept as it came; its envelope is empty where it answers no request."""
 
     fields: dict[str, Any]
+    researcher_id: str = ""
+    id: str = ""
+    session: str = ""
+    sequence: int = 0
 
-    @property
-    def id(self) -> str:
-        """No id: it answers no request of ours."""
-        return ""
-
-    @property
-    def node_id(self) -> str:
-        """Who sent it, as far as it says so."""
-        return str(self.fields.get("node_id", ""))
+    @classmethod
+    def of(cls, fields: dict[str, Any], **envelope: Any) -> Self:
+        """Make the document of a message, of the node that it names."""
+        return cls(fields=fields, **({"node_id": str(fields.get("node_id", ""))} | envelope))
 
 
-Keepable = Reply | Result | Document
+Keepable = Reply | Result
 
 
 class KeptReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         """Make the entry of a message."""
         if isinstance(message, Document):
             command, payload = str(message.fields.get("command", "")), msgspec.json.encode(message.fields)
-            return cls(payload=payload, command=command, id="", foreign=True, redelivered=redelivered)
+            return cls(payload=payload, command=command, id=message.id, foreign=True, redelivered=redelivered)
         command = str(message.__struct_config__.tag)
         return cls(payload=msgspec.json.encode(message), command=command, id=message.id, redelivered=redelivered)
 
@@ -68,20 +67,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         payload = stored.get("payload")
         try:
             content = payload.encode() if isinstance(payload, str) else b""
-            return cls.of(_message(content, foreign=bool(stored.get("foreign"))), redelivered=handed)
+            foreign, request_id = bool(stored.get("foreign")), str(stored.get("id", ""))
+            return cls.of(_message(content, foreign=foreign, request_id=request_id), redelivered=handed)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise InvalidMessageError(f"it is no message: {error}") from None
 
     def stored(self) -> dict[str, Any]:
         """Return what is written to the disk."""
         document: dict[str, Any] = {"payload": self.payload.decode()}
-        return document | {"foreign": True} if self.foreign else document
+        return document | {"foreign": True, "id": self.id} if self.foreign else document
 
     def kept(self, key: int) -> KeptReply:
         """Return the message again."""
-        message = _message(self.payload, foreign=self.foreign)
+        message = _message(self.payload, foreign=self.foreign, request_id=self.id)
         return KeptReply(key=key, command=self.command, message=message, redelivered=self.redelivered)
 
 
-def _message(payload: bytes, *, foreign: bool) -> Keepable:
-    return Document(fields=_decode_fields(payload)) if foreign else _decode_reply(payload)
+def _message(payload: bytes, *, foreign: bool, request_id: str) -> Keepable:
+    return Document.of(_decode_fields(payload), id=request_id) if foreign else _decode_reply(payload)

@@ -142,18 +142,25 @@ class Messaging:
         Without a connection it is logged and nothing is sent. Raises InvalidMessageError for what is no request of a
         researcher, or one that no node here serves.
         """
-        message = ResearcherMessages.format_outgoing_message(msg)
+        self.send(msg, client, add_sequence=False)
+
+    def send(self, msg: dict[str, Any], client: str | None, *, add_sequence: bool) -> int | None:
+        """Send a request as `send_message` does, with the next number as its sequence if wished; return that number."""
+        message = ResearcherMessages.format_outgoing_message({**msg, "sequence": 0} if add_sequence else msg)
         nodes = None if client is None else [NodeId(checked_id(str(client), what="client"))]
         parts = self._parts()
         if parts is None or not parts.connection.is_connected:
             logger.error("%s was not sent: %s", message.kind, self._lost())
-            return
-        kind, fields = request_of(message, by_url=not parts.dialect.plans_inline)
-        request = parts.asker.request(kind, **fields)
+            return None
+        kind, fields = request_of(message, nodes, fedbiomed=not parts.dialect.plans_inline)
+        sequence = parts.pending.next_script_sequence() if add_sequence else None
+        request = parts.asker.request(kind, sequence=sequence, **fields)
+        repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
         if self.handler is None:
-            self._post(request, message, nodes)
+            self._post(request, message, nodes, repeated)
         else:
-            self._tell(request, message, nodes)
+            self._tell(request, nodes, repeated)
+        return sequence
 
     def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:
         """Log that only nodes send errors; nothing is sent."""
@@ -172,10 +179,12 @@ class Messaging:
                 self._posts = Posts(self.federation.parts)
             return self._posts
 
-    def _post(self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None) -> None:
+    def _post(
+        self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None, repeated: Mapping[str, Any]
+    ) -> None:
         command = message.get_param("command")
         command = REPLY_COMMANDS.get(command, command)
-        if not self.posts.send(request, nodes, command=command, repeated=echoed(message)):
+        if not self.posts.send(request, nodes, command=command, repeated=repeated):
             logger.error("%s was not sent: %s", message.kind, self._lost())
 
     def _deliver(self) -> None:
@@ -184,8 +193,8 @@ class Messaging:
             self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
         ]
 
-    def _tell(self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None) -> None:
-        parts, repeated = self.federation.parts, echoed(message)
+    def _tell(self, request: Request, nodes: list[NodeId] | None, repeated: Mapping[str, Any]) -> None:
+        parts = self.federation.parts
         delivery = Subscription(lambda reply: self._hand_over(reply, REPLIES, repeated), lambda _: None)
 
         def answered(reply: Reply) -> None:

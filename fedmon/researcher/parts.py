@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import msgspec
 
 from fedmon.common.ids import new_id
@@ -49,7 +51,9 @@ class Parts:
         self.researcher_id, self.timeout_s = settings.id, timeout_s
         self.instance, queue = claim_instance(settings.folder, settings.id, wanted=instance)
         self.tally = Tally()
-        self.pending = Pending(new_id())
+        # On the wire of Fed-BioMed another process of this researcher hears the same replies: it has other numbers.
+        first_sequence = secrets.randbelow(2**31) if settings.wire == "fedbiomed4" else 0
+        self.pending = Pending(new_id(), first_sequence=first_sequence)
         self.dialect = self._spoken(settings.wire)
         self.roster = Roster(announced=self.dialect.announced)
         self.dispatcher = Dispatcher(self.tally, on_room=self._wake)

@@ -32,6 +32,8 @@ from fedmon.common.wire.runs import JobsReply, JobStatus, Run, RunReply, Stop, S
 from fedmon.common.wire.samples import MonitorReply, SamplesReply
 
 REMEMBERED_REQUESTS = 1_000
+SCRIPTS_NUMBERS = 2**32
+"""How many numbers scripts may draw; requests of our own are numbered above them."""
 
 REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
     Ping: Pong,
@@ -192,19 +194,26 @@ class Waiting:
 class Pending:
     """All requests of this process that wait, and the last ones that did. Safe from any thread."""
 
-    def __init__(self, session: str, *, remembered: int = REMEMBERED_REQUESTS) -> None:
+    def __init__(self, session: str, *, first_sequence: int = 0, remembered: int = REMEMBERED_REQUESTS) -> None:
         self.session = session
         self._remembered = remembered
         self._lock = threading.Lock()
         self._open: dict[str, Waiting] = {}
         self._closed: OrderedDict[str, Waiting] = OrderedDict()
-        self._last_sequence = 0
+        self._of_scripts = range(first_sequence, first_sequence)
+        self._of_ours = range(first_sequence + SCRIPTS_NUMBERS, first_sequence + SCRIPTS_NUMBERS)
+
+    def next_script_sequence(self) -> int:
+        """Return the next number of a script's own messages, which have no gaps."""
+        with self._lock:
+            self._of_scripts = range(self._of_scripts.start, self._of_scripts.stop + 1)
+            return self._of_scripts[-1]
 
     def next_sequence(self) -> int:
         """Return the next number of this session."""
         with self._lock:
-            self._last_sequence += 1
-            return self._last_sequence
+            self._of_ours = range(self._of_ours.start, self._of_ours.stop + 1)
+            return self._of_ours[-1]
 
     def open(self, waiting: Waiting) -> None:
         """Begin to take replies for a request; do so before it is sent."""
@@ -231,7 +240,8 @@ class Pending:
         """Give a reply to the request it belongs to."""
         with self._lock:
             waiting = self._open.get(reply.id) or self._closed.get(reply.id)
-            forged = reply.session == self.session and reply.sequence > self._last_sequence
+            drawn = reply.sequence in self._of_ours or reply.sequence in self._of_scripts
+            forged = reply.session == self.session and not drawn
         if waiting is None:
             return (Verdict.STALE if forged else Verdict.UNKNOWN), None
         return waiting.offer(reply), waiting

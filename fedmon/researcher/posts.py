@@ -12,6 +12,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Request
 from fedmon.researcher.asking import DISCOVERY_S, FIRST_RETRY_S
+from fedmon.researcher.barrier import Train
 from fedmon.researcher.kept import Entry, KeptReply
 from fedmon.researcher.parts import Parts
 from fedmon.researcher.pending import REMEMBERED_REQUESTS, Waiting
@@ -37,6 +38,8 @@ class Post:
         self.owner = threading.current_thread()
         self.discovery = Deadline(DISCOVERY_S)
         self.taken: set[NodeId] = set()
+        # A node of Fed-BioMed that is asked twice trains twice.
+        self.may_repeat = not isinstance(request, Train)
         self.awaited = self.ended = False
 
 
@@ -174,5 +177,5 @@ class Posts:
     def _ask_again(self, missing: dict[str, set[NodeId]]) -> None:
         for request_id, nodes in missing.items():
             post = self._posts.get(request_id)
-            if post is not None and nodes:
+            if post is not None and nodes and post.may_repeat:
                 self._parts.asker.send(post.payloads, sorted(nodes))

@@ -31,7 +31,7 @@ class ReplyQueue:
         if not isinstance(task, dict):
             raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
         try:
-            document = Document(fields=msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
+            document = Document.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
         safe = threading.Event()

@@ -21,7 +21,7 @@ from fedmon.researcher.dispatcher import Subscription
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic_asking import asked, asked_for_datasets, explain, has_answered
 from fedmon.researcher.historic_forms import echoing, historic
-from fedmon.researcher.kept import Document, KeptReply
+from fedmon.researcher.kept import KeptReply
 from fedmon.researcher.messaging import Messaging
 from fedmon.researcher.node_log import log_as_node
 from fedmon.researcher.one_per_process import OnePerProcess
@@ -112,12 +112,10 @@ class Requests(metaclass=OnePerProcess):
     def send_message(self, msg: Message, client: str | None = None, add_sequence: bool = False) -> int | None:  # noqa: FBT001, FBT002 - historic
         """Send a request to one node, or to all; its replies wait in the queue.
 
-        Returns the sequence number that ``add_sequence`` gave it, else null. Raises InvalidMessageError for what is no
-        request; nothing is sent then.
+        With ``add_sequence`` it returns the number that the message has on the wire; these have no gaps. Returns null
+        without, or when nothing was sent. Raises InvalidMessageError for what is no request; nothing is sent then.
         """
-        sequence = self._federation.parts.pending.next_sequence() if add_sequence else None
-        self.messaging.send_message(msg if sequence is None else {**msg, "sequence": sequence}, client=client)
-        return sequence
+        return self.messaging.send(msg, client, add_sequence=add_sequence)
 
     def get_messages(self, commands: Collection[str] = [], time: float = 0.0) -> Responses:
         """Take messages of these commands, or all, out of the queue; others stay.
@@ -260,10 +258,7 @@ class Requests(metaclass=OnePerProcess):
 
     def _told(self, kept: KeptReply) -> Message:
         """Return a kept reply in the words of version 4.4, with what its request called itself."""
-        if isinstance(kept.message, Document):
-            told = kept.message.fields
-        else:
-            told = echoing(historic(kept.message), self.messaging.posts.repeated_by(kept.message.id))
+        told = echoing(historic(kept.message), self.messaging.posts.repeated_by(kept.message.id))
         return {**told, "redelivered": True} if kept.redelivered else told
 
     def _timeout_s(self, timeout: float | None) -> float:

@@ -176,7 +176,7 @@ def test_searches_from_many_threads_never_take_each_others_answers(fed: Federati
 
 
 def test_two_processes_of_one_researcher_never_take_each_others_answers(
-    fed: Federation, mosquitto: Broker, tmp_path: Path
+    fed: Federation, nodes: dict[str, V4Node], mosquitto: Broker, tmp_path: Path
 ) -> None:
     with Federation(settings=settings(mosquitto, tmp_path / "ours"), instance="second") as second:
         wait_until(lambda: len(second.nodes()) == 3, what="three nodes")
@@ -186,6 +186,8 @@ def test_two_processes_of_one_researcher_never_take_each_others_answers(
 
     assert {tuple(r.count for r in outcomes.ok.values()) for outcomes in ours.result()} == {(1, 0, 0)}
     assert {tuple(r.count for r in outcomes.ok.values()) for outcomes in theirs.result()} == {(1, 1, 0)}
+    numbers = [ping["sequence"] for ping in nodes["node_1"].asked("ping")]
+    assert len(set(numbers)) >= 42
 
 
 def test_a_plan_is_uploaded_handed_in_and_asked_about_by_its_url(

@@ -16,6 +16,7 @@ from fedmon.common.plan_source import load_source
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.training_plan import TrainingPlan
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.messaging import Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
@@ -251,6 +252,79 @@ def test_what_is_sent_by_hand_reaches_nodes_of_version_4_4_and_comes_back_as_it_
     assert status.keys() == payload("training_plan_status_reply").keys()
     assert (status["job_id"], status["training_plan_url"]) == ("mine", plan["training_plan_url"])
     assert status["status"] == "Not Registered"
+
+
+def test_the_number_that_a_script_gets_is_the_one_that_a_node_of_version_4_4_hears(
+    v4: tuple[Requests, list[V4Node]],
+) -> None:
+    requests, (node, _) = v4
+    ping = {"command": "ping", "researcher_id": "alice"}
+
+    numbers = [requests.send_message(ping, client="node_1", add_sequence=True) for _ in range(3)]
+    pongs = requests.get_responses(["pong"])
+
+    first = numbers[0] or 0
+    assert numbers == [first, first + 1, first + 2]
+    assert sorted(pong["sequence"] for pong in pongs) == numbers
+    assert set(numbers) <= {asked["sequence"] for asked in node.asked("ping")}
+
+
+def train(node: V4Node) -> Message:
+    return payload("train_request") | {"researcher_id": "alice", "dataset_id": f"data of {node.node_id}"}
+
+
+def test_nodes_of_version_4_4_train_and_their_replies_are_collected(v4: tuple[Requests, list[V4Node]]) -> None:
+    requests, nodes = v4
+
+    for node in nodes:
+        requests.send_message(train(node), client=node.node_id)
+    replies = requests.get_responses(["train", "error"], timeout=10)
+
+    assert [node.asked("train") for node in nodes] == [[train(node)] for node in nodes]
+    expected = [node.reply("train_reply", train(node), dataset_id=train(node)["dataset_id"]) for node in nodes]
+    assert sorted(replies, key=lambda one: one["node_id"]) == expected
+    assert requests.queue.qsize() == 0
+
+
+def test_a_round_of_training_takes_its_time_and_is_asked_for_once(v4: tuple[Requests, list[V4Node]]) -> None:
+    requests, (node, _) = v4
+    node.answer = lambda message: [] if message["command"] == "train" else node.honest(message)
+    requests.send_message(train(node), client="node_1")
+    early = requests.get_responses(["train", "error"], timeout=1.0)
+
+    (reply,) = node.honest(train(node))
+    node.send(reply)
+    late = requests.get_responses(["train", "error"], timeout=10)
+
+    assert list(early) == []
+    assert list(late) == [reply]
+    assert len(node.asked("train")) == 1
+
+
+def test_why_a_node_of_version_4_4_does_not_train_is_collected_too(v4: tuple[Requests, list[V4Node]]) -> None:
+    requests, (node, _) = v4
+    error = node.reply("error", train(node), errnum="FB313: no dataset matching request")
+    node.answer = lambda message: [error] if message["command"] == "train" else node.honest(message)
+
+    requests.send_message(train(node), client="node_1")
+    replies = requests.get_responses(["train", "error"], timeout=10, only_successful=False)
+
+    assert list(replies) == [error]
+
+
+def test_a_reply_to_training_reaches_the_handler_of_a_messaging(mosquitto: Broker, tmp_path: Path) -> None:
+    settings = ResearcherSettings(
+        id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", wire="fedbiomed4", timeout_s=3.0
+    )
+    heard: list[tuple[str, Message]] = []
+    with V4Node(mosquitto, "node_1") as node, Federation(settings=settings) as federation:
+        messaging = Messaging(lambda msg, topic: heard.append((topic, msg)), federation=federation)
+        messaging.start()
+        messaging.send_message(train(node), client="node_1")
+        wait_until(lambda: heard, what="the reply")
+
+    expected = node.reply("train_reply", train(node), dataset_id=train(node)["dataset_id"])
+    assert heard == [("general/researcher", expected)]
 
 
 def test_scalars_of_version_4_4_reach_the_monitor_callback_field_for_field(

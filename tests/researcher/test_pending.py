@@ -18,11 +18,12 @@ A, B = NodeId("a"), NodeId("b")
 
 
 def waiting_in(pending: Pending) -> tuple[Waiting, Ping]:
+    number = pending.next_sequence()
     request = Ping(
         researcher_id="r",
-        id=f"id-{pending.next_sequence()}",
+        id=f"id-{number}",
         session=pending.session,
-        sequence=1,
+        sequence=number,
         expires=seconds_from_now(60),
     )
     waiting = Waiting(request, kept=True)

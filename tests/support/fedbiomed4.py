@@ -37,7 +37,15 @@ REQUESTS: dict[str, Types] = {
     "search": _REQUEST | {"tags": list},
     "approval": _REQUEST | {"description": str, "sequence": int, "training_plan_url": str},
     "training-plan-status": _REQUEST | {"job_id": str, "training_plan_url": str},
-}
+    "train": _REQUEST
+    | {
+        "job_id": str, "params_url": str, "training_args": dict, "dataset_id": str, "training": bool,
+        "model_args": dict, "training_plan_url": str, "training_plan_class": str,
+        "secagg_servkey_id": (str, NoneType), "secagg_biprime_id": (str, NoneType),
+        "secagg_random": (float, NoneType), "secagg_clipping_range": _OPTIONAL_INT, "round": int,
+        "aggregator_args": dict,
+    },
+}  # fmt: skip
 REPLIES: dict[str, Types] = {
     "pong": _REPLY | {"success": bool, "sequence": int},
     "list": _REPLY | {"success": bool, "databases": list, "count": int},
@@ -47,6 +55,11 @@ REPLIES: dict[str, Types] = {
     | {
         "job_id": str, "success": bool, "approval_obligation": bool, "status": str, "msg": str,
         "training_plan_url": str,
+    },
+    "train": _REPLY
+    | {
+        "job_id": str, "success": bool, "dataset_id": str, "params_url": str, "timing": dict,
+        "sample_size": _OPTIONAL_INT, "msg": str,
     },
     "error": _REPLY | {"errnum": str, "extra_msg": str},
     "log": _REPLY | {"level": str, "msg": str},
@@ -216,6 +229,9 @@ class V4Node(Party):
                 success = status == 200
                 fields = {"sequence": message["sequence"], "status": status if success else 0, "success": success}
                 return [self.reply("approval_reply", message, **fields)]
+            case "train":
+                copied = {name: message[name] for name in ("job_id", "dataset_id")}
+                return [self.reply("train_reply", message, **copied)]
             case _:
                 _, source = self._download(message["training_plan_url"])
                 word = self.decided.get(hashlib.sha256(source).hexdigest(), "Not Registered")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,7 +41,7 @@ PLAN_STATUS_UNKNOWN = "Not Registered"
 PLAN_STATUS_ERROR = "Error"
 
 REQUEST_COMMANDS = frozenset({"ping", "list", "search", "approval", "training-plan-status"})
-REPLY_COMMANDS = frozenset({"pong", "list", "search", "approval", "training-plan-status", "error"})
+REPLY_COMMANDS = frozenset({"pong", "list", "search", "approval", "training-plan-status", "train", "error"})
 NOT_RUN_HERE = frozenset({"train", "secagg", "secagg-delete"})
 
 _ABSENT_VERSION = "0"
@@ -59,8 +60,11 @@ def node_topic(node_id: str) -> str:
     return f"general/{node_id}"
 
 
-def encode(message: WireMessage) -> bytes:
-    """Return the JSON bytes of a message. Raises InvalidMessageError when they are too many for one."""
+def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
+    """Return the JSON bytes of a message, given with or without its class.
+
+    Raises InvalidMessageError when they are too many for one.
+    """
     payload = _encoder.encode(message)
     if len(payload) > MAX_MESSAGE_BYTES:
         raise InvalidMessageError(

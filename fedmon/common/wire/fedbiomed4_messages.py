@@ -59,6 +59,46 @@ class StatusRequest(Request, frozen=True, kw_only=True, tag="training-plan-statu
     training_plan_url: str
 
 
+class TrainRequest(Request, frozen=True, kw_only=True, tag="train"):
+    """Ask for one round of training. Version 4.4 refuses ``aux_var_urls``, which only 4.5 knows."""
+
+    job_id: str
+    params_url: str
+    training_args: dict[str, Any]
+    dataset_id: str
+    training: bool
+    model_args: dict[str, Any]
+    training_plan_url: str
+    training_plan_class: str
+    secagg_servkey_id: str | None
+    secagg_biprime_id: str | None
+    secagg_random: float | None
+    secagg_clipping_range: int | None
+    round: int
+    aggregator_args: dict[str, Any]
+    aux_var_urls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class SecaggRequest(Request, frozen=True, kw_only=True, tag="secagg"):
+    """Ask to set up an element of secure aggregation with these parties."""
+
+    secagg_id: str
+    sequence: int
+    element: int
+    job_id: str | None
+    parties: list[Any]
+
+
+class SecaggDeleteRequest(Request, frozen=True, kw_only=True, tag="secagg-delete"):
+    """Ask to forget an element of secure aggregation."""
+
+    secagg_id: str
+    sequence: int
+    element: int
+    job_id: str | None
+
+
+# Training and secure aggregation are for nodes of Fed-BioMed; ours serve the others.
 AnyRequest = PingRequest | ListRequest | SearchRequest | ApprovalRequest | StatusRequest
 
 
@@ -114,6 +154,36 @@ class StatusReply(Reply, frozen=True, kw_only=True, tag="training-plan-status"):
     training_plan_url: str
 
 
+class TrainReply(Reply, frozen=True, kw_only=True, tag="train"):
+    """What came of a round."""
+
+    job_id: str
+    success: bool
+    dataset_id: str
+    params_url: str
+    timing: dict[str, Any]
+    sample_size: int | None
+    msg: str
+
+
+class SecaggReply(Reply, frozen=True, kw_only=True, tag="secagg"):
+    """Whether an element of secure aggregation was set up."""
+
+    secagg_id: str
+    sequence: int
+    success: bool
+    msg: str
+
+
+class SecaggDeleteReply(Reply, frozen=True, kw_only=True, tag="secagg-delete"):
+    """Whether an element of secure aggregation was forgotten."""
+
+    secagg_id: str
+    sequence: int
+    success: bool
+    msg: str
+
+
 class ErrorMessage(Reply, frozen=True, kw_only=True, tag="error"):
     """Something went wrong; says neither with which request nor of which instance."""
 
@@ -121,7 +191,7 @@ class ErrorMessage(Reply, frozen=True, kw_only=True, tag="error"):
     extra_msg: str
 
 
-AnyReply = PingReply | ListReply | SearchReply | ApprovalReply | StatusReply | ErrorMessage
+AnyReply = PingReply | ListReply | SearchReply | ApprovalReply | StatusReply | TrainReply | ErrorMessage
 
 
 class AddScalar(Reply, frozen=True, kw_only=True, tag="add_scalar"):

@@ -16,14 +16,6 @@ import msgspec
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import fedbiomed4_messages as wire
 from fedmon.common.wire.fedbiomed4 import FB300, FB301
-from fedmon.common.wire.historic_training import (
-    SecaggDeleteReply,
-    SecaggDeleteRequest,
-    SecaggReply,
-    SecaggRequest,
-    TrainReply,
-    TrainRequest,
-)
 from fedmon.common.wire.messages import ErrorCode
 
 
@@ -46,9 +38,9 @@ REQUESTS: Kinds = MappingProxyType(
         "search": ("SearchRequest", wire.SearchRequest),
         "approval": ("ApprovalRequest", wire.ApprovalRequest),
         "training-plan-status": ("TrainingPlanStatusRequest", wire.StatusRequest),
-        "train": ("TrainRequest", TrainRequest),
-        "secagg": ("SecaggRequest", SecaggRequest),
-        "secagg-delete": ("SecaggDeleteRequest", SecaggDeleteRequest),
+        "train": ("TrainRequest", wire.TrainRequest),
+        "secagg": ("SecaggRequest", wire.SecaggRequest),
+        "secagg-delete": ("SecaggDeleteRequest", wire.SecaggDeleteRequest),
     }
 )
 """What a researcher sends, by command: the historic name of the message, and its fields."""
@@ -60,9 +52,9 @@ REPLIES: Kinds = MappingProxyType(
         "search": ("SearchReply", wire.SearchReply),
         "approval": ("ApprovalReply", wire.ApprovalReply),
         "training-plan-status": ("TrainingPlanStatusReply", wire.StatusReply),
-        "train": ("TrainReply", TrainReply),
-        "secagg": ("SecaggReply", SecaggReply),
-        "secagg-delete": ("SecaggDeleteReply", SecaggDeleteReply),
+        "train": ("TrainReply", wire.TrainReply),
+        "secagg": ("SecaggReply", wire.SecaggReply),
+        "secagg-delete": ("SecaggDeleteReply", wire.SecaggDeleteReply),
         "add_scalar": ("AddScalarReply", wire.AddScalar),
         "log": ("LogMessage", wire.Log),
         "error": ("ErrorMessage", wire.ErrorMessage),
@@ -173,4 +165,5 @@ def _checked(params: Any, allowed: Kinds, added: dict[str, str], *, what: str) -
         message = msgspec.convert(params, fields)
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
         raise InvalidMessageError(f"{what} {kind}: {error}") from None
-    return HistoricMessage(kind, {**msgspec.structs.asdict(message), "command": command})
+    given = {name: value for name, value in msgspec.structs.asdict(message).items() if value is not msgspec.UNSET}
+    return HistoricMessage(kind, given | {"command": command})

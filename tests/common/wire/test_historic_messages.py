@@ -34,7 +34,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "secagg_clipping_range": None,
         "round": 1,
         "aggregator_args": {},
-        "aux_var_urls": None,
     },
     "secagg": {
         "researcher_id": "r",
@@ -143,6 +142,16 @@ def test_a_missing_an_extra_and_a_wrong_typed_field_are_refused(
         if "protocol_version" in message and message["protocol_version"] == "1":
             with pytest.raises(FedmonError):
                 sender.format_outgoing_message(message)
+
+
+@pytest.mark.parametrize("given", [{}, {"aux_var_urls": None}, {"aux_var_urls": ["http://x/aux"]}])
+def test_a_field_of_version_4_5_is_read_where_it_is_given_and_written_only_then(given: dict[str, Any]) -> None:
+    message = {"command": "train", **REQUESTS["train"], **given}
+
+    outgoing = ResearcherMessages.format_outgoing_message(message)
+    incoming = NodeMessages.format_incoming_message(outgoing.get_dict())
+
+    assert message | {"protocol_version": "1"} == outgoing.get_dict() == incoming.get_dict()
 
 
 @pytest.mark.parametrize("factory", [ResearcherMessages, NodeMessages])

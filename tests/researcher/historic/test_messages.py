@@ -16,6 +16,7 @@ from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
+from tests.support.fedbiomed4 import payload
 from tests.support.waiting import wait_until
 
 PONG = {
@@ -92,21 +93,26 @@ def test_replies_to_what_was_sent_have_exactly_the_historic_fields(mosquitto: Br
     assert 2 == listed["count"] == len(listed["databases"])
 
 
-def test_a_sequence_is_added_on_wish_and_comes_back(mosquitto: Broker, open_requests: Open) -> None:
-    with EchoNode(mosquitto.port, "a"):
+def test_a_sequence_is_added_on_wish_without_gaps_and_is_that_on_the_wire(
+    mosquitto: Broker, open_requests: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
         requests = open_requests("a")
         given = ping(0)
 
-        first = requests.send_message(given, add_sequence=True)
-        second = requests.send_message(given, client="a", add_sequence=True)
-        third = requests.send_message(given)
+        numbers = []
+        for client in (None, "a", None):
+            numbers.append(requests.send_message(given, client=client, add_sequence=True))
+            requests.ping_nodes()
+            with pytest.raises(InvalidMessageError):
+                requests.send_message({"command": "sing"}, add_sequence=True)
+        without = requests.send_message(ping(50))
         told = sorted(sequences(requests.get_responses(["pong"])))
 
-    assert first is not None
-    assert second is not None
-    assert third is None
-    assert first < second
-    assert sorted([first, second, 0]) == told
+    assert numbers == [0, 1, 2]
+    assert without is None
+    assert told == [0, 1, 2, 50]
+    assert {0, 1, 2} <= {request["sequence"] for request in a.sent("ping")}
     assert ping(0) == given
 
 
@@ -268,6 +274,8 @@ def test_what_no_node_serves_is_refused_with_the_way_that_works(mosquitto: Broke
 
     with pytest.raises(InvalidMessageError, match="training_plan_approve"):
         requests.send_message({"command": "approval", **approval})
+    with pytest.raises(InvalidMessageError, match="no node of ours serves 'train'"):
+        requests.send_message(payload("train_request"))
     with pytest.raises(InvalidMessageError, match="'secagg-delete'"):
         requests.send_message({"command": "secagg-delete", **secagg})
 
