@@ -28,7 +28,7 @@ MAX_TOLD = 1_000
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 MessageHandler = Callable[..., object]
-"""Called as ``handler(msg=..., topic=...)``, on the thread of the callbacks."""
+"""Called as ``handler(msg=..., topic=...)``, one call at a time."""
 
 
 class ComponentType(enum.Enum):
@@ -71,6 +71,8 @@ class Messaging:
         self._posts: Posts | None = None
         self._told: list[Waiting] = []
         self._deliveries: list[Subscription] = []
+        self._replies = Subscription(lambda told: self._hand_over(told[0], REPLIES, told[1]), lambda _: None)
+        self._handing = threading.Lock()
         self._begun: Parts | None = None
         self._at_start: list[Callable[[], None]] = [self._deliver] if on_message is not None else []
         self._failed: ConnectionFailedError | None = None
@@ -195,10 +197,9 @@ class Messaging:
 
     def _tell(self, request: Request, nodes: list[NodeId] | None, repeated: Mapping[str, Any]) -> None:
         parts = self.federation.parts
-        delivery = Subscription(lambda reply: self._hand_over(reply, REPLIES, repeated), lambda _: None)
 
         def answered(reply: Reply) -> None:
-            parts.dispatcher.call(delivery, (reply,), urgent=True)
+            parts.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
 
         waiting = parts.asker.tell(request, nodes, on_answer=answered)
         with self._lock:
@@ -209,7 +210,9 @@ class Messaging:
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
         if self.handler is not None:
-            self.handler(msg=echoing(historic(message), repeated), topic=topic)
+            # A handler of version 4.4 knows of one thread.
+            with self._handing:
+                self.handler(msg=echoing(historic(message), repeated), topic=topic)
 
     def _parts(self) -> Parts | None:
         try:

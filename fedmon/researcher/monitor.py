@@ -115,7 +115,7 @@ class Watch(Consumer):
     def has_room(self) -> bool:
         """Tell whether samples may be put; see `Sink`."""
         if self._subscription is not None:
-            return self._dispatcher.has_room()
+            return self._dispatcher.has_room(self._subscription)
         if not self._ordered:
             return True
         with self._arrived:

@@ -106,7 +106,6 @@ class Parts:
 
     def start(self) -> None:
         """Connect and begin; on failure nothing is left running."""
-        self.dispatcher.start()
         self.replies.start()
         self.inbox.start()
         try:

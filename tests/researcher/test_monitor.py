@@ -6,6 +6,7 @@ import logging
 import resource
 import threading
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.leases import LEASE_S
 from fedmon.researcher.monitor import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
+from tests.researcher.test_decisions import decision
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.recording_node import RecordingNode
@@ -43,6 +45,19 @@ def batch(seq: int, length: int = 2, *, node_id: str = "a", boot: int = 1, strea
 
 def send(node: EchoNode, message: Message) -> None:
     node.publish(f"general/monitoring/{node.node_id}", message)
+
+
+def log_record(level: str, text: str, node_id: str = "a") -> Message:
+    return {
+        "command": "log",
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "boot": 1,
+        "time": "2026-11-21T10:00:00Z",
+        "level": level,
+        "logger": "fedmon.node.router",
+        "msg": text,
+    }
 
 
 def leases(node: EchoNode) -> list[tuple[str, float | None]]:
@@ -340,6 +355,48 @@ def test_what_a_slow_callback_has_no_room_for_is_pending_and_no_request_is_delay
     assert watch.delivered + watch.lost == 10 * count
 
 
+def test_a_callback_that_is_stuck_delays_no_other_subscription_and_not_the_end(
+    mosquitto: Broker, federate: Open
+) -> None:
+    gate, stuck = threading.Event(), set()
+    told: dict[str, list[Any]] = {"samples": [], "presence": [], "telemetry": [], "decision": [], "log": []}
+
+    def hang(name: str) -> Callable[[object], None]:
+        def hanging(_told: object) -> None:
+            stuck.add(name)
+            gate.wait(60)
+
+        return hanging
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        for event in ("presence", "telemetry", "decision"):
+            federation.on(event, hang(event))
+            federation.on(event, told[event].append)
+        federation.monitor(hang("samples"))
+        federation.monitor(told["samples"].append)
+        federation.logs(hang("log"), level="INFO")
+        federation.logs(told["log"].append, level="INFO")
+        node.wait(lambda: leases(node))
+
+        for number in range(3):
+            send(node, batch(number, 1))
+            node.publish("general/researcher/alice/all/a", decision(f"d-{number}"))
+            node.publish("general/logger/a", log_record("INFO", f"record {number}"))
+        node.say("draining")
+        wait_until(lambda: stuck == told.keys(), what="every slow callback to hang")
+        wait_until(lambda: all(len(of_one) >= 3 for name, of_one in told.items() if name != "presence"))
+        wait_until(lambda: [one.state.value for one in told["presence"]][-1:] == ["draining"])
+        started = time.monotonic()
+        federation.close()
+        took_s = time.monotonic() - started
+        gate.set()
+
+    assert numbers(told["samples"]) == [0, 1, 2]
+    assert [one.id for one in told["decision"]] == ["d-0", "d-1", "d-2"]
+    assert took_s < 10
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("ordered", [False, True])
 def test_callbacks_of_a_second_at_1000_samples_a_second_cost_50_mb_at_most_and_delay_no_command(
@@ -388,18 +445,6 @@ def test_logs_of_nodes_come_as_records_of_python_logging_one_line_each(
 ) -> None:
     seen: list[str] = []
 
-    def log(level: str, text: str, node_id: str = "a") -> Message:
-        return {
-            "command": "log",
-            "protocol_version": VERSION,
-            "node_id": node_id,
-            "boot": 1,
-            "time": "2026-11-21T10:00:00Z",
-            "level": level,
-            "logger": "fedmon.node.router",
-            "msg": text,
-        }
-
     caplog.set_level(logging.DEBUG, logger="fedmon.node")
     with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
         federation: Federation = federate()
@@ -408,14 +453,14 @@ def test_logs_of_nodes_come_as_records_of_python_logging_one_line_each(
         federation.ping()
 
         for level, text in (("DEBUG", "no"), ("INFO", "yes"), ("ERROR", "100 % \x1b[31mred\nsecond \u202eline")):
-            a.publish("general/logger/a", log(level, text))
-        b.publish("general/logger/b", log("INFO", "not asked for", "b"))
-        b.publish("general/logger/b", log("CRITICAL", "on fire", "b"))
-        wait_until(lambda: any(record.levelname == "CRITICAL" for record in caplog.records))
+            a.publish("general/logger/a", log_record(level, text))
+        b.publish("general/logger/b", log_record("INFO", "not asked for", "b"))
+        b.publish("general/logger/b", log_record("CRITICAL", "on fire", "b"))
+        wait_until(lambda: any(record.levelname == "CRITICAL" for record in caplog.records) and len(seen) == 2)
         stream.remove()
         everybody.remove()
         federation.ping()
-        a.publish("general/logger/a", log("ERROR", "after the end"))
+        a.publish("general/logger/a", log_record("ERROR", "after the end"))
         assert stays(lambda: not any("after the end" in record.getMessage() for record in caplog.records), 0.1)
 
     records = [record for record in caplog.records if record.name in ("fedmon.node.a", "fedmon.node.b")]
