@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fedmon.common.clock import Deadline, seconds_from_now
-from fedmon.common.errors import ConnectionFailedError, NotConnectedError
+from fedmon.common.errors import ConnectionFailedError, InvalidInputError, NotConnectedError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.researcher.dialect import Dialect
@@ -221,11 +221,11 @@ class _Round:
         )
 
 
-def checked_timeout(timeout_s: float) -> float:
+def checked_timeout(timeout_s: float, *, name: str = "timeout_s") -> float:
     """Return a timeout that can be waited for.
 
-    Raises ValueError when it is not a positive, finite number of seconds.
+    Raises InvalidInputError, with the ``name`` of the argument, when it is not a positive, finite number of seconds.
     """
     if not 0 < timeout_s < threading.TIMEOUT_MAX:
-        raise ValueError(f"timeout_s is {timeout_s!r}: give a positive number of seconds")
+        raise InvalidInputError(f"{name} is {timeout_s!r}: give a positive number of seconds")
     return float(timeout_s)

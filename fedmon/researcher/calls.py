@@ -111,4 +111,5 @@ def _outcomes(
         circumstances=parts.circumstances(),
         rows_of=rows_of,
         elapsed_s=asked.elapsed_s,
+        named=not everybody,
     )

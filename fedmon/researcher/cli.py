@@ -64,10 +64,17 @@ def nodes(
 def forget(
     context: typer.Context,
     node_id: Annotated[str, typer.Argument(help="The id of a node that is gone for good.")],
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Clear what the broker retains of a node that is gone for good, or hide it here where we may not."""
-    with opened(*context.obj) as federation:
+    before = context.obj
+    with opened(
+        broker or before[0], settings or before[1], researcher or before[2], timeout or before[3]
+    ) as federation:
         federation.nodes()
         forgotten = federation.forget(node_id)
         emit({"forgotten": forgotten}, text=str(forgotten), as_json=json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -84,12 +85,14 @@ class Federation(Runs):
         self._timeout_s = checked_timeout(self.settings.timeout_s if timeout_s is None else timeout_s)
         self._wanted_instance = instance if instance is None else checked_id(instance, what="instance")
         self._parts: Parts | None = None
+        self._pid = 0
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Connect; raises ConnectionFailedError or IdInUseError within the timeout, naming host, port and cause."""
         if self._parts is None:
+            self._pid = os.getpid()
             parts = Parts(self.settings, instance=self._wanted_instance, timeout_s=self._timeout_s)
             parts.start()
             self._parts = parts
@@ -98,10 +101,14 @@ class Federation(Runs):
         return self
 
     def close(self) -> None:
-        """End watches and listeners, give leases back, and disconnect; may be called twice."""
+        """End watches and listeners, give leases back, and disconnect; may be called twice.
+
+        Calls that wait end with NotConnectedError.
+        """
         parts, self._parts = self._parts, None
-        if parts is not None:
-            atexit.unregister(self.close)
+        atexit.unregister(self.close)
+        # After a fork the connection is the parent's.
+        if parts is not None and self._pid == os.getpid():
             parts.stop()
 
     def __enter__(self) -> Self:
@@ -124,10 +131,17 @@ class Federation(Runs):
 
     @property
     def parts(self) -> Parts:
-        """The machinery behind this face. Raises InvalidInputError before `start` and after `close`."""
+        """The machinery behind this face.
+
+        Raises InvalidInputError before `start`, after `close`, and in a process that was forked since.
+        """
         if self._parts is None:
             raise InvalidInputError(
                 "this Federation is not started: use `with Federation(...) as fed:` or call start()"
+            )
+        if self._pid != os.getpid():
+            raise InvalidInputError(
+                f"this Federation belongs to process {self._pid}, and this is a fork of it: open another one here"
             )
         return self._parts
 
@@ -275,7 +289,7 @@ class Federation(Runs):
 
         It ends when it is removed. Decisions, and outcomes of jobs that no handle follows, that came when nobody
         listened are told at once; so they survive the end of a process. ``telemetry`` brings batches of samples and
-        scalars as they come.
+        scalars as they come. The calls of one subscription follow each other; those of several run at the same time.
         """
         parts = self.parts
         if event == "decision":

@@ -7,6 +7,7 @@ import msgspec
 from fedmon.common.errors import ConflictError, NotFoundError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import topics
+from fedmon.common.wire.messages import Ping
 from fedmon.researcher.parts import Parts
 from fedmon.researcher.roster import Instant, NodeState
 
@@ -25,19 +26,25 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 def forget(parts: Parts, node_id: NodeId, *, timeout_s: float) -> Forgotten:
     """Ask the broker to clear what it retains of a node, see whether it did, and hide the node here in any case.
 
-    Raises NotFoundError for an id never heard of, ConflictError for a node that is alive.
+    A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of, ConflictError
+    for a node that is alive.
     """
     parts.wait_settled()
     node = parts.roster.get(node_id, Instant.now())
     if node is None:
         raise NotFoundError(f"node {node_id!r} was never heard of; nodes() lists who was")
-    if node.state in (NodeState.ONLINE, NodeState.DRAINING):
-        raise ConflictError(f"node {node_id!r} is {node.state.value}; only a node that is gone can be forgotten")
+    is_alive = node.state in (NodeState.ONLINE, NodeState.DRAINING)
+    if node.last_seen is None and node.state is not NodeState.OFFLINE:
+        # What the broker retains is a belief; an answer is a sign of life.
+        is_alive = bool(parts.asker.ask(parts.asker.request(Ping), [node_id], timeout_s=parts.timeout_s).answers)
+    if is_alive:
+        raise ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
     gone = parts.machinery.clearing(node_id)
     try:
         if not parts.connection.publish(topics.status(node_id), b"", qos=1, retain=True):
             raise parts.connection.lost_error()
         cleared = gone.wait(timeout_s)
+        parts.check_open()
     finally:
         parts.machinery.cleared(node_id)
     parts.roster.forget(node_id)

@@ -29,10 +29,10 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wished(nodes: Iterable[NodeId] | None, interval_s: float | None, *, live: bool) -> Wish:
-    """Return a wish. Raises ValueError for an interval that is not a positive, finite number of seconds."""
+    """Return a wish. Raises InvalidInputError for an interval that is not a positive, finite number of seconds."""
     return Wish(
         nodes=None if nodes is None else frozenset(nodes),
-        interval_s=None if interval_s is None else checked_timeout(interval_s),
+        interval_s=None if interval_s is None else checked_timeout(interval_s, name="interval_s"),
         live=live,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.wire.messages import LogRecord
@@ -79,11 +80,11 @@ class Logs:
 def level_number(level: str) -> int:
     """Return the number of a level of Python logging.
 
-    Raises ValueError naming the levels there are.
+    Raises InvalidInputError naming the levels there are.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise ValueError(f"level {level!r} is not one of DEBUG, INFO, WARNING, ERROR, CRITICAL")
+        raise InvalidInputError(f"level {level!r} is not one of DEBUG, INFO, WARNING, ERROR, CRITICAL")
     return number
 
 

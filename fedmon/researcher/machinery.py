@@ -124,7 +124,9 @@ class Machinery:
         self._want()
 
     def close_all(self) -> None:
-        """End every watch, every record, every listener and every wait for a run."""
+        """End every watch, every record, every listener and every wait."""
+        for event in (self.settled, *self._clearing.values()):
+            event.set()
         for consumer in self.consumers.all:
             consumer.close()
         for stream in self._logs.streams:

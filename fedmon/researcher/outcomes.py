@@ -79,10 +79,11 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
         circumstances: Circumstances,
         rows_of: Callable[[R], list[Row]],
         elapsed_s: float,
+        named: bool = False,
     ) -> None:
         self.command, self.circumstances, self.elapsed_s = command, circumstances, elapsed_s
         self._outcomes = {node_id: outcomes[node_id] for node_id in sorted(outcomes)}
-        self._rows_of = rows_of
+        self._rows_of, self._named = rows_of, named
 
     def __getitem__(self, node_id: str) -> Outcome[R]:
         return self._outcomes[NodeId(node_id)]
@@ -118,6 +119,8 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
 
     def explanation(self) -> str:
         """Say why there is nothing, or nothing more, to see."""
+        if not self and self._named:
+            return f"no node was asked to {self.command}: `nodes` names none"
         if not self:
             return f"no node answered {self.command}: none is known. {self.circumstances.sentence()}"
         listed = [reply for reply in self.ok.values() if isinstance(reply, DatasetsReply)]

@@ -6,6 +6,7 @@ import secrets
 
 import msgspec
 
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import new_id
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.settings.values import Wire
@@ -21,7 +22,7 @@ from fedmon.researcher.inbox import Inbox
 from fedmon.researcher.instances import claim_instance
 from fedmon.researcher.machinery import Machinery
 from fedmon.researcher.outcomes import Circumstances
-from fedmon.researcher.pending import Pending
+from fedmon.researcher.pending import CLOSED, Pending
 from fedmon.researcher.replies import Replies
 from fedmon.researcher.roster import Instant, Roster
 from fedmon.researcher.runs.book import RunBook
@@ -115,7 +116,9 @@ class Parts:
             raise
 
     def stop(self) -> None:
-        """End in order: who listens, what arrives, the connection, what is to be written."""
+        """End in order: who waits, who listens, what arrives, the connection, what is to be written."""
+        self.pending.stop()
+        self.replies.release()
         self.machinery.close_all()
         self.inbox.stop()
         self.connection.close(self.machinery.farewell())
@@ -123,11 +126,20 @@ class Parts:
         self.replies.stop()
 
     def wait_settled(self) -> None:
-        """Wait until the roster is settled, at most 2 s; returns at once when there is no connection."""
+        """Wait until the roster is settled, at most 2 s; returns at once when there is no connection.
+
+        Raises NotConnectedError when the federation is closed.
+        """
         if self.connection.is_connected:
             self.machinery.settled.wait(CAP_S)
+        self.check_open()
         if (error := self.connection.final_error()) is not None:
             raise error
+
+    def check_open(self) -> None:
+        """Raise NotConnectedError when the federation was closed."""
+        if self.pending.stopped:
+            raise NotConnectedError(CLOSED)
 
     def _spoken(self, wire: Wire) -> Dialect:
         if wire == "fedbiomed4":

@@ -11,6 +11,7 @@ from types import UnionType
 
 import msgspec
 
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import (
@@ -34,6 +35,7 @@ from fedmon.common.wire.samples import MonitorReply, SamplesReply
 REMEMBERED_REQUESTS = 1_000
 SCRIPTS_NUMBERS = 2**32
 """How many numbers scripts may draw; requests of our own are numbered above them."""
+CLOSED = "the federation was closed while this call waited"
 
 REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
     Ping: Pong,
@@ -86,7 +88,7 @@ class Waiting:
         self._missing: set[NodeId] = set()
         self._may_end = False
         self._urged: set[NodeId] = set()
-        self._all_again = self._woken = False
+        self._all_again = self._woken = self._aborted = False
 
     def offer(self, reply: Reply) -> Verdict:
         """Take a reply that carries this request's id, when it is one."""
@@ -135,13 +137,20 @@ class Waiting:
             return set(self._missing)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until everybody expected has answered, somebody is to be asked at once, or the time is over."""
+        """Wait until everybody expected has answered, somebody is to be asked at once, or the time is over.
+
+        Raises NotConnectedError when the federation is closed.
+        """
         with self.changed:
             self.changed.wait_for(self._something_to_do, timeout=timeout_s)
             self._woken = False
+            if self._aborted:
+                raise NotConnectedError(CLOSED)
 
     def _something_to_do(self) -> bool:
-        return bool(self._woken or self._urged or self._all_again or (self._may_end and not self._missing))
+        return bool(
+            self._aborted or self._woken or self._urged or self._all_again or (self._may_end and not self._missing)
+        )
 
     def urge(self, node_id: NodeId) -> None:
         """Let the caller ask this node at once: it just came up."""
@@ -160,6 +169,12 @@ class Waiting:
         """Let the caller look again at what it waits for."""
         with self.changed:
             self._woken = True
+            self.changed.notify_all()
+
+    def abort(self) -> None:
+        """Let the caller's wait end with an error."""
+        with self.changed:
+            self._aborted = True
             self.changed.notify_all()
 
     def has_answered(self, node_id: NodeId) -> bool:
@@ -200,6 +215,7 @@ class Pending:
         self._lock = threading.Lock()
         self._open: dict[str, Waiting] = {}
         self._closed: OrderedDict[str, Waiting] = OrderedDict()
+        self.stopped = False
         self._of_scripts = range(first_sequence, first_sequence)
         self._of_ours = range(first_sequence + SCRIPTS_NUMBERS, first_sequence + SCRIPTS_NUMBERS)
 
@@ -219,6 +235,14 @@ class Pending:
         """Begin to take replies for a request; do so before it is sent."""
         with self._lock:
             self._open[waiting.id] = waiting
+        if self.stopped:
+            waiting.abort()
+
+    def stop(self) -> None:
+        """End every wait with an error: the federation is closed."""
+        self.stopped = True
+        for waiting in self.all_open():
+            waiting.abort()
 
     def close(self, waiting: Waiting, *, taken: bool) -> dict[NodeId, Answer]:
         """End a wait and return the answers, which the caller has then ``taken`` or not. What comes later is late."""

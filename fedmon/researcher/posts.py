@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Request
 from fedmon.researcher.asking import DISCOVERY_S, FIRST_RETRY_S
 from fedmon.researcher.barrier import Train
 from fedmon.researcher.kept import Entry, KeptReply
 from fedmon.researcher.parts import Parts
-from fedmon.researcher.pending import REMEMBERED_REQUESTS, Waiting
+from fedmon.researcher.pending import CLOSED, REMEMBERED_REQUESTS, Waiting
 from fedmon.researcher.roster import Instant
 
 ERROR = "error"
@@ -87,7 +88,8 @@ class Posts:
         """Take replies of these commands, or of all when there are none named, out of the queue for good.
 
         Ends as soon as every node expected has answered what was sent; where nothing was sent, as soon as there is
-        something. Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``.
+        something. Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. Raises
+        NotConnectedError when the federation is closed before anything came.
         """
         with self._awaited(commands) as posts:
             own = {post.id for post in posts if post.owner is threading.current_thread()}
@@ -101,7 +103,9 @@ class Posts:
                 if taken and while_replies:
                     deadline = Deadline(timeout_s)
                 missing = self._missing(posts)
-                if deadline.passed() or not (missing or not (posts or found)):
+                if self._parts.replies.released and not found:
+                    raise NotConnectedError(CLOSED)
+                if self._parts.replies.released or deadline.passed() or not (missing or not (posts or found)):
                     break
                 if retry.passed():
                     gap_s *= 2

@@ -52,7 +52,7 @@ class Replies:
         self._to_mark: list[int] = []
         self._handed: dict[int, list[int]] = {}
         self._confirmations_wanted = self._confirmations_made = 0
-        self._stopping = False
+        self.released = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="fedmon-replies", daemon=True)
 
     @property
@@ -63,6 +63,12 @@ class Replies:
     def start(self) -> None:
         """Start the thread that writes."""
         self._thread.start()
+
+    def release(self) -> None:
+        """End every wait of `take`."""
+        with self._changed:
+            self.released = True
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Write what is to be written, and end; what was handed over counts as taken."""
@@ -129,7 +135,7 @@ class Replies:
         with self._changed:
             self._gone.extend(self._handed.pop(threading.get_ident(), ()))
             self._changed.wait_for(
-                lambda: self._stopping or next(self._matching(commands, wanted), None) is not None, timeout=timeout_s
+                lambda: self.released or next(self._matching(commands, wanted), None) is not None, timeout=timeout_s
             )
             keys = list(itertools.islice(self._matching(commands, wanted), limit))
             taken = [(key, self._kept.pop(key)) for key in keys]

@@ -10,6 +10,7 @@ import msgspec
 
 from fedmon.common.store.queue import TasksQueueError
 from fedmon.researcher.kept import Document, KeptReply
+from fedmon.researcher.pending import CLOSED
 from fedmon.researcher.replies import STOP_WAITS_S, Replies
 
 
@@ -43,9 +44,10 @@ class ReplyQueue:
 
         Raises TasksQueueError when there is none, or when the connection is closed meanwhile.
         """
-        taken = self._replies().take(limit=1, timeout_s=None if block else 0.0)
+        replies = self._replies()
+        taken = replies.take(limit=1, timeout_s=None if block else 0.0)
         if not taken:
-            raise TasksQueueError("no reply is waiting")
+            raise TasksQueueError(CLOSED if replies.released else "no reply is waiting")
         return self._told(taken[0])
 
     def task_done(self) -> None:

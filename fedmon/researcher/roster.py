@@ -109,10 +109,10 @@ class _Entry:
         state, reason = self.state, self.reason
         if self.is_stale(now):
             state = NodeState.STALE
-            if self.is_unconfirmed(now):
-                reason = "not heard of since the connection came back"
-            elif self.last_seen is None:
+            if self.last_seen is None:
                 reason = "said to be online, but not heard since we connected"
+            elif self.is_unconfirmed(now):
+                reason = "not heard of since the connection came back"
             elif self.silent:
                 reason = "did not answer the last request"
             else:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.echo_nodes import presence
 from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
@@ -153,6 +155,19 @@ def test_forget_clears_a_ghost(tmp_path: Path, mosquitto: Broker) -> None:
 
     assert forgotten.returncode == 0, forgotten.stdout
     assert after["nodes"] == []
+
+
+def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+    options = ("--broker", mosquitto.url, "--timeout", "1", "ghost")
+    with EchoNode(mosquitto.port, "a") as a:
+        a.publish("general/status/ghost", presence("ghost", 3), retain=True)
+
+        forgotten = fedmon_here("nodes", "forget", *options, environ=environ)
+        again = fedmon_here("nodes", "--broker", mosquitto.url, "forget", "ghost", environ=environ)
+
+    assert (forgotten.returncode, forgotten.stdout) == (0, "ghost: cleared at the broker, for everybody\n")
+    assert again.returncode == 3
 
 
 def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str, str]) -> None:

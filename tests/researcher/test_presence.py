@@ -156,6 +156,35 @@ def test_a_ghost_is_cleared_at_the_broker_for_everybody(mosquitto: Broker, feder
         federation.forget("ghost")
 
 
+def test_a_ghost_that_is_said_to_be_online_is_asked_first_and_cleared(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        a.publish("general/status/ghost", presence("ghost", 3), retain=True)
+        federation = federate(timeout_s=1.0)
+        wait_until(lambda: set(federation.nodes()) == {"a", "ghost"})
+
+        forgotten = federation.forget("ghost")
+        with pytest.raises(ConflictError, match="'a' is online"):
+            federation.forget("a")
+
+        assert forgotten.cleared
+        assert list(federate(instance="other").nodes()) == ["a"]
+
+
+def test_a_ghost_of_a_connection_that_was_never_lost_is_not_said_to_be_of_another(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        a.publish("general/status/ghost", presence("ghost", 3), retain=True)
+        federation = federate(timeout_s=1.0)
+        wait_until(lambda: "ghost" in federation.nodes())
+
+        outcome = federation.ping()["ghost"]
+        wait_until(lambda: federation.nodes()["ghost"].state is NodeState.STALE)
+
+        assert outcome.status is OutcomeStatus.STALE
+        assert federation.nodes()["ghost"].reason == "said to be online, but not heard since we connected"
+
+
 def test_a_retained_last_will_that_comes_late_does_not_stick(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a", boot=6) as node:
         federation = federate()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.echo_nodes import DATASETS, Message
-from fedmon.common.errors import InvalidIdError, InvalidInputError
+from fedmon.common.errors import FedmonError, InvalidIdError, InvalidInputError
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.outcomes import OutcomeStatus
+from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays, wait_until
 
 PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in rows]\n"
 
@@ -65,6 +69,96 @@ def test_start_and_close_work_without_with_and_may_be_repeated(mosquitto: Broker
 
     with pytest.raises(InvalidInputError, match="not started"):
         federation.nodes()
+
+
+def test_closing_wakes_every_call_that_waits_with_an_error_that_says_so(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a", answer=lambda _: None):
+        federation = federate(timeout_s=120)
+        requests = Requests(federation)
+        wait_until(lambda: federation.nodes().online == ["a"])
+        errors: dict[str, str] = {}
+
+        def posted() -> None:
+            requests.send_message({"command": "ping", "researcher_id": "alice", "sequence": 1})
+            requests.get_responses(["pong"], timeout=120)
+
+        calls: dict[str, Callable[[], object]] = {
+            "ping": federation.ping,
+            "search": lambda: federation.search(["breast"]),
+            "responses": posted,
+            "queue": requests.queue.get,
+        }
+
+        def run(name: str) -> None:
+            try:
+                calls[name]()
+            except FedmonError as error:
+                errors[name] = str(error)
+
+        threads = [threading.Thread(target=run, args=(name,)) for name in calls]
+        for thread in threads:
+            thread.start()
+        assert stays(lambda: not errors, 0.3)
+        federation.close()
+        for thread in threads:
+            thread.join(20)
+        requests.close()
+
+    assert errors == dict.fromkeys(calls, "the federation was closed while this call waited")
+
+
+FORKED = """
+import os, sys
+from fedmon import Federation
+from fedmon.common.errors import FedmonError
+
+with Federation(sys.argv[1], folder=sys.argv[2]) as federation:
+    if os.fork() == 0:
+        try:
+            federation.ping()
+        except FedmonError as error:
+            print(error, flush=True)
+        sys.exit()
+    os.wait()
+    print(list(federation.ping().ok), federation.status().connected)
+"""
+
+
+def test_a_fork_is_told_that_it_is_one_and_its_end_costs_no_connection(mosquitto: Broker, tmp_path: Path) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        done = subprocess.run(
+            [sys.executable, "-c", FORKED, mosquitto.url, str(tmp_path)], capture_output=True, text=True, timeout=60
+        )
+
+    error, parent = done.stdout.splitlines()
+    assert "this is a fork of it: open another one here" in error
+    assert parent == "['a'] True"
+
+
+def test_wrong_arguments_are_errors_of_ours_that_name_them(mosquitto: Broker, federate: Open) -> None:
+    federation = federate()
+    wrong: dict[str, Callable[[], object]] = {
+        "interval_s is -1": lambda: federation.monitor(interval_s=-1),
+        "timeout_s is 0": lambda: federation.ping(timeout_s=0),
+        "callback is 3": lambda: federation.monitor(callback=3),  # type: ignore[arg-type]
+        "callback is None": lambda: federation.on("presence", None),  # type: ignore[arg-type]
+        "level 'LOUD' is not one of": lambda: federation.logs(level="LOUD"),
+    }
+
+    for message, call in wrong.items():
+        with pytest.raises(InvalidInputError, match=message):
+            call()
+
+
+def test_who_names_no_node_is_told_so(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        federation = federate()
+        wait_until(lambda: federation.nodes().online == ["a"])
+
+        outcomes = federation.ping(nodes=[])
+
+    assert len(outcomes) == 0
+    assert str(outcomes) == "no node was asked to ping: `nodes` names none"
 
 
 def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosquitto: Broker, federate: Open) -> None:
