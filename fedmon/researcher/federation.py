@@ -160,7 +160,8 @@ class Federation(Runs):
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
         """Clear what the broker retains of a node that is gone for good, or hide it here where we may not.
 
-        Raises NotFoundError for an id never heard of and ConflictError for a node that is alive.
+        A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of and
+        ConflictError for a node that is alive.
         """
         return forget(self.parts, NodeId(node_id), timeout_s=checked_timeout(timeout_s))
 
