@@ -53,10 +53,6 @@ class ConnectionFailedError(FedmonError):
         self.host, self.port, self.cause = host, port, cause
 
 
-class IdInUseError(ConnectionFailedError):
-    """Another process is connected under the same id, and the broker lets only one live."""
-
-
 class NotConnectedError(FedmonError):
     """Nothing was sent because there is no connection to the broker at the moment."""
 

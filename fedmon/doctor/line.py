@@ -15,7 +15,7 @@ from fedmon.common.wire.transport import Transport, Will
 class Line:
     """One client that listens to ``topic`` and may write it; a context manager.
 
-    Raises ConnectionFailedError or IdInUseError on entering.
+    Raises ConnectionFailedError on entering.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedmon import __version__
 from fedmon.common.clock import Deadline, utc_now
-from fedmon.common.errors import FedmonError, IdInUseError, InvalidMessageError
+from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings, load_node
 from fedmon.common.wire import codec, topics
@@ -69,6 +69,7 @@ class Daemon:
             on_message=self._on_message,
             on_link=self._on_link,
             will=self.presence.will,
+            id_is_contested=lambda: self.presence.duplicate is not None,
         )
         self._logs = OutgoingLogHandler(self._send_log, level=_log_level(settings))
 
@@ -132,7 +133,7 @@ class Daemon:
         # What is over the limit is refused by its length alone; its bytes need not wait for that.
         payload = payload[: codec.MAX_PAYLOAD_BYTES + 1]
         if topic == topics.status(self.settings.id):
-            self.worker.offer(lambda: self.presence.correct(payload), size_bytes=len(payload))
+            self.worker.offer(lambda: self.presence.correct(payload, retained=retained), size_bytes=len(payload))
         else:
             self.worker.offer(
                 lambda: self.parts.router.receive(topic, payload, retained=retained), size_bytes=len(payload)
@@ -143,9 +144,6 @@ class Daemon:
         self.link_since = utc_now().isoformat(timespec="seconds")
         if link.up:
             self.worker.post(self._on_up)
-        elif link.final:
-            self.failure = self.transport.failed or IdInUseError(link.host.host, link.host.port, link.cause)
-            self._finished.set()
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals += 1

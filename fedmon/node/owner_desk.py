@@ -52,7 +52,7 @@ def open_desk(daemon: Daemon) -> ControlServer:
 
 
 def _live(daemon: Daemon) -> Live:
-    found = daemon.parts.runs.confinement.found
+    found, duplicate = daemon.parts.runs.confinement.found, daemon.presence.duplicate
     error, recorder = daemon.transport.last_error, daemon.parts.measuring.recorder
     return Live(
         pid=os.getpid(),
@@ -62,6 +62,10 @@ def _live(daemon: Daemon) -> Live:
         since=daemon.link_since,
         host="" if daemon.link is None else f"{daemon.link.host.host}:{daemon.link.host.port}",
         last_error="" if error is None else str(error),
+        flapping=daemon.transport.flapping,
+        duplicate=None
+        if duplicate is None
+        else {"boot": duplicate.boot, "seen": duplicate.seen.isoformat(timespec="seconds")},
         recording="off" if recorder is None else recorder.problem or "on",
         counters=daemon.counters(),
         sandbox=None if found is None else found.level,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import datetime
 import logging
+import time
 from collections.abc import Callable
+
+import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError, StorageError
@@ -17,6 +22,16 @@ from fedmon.node.throttle import Throttle
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
+DUPLICATE_HOLDS_S = 150.0
+"""Two processes that take the connection from each other are each gone for 60 s, and then there for as long."""
+REMEMBERED = 100
+
+
+class Duplicate(msgspec.Struct, frozen=True, kw_only=True):
+    """Another process that uses our id: its boot, and when its presence was last seen."""
+
+    boot: int
+    seen: datetime.datetime
 
 
 class PresenceKeeper:
@@ -39,6 +54,10 @@ class PresenceKeeper:
         self._folder, self._node_id, self._version = folder, node_id, agent_version
         self._capabilities, self._streams, self._publish = capabilities, streams, publish
         self.boot = read_boot(folder.boot_file)
+        self._first_boot, self._started = self.boot + 1, utc_now()
+        self._announced = collections.deque[tuple[int, datetime.datetime]](maxlen=REMEMBERED)
+        self._inherited: Presence | None = None
+        self._duplicate: tuple[Duplicate, float] | None = None
         self._state: Presence | None = None
         self._corrections = Throttle(burst=3, per_s=1.0)
 
@@ -59,11 +78,13 @@ class PresenceKeeper:
         except StorageError as error:
             logger.warning("the boot of this connection is not on disk: %s", error)
             self.boot += 1
-        return self._as_will(self._presence("offline", CONNECTION_LOST))
+        # Of a will only the boot matters to readers; that all of ours have one time tells them from those of others.
+        return self._as_will(msgspec.structs.replace(self._presence("offline", CONNECTION_LOST), since=self._started))
 
     def announce(self) -> None:
         """Say that we are online under the present boot."""
         self._state = self._presence("online", "")
+        self._announced.append((self._state.boot, self._state.since))
         self.refresh()
 
     def refresh(self) -> None:
@@ -76,16 +97,40 @@ class PresenceKeeper:
         self._state = None
         return self._as_will(self._presence("offline", reason))
 
-    def correct(self, payload: bytes) -> None:
+    @property
+    def duplicate(self) -> Duplicate | None:
+        """Another process that uses our id, while its presence is seen; safe from any thread."""
+        found = self._duplicate
+        return found[0] if found is not None and time.monotonic() - found[1] < DUPLICATE_HOLDS_S else None
+
+    def correct(self, payload: bytes, *, retained: bool) -> None:
         """Look at what stands on our own status topic, and publish again when it is not our present state."""
-        if self._state is None:
-            return
         try:
             seen: Presence | None = codec.decode_presence(payload) if payload else None
         except InvalidMessageError:
             seen = None
-        if seen != self._state and self._corrections.allows("own"):
+        if seen is not None and self._is_foreign(seen, retained=retained):
+            self._note_duplicate(seen.boot)
+        if self._state is not None and seen != self._state and self._corrections.allows("own"):
             self.refresh()
+
+    def _is_foreign(self, seen: Presence, *, retained: bool) -> bool:
+        """Tell whether a presence is that of another process which lives beside this one."""
+        if seen.since == self._started or (seen.boot, seen.since) in self._announced:
+            return False
+        if retained:
+            # The first may be what an earlier process of this folder left, also if the folder was set back since.
+            self._inherited = self._inherited or seen
+            return seen != self._inherited and seen.boot >= self._first_boot
+        return seen.boot >= self._first_boot or seen.state != "offline"
+
+    def _note_duplicate(self, boot: int) -> None:
+        if self.duplicate is None:
+            logger.warning(
+                "another process uses the id %r: boot %d is on its status topic, and ours is %d; stop it, or give it "
+                "another id", self._node_id, boot, self.boot,
+            )  # fmt: skip
+        self._duplicate = Duplicate(boot=boot, seen=utc_now()), time.monotonic()
 
     def _presence(self, state: str, reason: str) -> Presence:
         return Presence(

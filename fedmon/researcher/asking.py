@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import msgspec
 
 from fedmon.common.clock import Deadline, seconds_from_now
-from fedmon.common.errors import ConnectionFailedError, InvalidInputError, NotConnectedError
+from fedmon.common.errors import InvalidInputError, NotConnectedError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import STATE_CHANGING
 from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.pending import Answer, Pending, Waiting
 from fedmon.researcher.roster import Instant, Roster
@@ -30,8 +31,10 @@ class Line(Protocol):
     def publish(self, topic: str, payload: bytes, *, qos: int = 0) -> bool:
         """Send a message, or return False when there is no connection."""
 
-    def final_error(self) -> ConnectionFailedError | None:
-        """Return the error after which the connection is not tried again, or null."""
+    @property
+    def flapping(self) -> str:
+        """Why the connection keeps getting lost just after it came up; empty once a connection lasts."""
+        ...
 
     def lost_error(self) -> NotConnectedError:
         """Return the error that says why nothing can be sent now."""
@@ -111,7 +114,8 @@ class Asker:
     def ask(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
         """Ask and wait until everybody expected has answered, or the time is over.
 
-        Raises the connection's error when nothing could be sent at all.
+        Raises NotConnectedError when nothing could be sent at all, and when no answer came to a question because
+        connections keep getting lost.
         """
         payloads = self.dialect.encode(request)
         lookout = nodes is None and self.dialect.finds_nodes_by(request)
@@ -124,6 +128,8 @@ class Asker:
         finally:
             answers = self._pending.close(waiting, taken=taken)
             self._on_ended(waiting, [answer.reply for answer in answers.values()])
+        if not answers and self.line.flapping and not isinstance(request, STATE_CHANGING):
+            raise self.line.lost_error()
         return msgspec.structs.replace(asked, answers=answers)
 
 
@@ -164,8 +170,6 @@ class _Round:
             if discovering:
                 pause_s = min(pause_s, self._discovery.left_s())
             self._waiting.wait(pause_s)
-            if (error := self._asker.line.final_error()) is not None:
-                raise error
             if self._discovering() or discovering:
                 self._expect_more()
             urged, everybody = self._waiting.to_ask_at_once()

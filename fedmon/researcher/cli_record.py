@@ -25,7 +25,6 @@ from fedmon.researcher.cli_options import (
 from fedmon.researcher.cli_output import emit_line, verdict
 
 if TYPE_CHECKING:
-    from fedmon.researcher.federation import Federation
     from fedmon.researcher.record import Record, RecordCounts
 
 SHOW_EVERY_S = 1.0
@@ -55,7 +54,7 @@ def record(
     with opened(broker, settings, researcher, 5.0) as federation:
         recording = federation.record(path, nodes=node or None, metrics=metric, interval_s=interval, history_s=history)
         try:
-            _show(federation, recording, Deadline(seconds if seconds is not None else 10**9), as_json=json)
+            _show(recording, Deadline(seconds if seconds is not None else 10**9), as_json=json)
         except KeyboardInterrupt:
             pass
         finally:
@@ -70,13 +69,11 @@ def record(
             raise verdict(recording, federation)
 
 
-def _show(federation: Federation, recording: Record, deadline: Deadline, *, as_json: bool) -> None:
-    """Show how it goes on until the time is over. Raises the connection's error when it is not tried again."""
+def _show(recording: Record, deadline: Deadline, *, as_json: bool) -> None:
+    """Show how it goes on until the time is over."""
     tick = threading.Event()
     while not deadline.passed():
         tick.wait(min(SHOW_EVERY_S, deadline.left_s()))
-        if (error := federation.parts.connection.final_error()) is not None:
-            raise error
         if as_json:
             emit_line(_document(recording), text="", as_json=True)
         elif sys.stdout.isatty():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from fedmon.common.errors import ConnectionFailedError, NotConnectedError
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire.transport import Link, Transport, Will
 
@@ -55,11 +55,15 @@ class Connection:
     @property
     def last_error(self) -> str:
         """What went wrong last, also when all is well again; empty when nothing did."""
-        error = self._transport.last_error
-        return "" if error is None else str(error)
+        return self.flapping or str(self._transport.last_error or "")
+
+    @property
+    def flapping(self) -> str:
+        """Why the connection keeps getting lost just after it came up; empty once a connection lasts."""
+        return self._transport.flapping
 
     def open(self) -> None:
-        """Connect, or raise ConnectionFailedError or IdInUseError within the timeout; names host, port and cause."""
+        """Connect, or raise ConnectionFailedError within the timeout; names host, port and cause."""
         self._transport.start()
         try:
             self._transport.wait_connected(self._timeout_s)
@@ -85,11 +89,9 @@ class Connection:
                 self._transport.unsubscribe(topic_filter)
             self._wanted = wanted
 
-    def final_error(self) -> ConnectionFailedError | None:
-        """Return the error after which the connection is not tried again, or null."""
-        return self._transport.failed
-
     def lost_error(self) -> NotConnectedError:
         """Return the error that says why nothing can be sent now."""
+        if flapping := self.flapping:
+            return NotConnectedError(f"no reply from {self.place}: {flapping}; it is tried again by itself")
         cause = self.last_error or f"no connection to the broker at {self.place}"
         return NotConnectedError(f"nothing was sent: {cause}; it is tried again by itself")

@@ -90,7 +90,7 @@ class Federation(Runs):
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Connect; raises ConnectionFailedError or IdInUseError within the timeout, naming host, port and cause."""
+        """Connect; raises ConnectionFailedError within the timeout, naming host, port and cause."""
         if self._parts is None:
             self._pid = os.getpid()
             parts = Parts(self.settings, instance=self._wanted_instance, timeout_s=self._timeout_s)

@@ -83,7 +83,7 @@ class Messaging:
     def start(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the historic signature
         """Connect; with ``block`` return only after `stop`.
 
-        Raises ConnectionFailedError or IdInUseError within the timeout of the settings, naming host, port and cause.
+        Raises ConnectionFailedError within the timeout of the settings, naming host, port and cause.
         """
         try:
             self.federation.start()
@@ -128,9 +128,8 @@ class Messaging:
         return parts is not None and parts.connection.is_connected
 
     def is_failed(self) -> bool:
-        """Tell whether there is no connection and none is tried any more."""
-        parts = self._parts()
-        return self._failed is not None if parts is None else parts.connection.final_error() is not None
+        """Tell whether the start failed; a lost connection comes back by itself."""
+        return self._failed is not None and self._parts() is None
 
     def default_send_topic(self) -> str:
         """Return the topic of what goes to every node, in the words of version 4.4."""
@@ -224,4 +223,4 @@ class Messaging:
         parts = self._parts()
         if parts is None:
             return str(self._failed or "the connection is not started: call start()")
-        return str(parts.connection.final_error() or parts.connection.lost_error())
+        return str(parts.connection.lost_error())

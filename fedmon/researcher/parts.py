@@ -128,13 +128,13 @@ class Parts:
     def wait_settled(self) -> None:
         """Wait until the roster is settled, at most 2 s; returns at once when there is no connection.
 
-        Raises NotConnectedError when the federation is closed.
+        Raises NotConnectedError when the federation is closed, and while connections keep getting lost.
         """
         if self.connection.is_connected:
             self.machinery.settled.wait(CAP_S)
         self.check_open()
-        if (error := self.connection.final_error()) is not None:
-            raise error
+        if not self.connection.is_connected and self.connection.flapping:
+            raise self.connection.lost_error()
 
     def check_open(self) -> None:
         """Raise NotConnectedError when the federation was closed."""

@@ -54,7 +54,7 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
         status, reason = OutcomeStatus.OFFLINE, "offline: never heard of; check the id, or whether the node was started"
     elif node.id_in_use:
         status = OutcomeStatus.ID_IN_USE
-        reason = "two processes run under this id and throw each other out; its owner must stop one"
+        reason = "two processes run under this id; its owner must stop one"
     elif node.state is NodeState.OFFLINE:
         since = f" since {local_time(node.since)}" if node.since else ""
         status, reason = OutcomeStatus.OFFLINE, f"offline{since}" + (f": {node.reason}" if node.reason else "")

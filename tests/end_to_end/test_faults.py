@@ -30,25 +30,6 @@ from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
-def test_of_two_nodes_with_one_id_one_ends_with_a_reason_and_the_other_serves(
-    mosquitto: Broker, tmp_path: Path
-) -> None:
-    folders = [
-        write_node_folder(tmp_path / name, node_id="twin", url=mosquitto.url, runs=NO_RUNS) for name in ("one", "two")
-    ]
-    with NodeProcess(folders[0]) as first, NodeProcess(folders[1]) as second:
-        wait_until(lambda: not (first.alive() and second.alive()), 30, what="one of them to end")
-        ended, living = (second, first) if first.alive() else (first, second)
-        code = ended.wait(5)
-
-        assert code == 5
-        assert "another process uses the id 'twin'" in ended.log()
-        settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
-        with Federation(settings=settings) as fed:
-            wait_until(lambda: "twin" in fed.ping(timeout_s=0.5).ok, what="the other one to answer")
-        assert living.alive()
-
-
 @contextmanager
 def proxy(port: int) -> Iterator[tuple[int, threading.Event]]:  # noqa: C901  # two pumps and a door
     """Pass bytes to a port until the event is set; then hold every byte back without closing anything."""

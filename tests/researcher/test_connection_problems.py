@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -9,15 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.common.errors import ConnectionFailedError, FedmonError, IdInUseError, NotConnectedError, SettingsError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError, SettingsError
 from fedmon.common.settings import ResearcherSettings, broker_from_url
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.outcomes import OutcomeStatus
+from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.ports import free_port
-from tests.support.stubborn import frozen_line, silent_peer
+from tests.support.proxy import Proxy
+from tests.support.stubborn import broker_that_gives_connections_away, frozen_line, silent_peer
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 1.0
@@ -98,26 +102,82 @@ def test_a_closed_federation_leaves_no_thread_and_no_socket_behind(mosquitto: Br
     wait_until(lambda: not [one for one in process.net_connections() if mosquitto.port in one.raddr])
 
 
-def test_the_same_instance_twice_ends_with_id_in_use(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
-    federations = [
-        federate(instance="twin", timeout_s=5),
-        federate(instance="twin", folder=tmp_path / "2", timeout_s=5),
-    ]
-    failed: list[Exception] = []
+def is_answered(federation: Federation) -> bool:
+    """Tell whether a ping is answered; no while there is no connection."""
+    with contextlib.suppress(NotConnectedError):
+        return bool(federation.ping(timeout_s=1.0).ok)
+    return False
 
-    def look() -> list[Exception]:
-        for federation in federations:
-            try:
-                federation.ping(timeout_s=0.2)
-            except IdInUseError as error:
-                failed.append(error)
-            except NotConnectedError:
-                continue
-        return failed
 
-    wait_until(look, 15)
+def test_two_processes_with_one_client_id_are_told_why_and_recover_when_one_ends(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        first = federate(instance="twin")
+        second = federate(instance="twin")
+        wait_until(lambda: "another client uses our client id" in first.status().last_error, 30, what="the cause")
+        with pytest.raises(NotConnectedError, match="connections in a row ended within 2 s"):
+            first.ping(nodes=["nobody"], timeout_s=0.1)
+        second.close()
 
-    assert "another process uses the id 'alice-twin'" in str(failed[0])
+        wait_until(lambda: is_answered(first), 30, what="an answer")
+
+
+def test_a_broker_that_says_so_makes_it_sure_that_another_client_has_the_id(tmp_path: Path) -> None:
+    with broker_that_gives_connections_away() as (port, _):
+        broker = broker_from_url(f"mqtt://127.0.0.1:{port}", mqtt_version="5")
+        with Federation(
+            settings=ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice")
+        ) as federation:
+            wait_until(lambda: "in a row" in federation.status().last_error, 30, what="the cause")
+            with pytest.raises(NotConnectedError, match=r"Session taken over\)\): another client uses our client id"):
+                federation.ping(timeout_s=0.1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("last_packet", "is_sure"), [(b"\xe0\x01\x8e", True), (b"", False)])
+def test_back_off_passes_four_seconds_only_while_another_client_surely_has_the_id(
+    tmp_path: Path, last_packet: bytes, *, is_sure: bool
+) -> None:
+    with broker_that_gives_connections_away(last_packet=last_packet) as (port, came):
+        broker = broker_from_url(f"mqtt://127.0.0.1:{port}", mqtt_version="5")
+        with Federation(settings=ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice")):
+            wait_until(lambda: len(came) > 3 and came[-1] - came[0] > 15, 50, what="enough attempts")
+
+    longest_s = max(after - before for before, after in itertools.pairwise(came))
+    assert (longest_s > 4) == is_sure
+    assert longest_s < 62
+
+
+def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_lasts(
+    mosquitto: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Proxy(mosquitto.port) as link, EchoNode(mosquitto.port, "a"):
+        settings = ResearcherSettings(
+            id="alice", broker=broker_from_url(f"mqtt://127.0.0.1:{link.port}"), folder=tmp_path / "alice"
+        )
+        with Federation(settings=settings) as federation, Requests(federation) as requests:
+            for _ in range(4):
+                link.heal()
+                wait_until(lambda: federation.status().connected, 30)
+                link.cut()
+                wait_until(lambda: not federation.status().connected)
+            started = time.monotonic()
+            for call in (lambda: federation.ping(timeout_s=0.5), federation.nodes):
+                with pytest.raises(NotConnectedError, match="4 connections in a row ended within 2 s"):
+                    call()
+            took_s = time.monotonic() - started
+            caplog.clear()
+            listed = requests.list(nodes=["a"])
+            logged = caplog.text
+            link.heal()
+            wait_until(lambda: is_answered(federation), 5, what="an answer")
+            answered = requests.ping_nodes()
+
+    assert took_s < 5.0
+    assert listed == {}
+    assert "4 connections in a row ended within 2 s" in logged
+    assert answered == ["a"]
 
 
 def test_a_request_while_the_broker_is_gone_ends_at_its_timeout_with_the_cause(

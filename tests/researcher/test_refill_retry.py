@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.common.errors import ConnectionFailedError, NotConnectedError
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
@@ -36,8 +36,7 @@ class Line:
         self.sent.append(msgspec.json.decode(payload))
         return True
 
-    def final_error(self) -> ConnectionFailedError | None:
-        return None
+    flapping = ""
 
     def lost_error(self) -> NotConnectedError:
         return NotConnectedError("not connected")

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import ConnectionFailedError, FedmonError, IdInUseError, InvalidMessageError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError
 from fedmon.common.settings import BrokerSettings, Host
 from fedmon.common.wire import topics
 from fedmon.common.wire.causes import is_permanent
@@ -24,9 +24,13 @@ logger = logging.getLogger(__name__)
 MAX_PACKET_BYTES = 1_000_000
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
+LAST_CONTESTED_RETRY_S = 60.0
+"""The longest back-off while another client has our client id."""
 QUICK_LOSS_S = 2.0
 QUICK_LOSSES = 3
 LOST = "connection lost"
+TAKEN_OVER = "Session taken over"
+"""MQTT 5, reason code 0x8E: another client connected with our client id."""
 
 
 class Will(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +43,11 @@ class Will(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the connection, as told to `on_link`; `final` means that no further attempt is made."""
+    """The state of the connection, as told to `on_link`."""
 
     up: bool
     host: Host
     cause: str = ""
-    final: bool = False
 
 
 class Connection(Protocol):
@@ -78,11 +81,11 @@ class Connection(Protocol):
 
 
 class KeptConnection(abc.ABC):
-    """Keeps one connection to the first broker that answers. Every method is safe from any thread.
+    """Keeps one connection to the first broker that answers, until `stop`. Every method is safe from any thread.
 
     ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
-    ``will()`` is called before each connection. ``quiet_until_up`` is for who calls `wait_connected` and so hears of a
-    failure in any case.
+    ``will()`` is called before each connection. ``id_is_contested()`` tells whether another client was seen with our
+    client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure.
     """
 
     def __init__(
@@ -94,21 +97,26 @@ class KeptConnection(abc.ABC):
         on_message: Callable[[str, bytes, bool], None],
         on_link: Callable[[Link], None] = lambda _link: None,
         will: Callable[[], Will | None] = lambda: None,
+        id_is_contested: Callable[[], bool] = lambda: False,
         quiet_until_up: bool = False,
     ) -> None:
         self._broker, self._client_id = broker, client_id
         self._subscriptions = dict(subscriptions)
         self._on_message, self._on_link, self._will = on_message, on_link, will
+        self._id_is_contested = id_is_contested
         self._changed = threading.Condition()
         self._connection: Connection | None = None
         self._stopping = False
         self._up = False
         self._error: ConnectionFailedError | None = None
         self._permanent = False
-        self._final: ConnectionFailedError | None = None
+        self._quick_losses = 0
+        self._up_since = float("inf")
+        self._lasting_s = QUICK_LOSS_S
+        self._quick_cause = ""
         self.dropped = 0
         self._quiet = quiet_until_up
-        self._thread = threading.Thread(target=self._keep_connected, name=f"fedmon-link-{client_id}", daemon=True)
+        self._thread = threading.Thread(target=self._keep_connected, name="fedmon-link", daemon=True)
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
@@ -117,8 +125,8 @@ class KeptConnection(abc.ABC):
     def wait_connected(self, timeout_s: float) -> None:
         """Wait until the connection stands and its subscriptions are granted.
 
-        Raises IdInUseError or ConnectionFailedError when the time is over, or at once when waiting cannot help (wrong
-        password, certificate not trusted).
+        Raises ConnectionFailedError when the time is over, or at once when waiting cannot help (wrong password,
+        certificate not trusted).
         """
         with self._changed:
             self._changed.wait_for(lambda: self._up or self._stopping or self._permanent, timeout=timeout_s)
@@ -138,9 +146,11 @@ class KeptConnection(abc.ABC):
         return self._error
 
     @property
-    def failed(self) -> ConnectionFailedError | None:
-        """The error after which no further attempt is made; null while we go on."""
-        return self._final
+    def flapping(self) -> str:
+        """Why the connection keeps getting lost just after it came up; empty once a connection lasts."""
+        if self._quick_losses < QUICK_LOSSES or time.monotonic() - self._up_since >= self._lasting_s:
+            return ""
+        return self._quick_cause
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
         """Send a message, or return False when there is no connection or too much is on its way already.
@@ -204,29 +214,44 @@ class KeptConnection(abc.ABC):
     # --- the supervising thread -----------------------------------------------------------------------------------
 
     def _keep_connected(self) -> None:
-        attempt = quick_losses = 0
+        attempt = 0
         while not self._stopping:
             host = self._broker.hosts[attempt % len(self._broker.hosts)]
             connected_at, cause = self._connect_once(host)
             if self._is_stopping():
                 return
-            lasted_s = time.monotonic() - connected_at if connected_at is not None else None
-            attempt = attempt + 1 if lasted_s is None or lasted_s < QUICK_LOSS_S else 1
-            quick_losses = quick_losses + 1 if lasted_s is not None and lasted_s < QUICK_LOSS_S else 0
-            error = ConnectionFailedError(host.host, host.port, cause)
-            if quick_losses >= QUICK_LOSSES:
-                error = self._final = IdInUseError(
-                    host.host,
-                    host.port,
-                    f"the broker dropped us {QUICK_LOSSES} times just after connecting; another process uses the id "
-                    f"{self._client_id!r}: stop it, or choose another id",
-                )
-            self._failed(error, host)
-            if self._final is not None:
-                return
-            delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+            contested = TAKEN_OVER in cause or self._id_is_contested()
+            if connected_at is not None and self._lasted(time.monotonic() - connected_at, cause, contested=contested):
+                attempt = 0
+            attempt += 1
+            self._failed(ConnectionFailedError(host.host, host.port, cause), host)
+            is_taken_over = contested and self._quick_losses >= QUICK_LOSSES
+            last_s = LAST_CONTESTED_RETRY_S if is_taken_over else LAST_RETRY_S
+            delay_s = min(last_s, FIRST_RETRY_S * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, timeout=delay_s)
+
+    def _lasted(self, lasted_s: float, cause: str, *, contested: bool) -> bool:
+        """Count a lost connection; return whether it had lasted.
+
+        Two clients with one client id take turns, so each connection lasts as long as the other's back-off.
+        """
+        self._lasting_s = LAST_CONTESTED_RETRY_S if contested else QUICK_LOSS_S
+        if lasted_s >= self._lasting_s:
+            self._quick_losses = 0
+            return True
+        self._quick_losses += 1
+        why = (
+            "another client uses our client id"
+            if contested
+            else "the broker keeps restarting, the network drops connections, or another client uses our client id"
+        )
+        self._quick_cause = (
+            f"{self._quick_losses} connections in a row ended within {self._lasting_s:g} s ({cause}): {why}"
+        )
+        if self._quick_losses == QUICK_LOSSES:
+            logger.warning("%s; connecting again, with back-off", self._quick_cause)
+        return False
 
     def _is_stopping(self) -> bool:
         return self._stopping
@@ -250,6 +275,7 @@ class KeptConnection(abc.ABC):
                 connection.closed.wait()
         finally:
             self._up = False
+            self._up_since = float("inf")
             connection.close()
         return connected_at, connection.cause
 
@@ -261,23 +287,24 @@ class KeptConnection(abc.ABC):
             if added:
                 connection.subscribe(added)
             self._permanent = self._quiet = False
+            self._up_since = time.monotonic()
             self._up = True
             self._changed.notify_all()
-        logger.info("connected to the broker at %s:%d as %s", host.host, host.port, self._client_id)
+        logger.info("connected to the broker at %s:%d", host.host, host.port)
         self._tell(Link(up=True, host=host))
 
     def _failed(self, error: ConnectionFailedError, host: Host) -> None:
         first = self._error is None or str(self._error) != str(error)
         with self._changed:
             self._error = error
-            self._permanent = self._final is not None or is_permanent(error.cause)
+            self._permanent = is_permanent(error.cause)
             self._changed.notify_all()
-        level = logging.WARNING if first and not self._quiet else logging.DEBUG
+        level = logging.WARNING if first and not self._quiet and not self.flapping else logging.DEBUG
         if error.cause.startswith(LOST):
             logger.log(level, "%s to the broker at %s:%d; connecting again", error.cause, host.host, host.port)
         else:
             logger.log(level, "%s", error)
-        self._tell(Link(up=False, host=host, cause=error.cause, final=self._final is not None))
+        self._tell(Link(up=False, host=host, cause=error.cause))
 
     def _tell(self, link: Link) -> None:
         try:

@@ -141,6 +141,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
         ("state", "not running" if live is None else f"running, pid {live['pid']}, since {seconds(live['started'])}"),
         ("folder", document["folder"]),
         ("broker", document["broker"] if live is None else _connection(document["broker"], live)),
+        *([] if live is None else _trouble(document["node_id"], live)),
         ("policy", "\n".join(document["rules"])),
         ("runs", _runs(document["runs"], live)),
         ("datasets", document["datasets"]),
@@ -149,6 +150,15 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
         *(("DAMAGED", f"set aside as {name}; remove it when done") for name in document["set_aside"]),
         *([] if live is None else _live_lines(live)),
     ]
+
+
+def _trouble(node_id: str, live: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Say what keeps the node from a steady connection under an id that is its alone."""
+    lines: list[tuple[str, object]] = [("FLAPPING", live["flapping"])] if live["flapping"] else []
+    if duplicate := live["duplicate"]:
+        seen = f"boot {duplicate['boot']}, last seen {seconds(duplicate['seen'])}"
+        lines.append(("DUPLICATE", f"another process uses the id {node_id!r}: {seen}; stop it, or give it another id"))
+    return lines
 
 
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:

@@ -24,12 +24,20 @@ class Lease(TypedDict):
     interval_s: float
 
 
+class DuplicateId(TypedDict):
+    """Another process that uses this node's id: its boot, and when its presence was last seen."""
+
+    boot: int
+    seen: str
+
+
 class Live(TypedDict):
     """What only a running daemon knows; times are RFC 3339 in UTC.
 
-    ``recording`` is "on", "off", or why samples cannot be stored at present. ``sandbox`` is how plans are confined
-    that run now, null as long as that is not known or where no level can be had; ``sandbox_problem`` says why none
-    can run though the level would do. ``jobs`` is how many run.
+    ``flapping`` says why connections keep getting lost; empty while they do not. ``recording`` is "on", "off", or why
+    samples cannot be stored at present. ``sandbox`` is how plans are confined that run now, null as long as that is not
+    known or where no level can be had; ``sandbox_problem`` says why none can run though the level would do. ``jobs`` is
+    how many run.
     """
 
     pid: int
@@ -39,6 +47,8 @@ class Live(TypedDict):
     since: str
     host: str
     last_error: str
+    flapping: str
+    duplicate: DuplicateId | None
     recording: str
     counters: Mapping[str, int]
     sandbox: str | None

@@ -256,8 +256,6 @@ class RunHandle:
         """Say that nodes are not heard, unless who waits is shown that. Raises what makes waiting vain."""
         if self._ledger.closed:
             raise NotConnectedError(f"{self._ledger.closed}: open it again, and find the run with job({self.job_id!r})")
-        if (error := self._parts.connection.final_error()) is not None:
-            raise error
         for node_id, part in self.states().items() if warns else ():
             if part.unheard and node_id not in self._warned:
                 self._warned.add(node_id)
