@@ -128,8 +128,6 @@ def _listener(listener: Listener, access: Access) -> str:
             if certificates
             else f"password_file passwords/{role}s"
         ),
-        # Nobody takes over a node's connection by giving its client id; researchers have several instances each.
-        client_id="use_username_as_clientid true\n" if listener.role is Role.NODE else "",
         tls=template("tls.conf").substitute() if access.tls else "",
     )
     return text.rstrip() + "\n"

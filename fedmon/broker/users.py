@@ -64,14 +64,6 @@ class Users:
                     f"{name!r} is the name of a {user.role.value} already; "
                     + ("use --replace to give it a new password" if user.role is role else "choose another name")
                 )
-            # The client id of a researcher's instance is <researcher>-<instance>; a node's is its name.
-            pair = {user.role: user.name, role: name}
-            node, researcher = pair.get(Role.NODE), pair.get(Role.RESEARCHER)
-            if node and researcher and node.startswith(f"{researcher}-"):
-                raise NameTakenError(
-                    f"node {node!r} could be taken for an instance of researcher {researcher!r}, because it begins "
-                    f"with that name and '-'; choose another name"
-                )
 
     def _read(self, role: Role) -> dict[str, str]:
         return self._folder.entries(f"passwords/{role.file_name}")

@@ -48,9 +48,9 @@ def _reached(host: Host, where: str, timeout_s: float) -> Check:
 
 def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float) -> Iterator[Check]:
     """Connect as this party, and try on its own topic what the wire needs."""
-    mark = secrets.token_hex(8)
+    mark = secrets.token_hex(16)
     try:
-        with Line(broker, client_id=f"{client_id}-doctor-{mark[:4]}", topic=topic, timeout_s=timeout_s) as line:
+        with Line(broker, client_id=f"{client_id}-doctor-{mark}", topic=topic, timeout_s=timeout_s) as line:
             yield ok("credentials", _identity(broker))
             yield from _deliveries(line, mark)
             yield from _retained(broker, line, client_id=client_id, topic=topic, mark=mark, timeout_s=timeout_s)
@@ -99,7 +99,7 @@ def _retained(
     payload = f"retained-{mark}".encode()
     line.send(payload, qos=1, retain=True)
     try:
-        with Line(broker, client_id=f"{client_id}-doctor-r{mark[:4]}", topic=topic, timeout_s=timeout_s) as second:
+        with Line(broker, client_id=f"{client_id}-doctor-r{mark}", topic=topic, timeout_s=timeout_s) as second:
             seen = second.wait(payload)
     except ConnectionFailedError as error:
         yield skipped("retained", f"a second connection was not let in: {error.cause}")
@@ -120,7 +120,7 @@ def _will(
     will = f"will-{mark}".encode()
     try:
         with Line(
-            broker, client_id=f"{client_id}-doctor-w{mark[:4]}", topic=topic, timeout_s=timeout_s, will=will
+            broker, client_id=f"{client_id}-doctor-w{mark}", topic=topic, timeout_s=timeout_s, will=will
         ) as second:
             second.transport.abort()
             seen = line.wait(will)

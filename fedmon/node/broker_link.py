@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class BrokerLink:
     Batches wait while there is no connection, at most ``backlog``; the oldest goes first and is counted. ``boot``
     numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names what is measured,
     and ``answer(topic, payload)`` is asked, on a thread of its own, what to say to a request. ``client_id`` is what it
-    calls itself at the broker, its node id where none is given. Safe from any thread.
+    calls itself at the broker; by default its node id and 128 random bits. Safe from any thread.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class BrokerLink:
         self.dropped = 0
         self._transport = Transport(
             broker,
-            client_id=client_id or node_id,
+            client_id=client_id or f"{node_id}-{secrets.token_hex(16)}",
             subscriptions=[(self._topic, 0), (topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)],
             on_message=self._on_message,
             on_link=self._on_link,

@@ -19,6 +19,7 @@ from pathlib import Path
 from fedmon import __version__
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, InvalidMessageError
+from fedmon.common.identity import kept_client_id
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings, load_node
 from fedmon.common.wire import codec, topics
@@ -64,7 +65,7 @@ class Daemon:
         )  # fmt: skip
         self.transport = Transport(
             settings.broker,
-            client_id=settings.id,
+            client_id=kept_client_id(folder.path, settings.id),
             subscriptions=[*self.parts.dialect.subscriptions(settings.id), (topics.status(settings.id), 0)],
             on_message=self._on_message,
             on_link=self._on_link,

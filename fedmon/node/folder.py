@@ -15,6 +15,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
+from fedmon.common.identity import CLIENT_FILE
 
 DAEMON = "daemon"
 """What a running node says that it holds its folder for."""
@@ -49,6 +50,7 @@ class NodeFolder:
         self.control_socket = self.path / "control.sock"
         self.lock_file = self.path / "lock"
         self.boot_file = self.path / "boot"
+        self.client_id_file = self.path / CLIENT_FILE
 
     @classmethod
     def create(cls, path: Path) -> NodeFolder:
@@ -91,7 +93,8 @@ class NodeFolder:
     def check_private(self) -> None:
         """Raise StorageError when the folder or a file of ours in it is open to other users."""
         _refuse_wide(self.path, FOLDER_MODE)
-        for path in (self.settings_file, self.database_file, self.audit_file, self.recording_file, self.lock_file):
+        files = (self.settings_file, self.database_file, self.audit_file, self.recording_file, self.lock_file)
+        for path in (*files, self.client_id_file):
             _refuse_wide(path, FILE_MODE)
         _refuse_wide(self.plans_dir, FOLDER_MODE)
         _refuse_wide(self.runs_dir, FOLDER_MODE)

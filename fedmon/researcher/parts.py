@@ -7,6 +7,7 @@ import secrets
 import msgspec
 
 from fedmon.common.errors import NotConnectedError
+from fedmon.common.identity import kept_client_id
 from fedmon.common.ids import new_id
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.settings.values import Wire
@@ -61,7 +62,7 @@ class Parts:
         self.replies = Replies(queue, tally=self.tally)
         self.connection = Connection(
             settings.broker,
-            client_id=f"{self.researcher_id}-{self.instance}",
+            client_id=kept_client_id(settings.folder, f"{self.researcher_id}-{self.instance}"),
             subscriptions=self.dialect.subscriptions(),
             timeout_s=timeout_s,
             on_message=self._on_message,

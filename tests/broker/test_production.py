@@ -150,7 +150,7 @@ def test_every_listener_is_encrypted_closed_to_strangers_and_bounded(*, certific
         assert "tls_version tlsv1.3" in listener
         assert f"acl_file acl/{role.file_name}" in listener
         assert re.search(r"^max_connections \d+$", listener, re.MULTILINE)
-        assert ("use_username_as_clientid true" in listener) == (role is Role.NODE)
+        assert "clientid" not in listener
         assert ("password_file" in listener) != ("require_certificate true" in listener)
 
 

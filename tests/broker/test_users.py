@@ -68,22 +68,6 @@ def test_replace_changes_the_password_of_the_same_role_only(users: Users, tmp_pa
     assert (tmp_path / "broker" / "passwords" / "researchers").read_text() != before
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (("alice", Role.RESEARCHER), ("alice-main", Role.NODE)),
-        (("alice-main", Role.NODE), ("alice", Role.RESEARCHER)),
-    ],
-)
-def test_no_node_is_called_like_an_instance_of_a_researcher(
-    users: Users, first: tuple[str, Role], second: tuple[str, Role]
-) -> None:
-    users.add(*first, PASSWORD)
-
-    with pytest.raises(NameTakenError, match="could be taken for an instance"):
-        users.add(*second, PASSWORD)
-
-
 def test_no_node_has_a_name_that_any_job_could_take(users: Users) -> None:
     users.add("job-cluster", Role.JOB, PASSWORD)
     users.add("jobs", Role.NODE, PASSWORD)

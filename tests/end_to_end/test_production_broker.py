@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fedmon.broker.roles import Role
+from fedmon.common.clock import Deadline
 from fedmon.common.settings import RepositorySettings, ResearcherSettings, broker_from_url
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
+from tests.broker.party import Party
 from tests.broker.production import PASSWORD, Production
 from tests.broker.shell import Foreground, foreground
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
@@ -22,7 +27,8 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def production(tmp_path: Path) -> Iterator[Production]:
-    with Production(tmp_path / "broker", {"north": Role.NODE, "alice": Role.RESEARCHER}) as running:
+    users = {"north": Role.NODE, "alice": Role.RESEARCHER, "grafana": Role.MONITOR}
+    with Production(tmp_path / "broker", users) as running:
         yield running
 
 
@@ -117,3 +123,46 @@ def test_a_plan_too_large_for_a_message_goes_through_the_repository(
 
     assert shown.returncode == 0, shown.stderr
     assert "value_9999 = 9999" in shown.stdout
+
+
+def replies_beside_a_thief(federation: Federation, production: Production, *, duration_s: float) -> None:
+    """Ask again and again while a monitor's account takes every client id that it can guess; every reply comes."""
+    stop, taken = threading.Event(), 0
+
+    def steal() -> None:
+        nonlocal taken
+        for client_id in itertools.cycle(("north", "alice-main", "alice", "north-main")):
+            if stop.is_set():
+                return
+            credentials = ("grafana", PASSWORD)
+            port = production.ports[Role.MONITOR]
+            with Party(port, client_id=client_id, credentials=credentials, ca_file=production.ca_file):
+                taken += 1
+                stop.wait(0.15)
+
+    thief, until = threading.Thread(target=steal), Deadline(duration_s)
+    thief.start()
+    try:
+        while not until.passed() or taken < 8:
+            assert list(federation.ping(timeout_s=10.0).ok) == ["north"]
+    finally:
+        stop.set()
+        thief.join(20)
+
+    assert (federation.status().last_error, federation.nodes()["north"].state) == ("", NodeState.ONLINE)
+
+
+def test_a_monitor_that_takes_client_ids_costs_no_reply(
+    federation: Federation, production: Production, node: NodeProcess
+) -> None:
+    replies_beside_a_thief(federation, production, duration_s=1.5)
+
+    status = json.loads(fedmon_here("node", "status", "--dir", str(node.folder), "--json").stdout)
+    assert (status["live"]["last_error"], status["live"]["flapping"]) == ("", "")
+
+
+@pytest.mark.soak
+def test_a_monitor_that_takes_client_ids_for_half_a_minute_costs_no_reply(
+    federation: Federation, production: Production
+) -> None:
+    replies_beside_a_thief(federation, production, duration_s=30.0)

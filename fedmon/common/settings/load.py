@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import SettingsError
+from fedmon.common.identity import kept_researcher_id
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
 from fedmon.common.settings.energy import EnergySettings
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of
 from fedmon.common.settings.perf import PerfSettings
 from fedmon.common.settings.recording import RecordingSettings
-from fedmon.common.settings.researcher_id import kept_researcher_id
 from fedmon.common.settings.runs import RunsSettings
 from fedmon.common.settings.values import (
     MetricsSettings,

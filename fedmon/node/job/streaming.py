@@ -146,10 +146,9 @@ class Stream:
             )
 
 
-def _client_id(broker: BrokerSettings, node_id: str) -> str:
-    """Return as what a job logs in: the access list of a broker with users makes "job-" and this its name in topics.
+def _client_id(broker: BrokerSettings, node_id: str) -> str | None:
+    """Return the client id of a job: the access list of a broker with users makes "job-" and this its name in topics.
 
-    So all jobs may share one user, and none speaks for a node. Without users nobody is held to anything, and the whole
-    id cannot be that of anybody else.
+    So all jobs may share one user, and none speaks for a node. Without users no name is held to anything.
     """
-    return node_id.removeprefix(JOB_PREFIX) if broker.username else node_id
+    return node_id.removeprefix(JOB_PREFIX) if broker.username else None

@@ -1,0 +1,180 @@
+"""Nothing that a broker or another client does ends a node: it says what is wrong, tries again, and recovers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.echo_nodes import presence
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import NotConnectedError
+from fedmon.common.settings import ResearcherSettings
+from fedmon.node.control_client import ControlClient, DaemonNotRunningError
+from fedmon.researcher.federation import Federation
+from tests.support.brokers import Broker
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.proxy import Proxy
+from tests.support.raw_researcher import RawResearcher
+from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
+
+
+def live(node: NodeProcess) -> dict[str, Any]:
+    """Return what `fedmon node status` tells of a running node; empty while it starts."""
+    try:
+        with ControlClient(node.folder) as client:
+            return dict(client.call("status")["live"])
+    except DaemonNotRunningError:
+        return {}
+
+
+def screen(node: NodeProcess) -> str:
+    """Return what `fedmon node status` shows."""
+    return fedmon_here("node", "status", "--dir", str(node.folder)).stdout
+
+
+def answering(federation: Federation) -> set[str]:
+    """Return the nodes that answer a ping; none while there is no connection."""
+    with contextlib.suppress(NotConnectedError):
+        return {str(node_id) for node_id in federation.ping(timeout_s=1.0).ok}
+    return set()
+
+
+def crash_loop(broker: Broker, folder: Path, *, crashes: int) -> None:
+    """Kill and start the broker every 0.8 s, and see that every node answers once it stays up."""
+    names = {"north", "south", "west"}
+    settings = ResearcherSettings(id="alice", broker=broker.settings, folder=folder / "alice")
+    with contextlib.ExitStack() as running:
+        nodes = [
+            running.enter_context(
+                NodeProcess(write_node_folder(folder / name, node_id=name, url=broker.url, runs=NO_RUNS))
+            )
+            for name in sorted(names)
+        ]
+        federation = running.enter_context(Federation(settings=settings))
+        wait_until(lambda: answering(federation) == names, 30, what="every node to answer")
+
+        for _ in range(crashes):
+            next_crash = Deadline(0.8)
+            broker.kill()
+            broker.start()
+            wait_until(next_crash.passed)
+        wait_until(lambda: answering(federation) == names, 5, what="every node to answer again")
+
+        assert [node.alive() for node in nodes] == [True] * 3
+
+
+def test_a_broker_that_crashes_again_and_again_ends_no_node(mosquitto: Broker, tmp_path: Path) -> None:
+    crash_loop(mosquitto, tmp_path, crashes=6)
+
+
+@pytest.mark.soak
+def test_a_broker_that_crashes_for_a_minute_ends_no_node(mosquitto: Broker, tmp_path: Path) -> None:
+    crash_loop(mosquitto, tmp_path, crashes=75)
+
+
+def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    with Proxy(mosquitto.port) as link, RawResearcher(mosquitto) as raw:
+        url = f"mqtt://127.0.0.1:{link.port}"
+        with NodeProcess(write_node_folder(tmp_path / "far", node_id="far", url=url, runs=NO_RUNS)) as node:
+            for _ in range(4):
+                link.heal()
+                wait_until(lambda: live(node).get("connected"), 30, what="the node online")
+                link.cut()
+                wait_until(lambda: not live(node)["connected"], what="the loss")
+            reported, shown = live(node), screen(node)
+            link.heal()
+            wait_until(lambda: not live(node)["flapping"], 30, what="a connection that lasts")
+            raw.replies.clear()
+            wait_until(raw.answered, what="the node to answer")
+
+        assert "4 connections in a row ended within 2 s" in reported["flapping"]
+        assert "FLAPPING" in shown
+        assert node.log().count("connections in a row ended within 2 s") == 1
+
+
+def test_two_nodes_with_one_id_go_on_and_report_each_other(mosquitto: Broker, tmp_path: Path) -> None:
+    with RawResearcher(mosquitto) as raw, contextlib.ExitStack() as running:
+        twins = [
+            running.enter_context(
+                NodeProcess(write_node_folder(tmp_path / name, node_id="twin", url=mosquitto.url, runs=NO_RUNS))
+            )
+            for name in ("one", "two")
+        ]
+        wait_until(lambda: all(live(twin).get("duplicate") for twin in twins), 30, what="both to report the other")
+        ping = raw.message("ping")
+        raw.send(ping)
+        wait_until(lambda: [reply["id"] for reply in list(raw.replies)].count(ping["id"]) == 2, what="both to answer")
+
+        for twin in twins:
+            assert "another process uses the id 'twin'" in screen(twin)
+            assert twin.log().count("another process uses the id 'twin'") == 1
+            assert live(twin)["connected"]
+
+
+def test_a_node_and_a_copy_of_its_folder_go_on_and_one_serves_when_the_other_ends(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folder = write_node_folder(tmp_path / "one", node_id="twin", url=mosquitto.url, runs=NO_RUNS)
+    with NodeProcess(folder) as first:
+        wait_until(lambda: live(first).get("connected"), 30, what="the node online")
+        first.stop()
+    shutil.copytree(folder, tmp_path / "two")
+    with RawResearcher(mosquitto) as raw, NodeProcess(folder) as first, NodeProcess(tmp_path / "two") as second:
+        wait_until(
+            lambda: all(live(twin).get("duplicate") for twin in (first, second)), 60, what="both to report the other"
+        )
+        assert first.alive()
+        second.stop()
+        raw.replies.clear()
+        wait_until(raw.answered, 90, what="the other one to answer")
+
+        assert first.alive()
+
+
+def test_one_presence_of_a_foreign_boot_is_reported_and_ones_own_older_ones_are_not(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
+    with RawResearcher(mosquitto) as raw, NodeProcess(folder) as node:
+        wait_until(raw.answered, 30, what="the node to answer")
+        for _ in range(2):
+            node.kill()
+            node.start()
+            wait_until(lambda: live(node).get("connected"), 30, what="the node online")
+        mosquitto.restart()
+        wait_until(lambda: live(node).get("connected"), 30, what="the node online again")
+        before = live(node)["duplicate"]
+
+        raw.send(presence("ward", 1_000), topic="general/status/ward", retain=True)
+        duplicate = wait_until(lambda: live(node)["duplicate"], what="the report")
+
+    assert (before, duplicate["boot"]) == (None, 1_000)
+    assert node.log().count("another process uses the id 'ward': boot 1000") == 1
+
+
+def test_client_ids_end_in_128_random_bits_that_a_private_file_keeps(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(
+        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, policy={"log_level": "DEBUG"}
+    )
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+    for _ in range(2):
+        with NodeProcess(folder) as node, Federation(settings=settings) as federation:
+            wait_until(lambda: answering(federation) == {"ward"}, 30, what="the node to answer")
+            with Federation(settings=settings) as second:
+                assert second.instance != "main"
+
+    log = mosquitto.log()
+    bits = [(tmp_path / name / "client_id").read_text().strip() for name in ("ward", "alice")]
+    assert set(re.findall(r" as (ward\S*) ", log)) == {f"ward-{bits[0]}"}
+    assert set(re.findall(r" as (alice-main\S*) ", log)) == {f"alice-main-{bits[1]}"}
+    assert all(re.fullmatch(r"alice-\w+-[0-9a-f]{32}", one) for one in re.findall(r" as (alice\S*) ", log))
+    assert [(tmp_path / name / "client_id").stat().st_mode & 0o777 for name in ("ward", "alice")] == [0o600] * 2
+    assert bits[0] not in node.log()
