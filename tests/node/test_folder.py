@@ -65,7 +65,7 @@ def test_a_new_folder_and_its_files_are_readable_by_their_owner_only(tmp_path: P
     assert folder.settings_file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("name", ["", "node.toml", "state.sqlite", "audit.jsonl"])
+@pytest.mark.parametrize("name", ["", "node.toml", "state.sqlite", "audit.jsonl", "client_id"])
 def test_what_other_users_can_read_is_refused_with_the_command_that_closes_it(folder: NodeFolder, name: str) -> None:
     path = folder.path / name
     path.touch()
