@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import uuid
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -271,6 +272,20 @@ def test_cpu_time_that_goes_back_is_a_gap_and_not_a_smaller_number(machine: Root
     assert back.values["job_cpu_user_seconds_total"] is None
     assert "went back, from 3.00 to 0.00 s" in back.reasons["job_cpu_user_seconds_total"]
     assert watch.watches.cpu_seconds()["a"] == cpu_s(again.values) == 3.5
+
+
+def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machine: Roots) -> None:
+    watch = Watch(machine).add(10)
+    told = random.Random(7)
+    user, system = 3_962_480, 1_943_651
+
+    for _ in range(500):
+        user += told.randrange(1, 1_000_000)
+        written(machine.cgroup / "slurm/job_7", {"cpu.stat": f"user_usec {user}\nsystem_usec {system}\n"})
+        reading = watch.tick()
+
+        assert reading.values["job_cpu_user_seconds_total"] == pytest.approx(user / 1e6, abs=1e-9), reading.reasons
+        assert reading.values["job_cpu_system_seconds_total"] == pytest.approx(system / 1e6, abs=1e-9)
 
 
 def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:

@@ -14,19 +14,20 @@ from fedmon.node.collectors.job.overhead_cpu import OverheadCpu
 from fedmon.node.collectors.job.process import Birth, Process, birth_of
 from fedmon.node.collectors.procfile import ProcFile
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class CgroupCpu:
     """Reads what all processes of a cgroup used, those that ended included: exact, whoever waited for them.
 
-    What ``excluded`` processes in it used is taken off, to the clock tick; the result never goes down for that. Raises
-    CollectorUnavailableError where this cgroup has no such file.
+    What ``excluded`` processes in it used is taken off, to the clock tick; the result never goes down for that. All is
+    counted in whole nanoseconds, so that no rounding makes a number go back. Raises CollectorUnavailableError where
+    this cgroup has no such file.
     """
 
     def __init__(self, cgroup: JobCgroup, *, excluded: Excluded | None = None, proc: Path = THIS_MACHINE.proc) -> None:
         self._overhead: OverheadCpu | None = None
-        self._elsewhere = self._highest = (0.0, 0.0)
+        self._elsewhere = self._highest = (0, 0)
         unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
         choices = []
         if unified is not None:
@@ -37,42 +38,41 @@ class CgroupCpu:
         for method, paths in choices:
             self.method, self._files = method, [ProcFile(path, size_bytes=1024) for path in paths]
             try:
-                used_s = self._read()
+                used = self._read()
             except CollectorUnavailableError:
                 continue
             if excluded is not None and excluded.may_hold:
                 self._overhead = OverheadCpu(paths[0].parent, excluded, proc=proc)
                 # Who came into the cgroup later used a part of it elsewhere.
-                self._elsewhere = _above(self._overhead.read(), used_s)
+                self._elsewhere = _above(self._overhead.read(), used)
             return
         raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
 
     def read(self) -> tuple[float, float]:
         """Return user and system seconds. Raises CollectorUnavailableError."""
-        used_s = self._read()
+        used = self._read()
         if self._overhead is not None:
-            here_s = _above(self._overhead.read(), self._elsewhere)
-        elif sum(used_s) >= sum(self._highest):
-            here_s = (0.0, 0.0)
+            self._highest = _above(used, _above(self._overhead.read(), self._elsewhere), least=self._highest)
+        elif sum(used) >= sum(self._highest):
+            self._highest = _above(used, (0, 0), least=self._highest)
         else:  # the cgroup was made anew, and counts from 0
-            return used_s
-        self._highest = _above(used_s, here_s, least_s=self._highest)
-        return self._highest
+            return used[0] / 1e9, used[1] / 1e9
+        return self._highest[0] / 1e9, self._highest[1] / 1e9
 
-    def _read(self) -> tuple[float, float]:
+    def _read(self) -> tuple[int, int]:
         try:
             texts = [file.head() for file in self._files]
             words = texts[0].split()
             numbers = dict(zip(words[::2], words[1::2], strict=False))
             if self.method == "cgroup-v2":
-                return int(numbers[b"user_usec"]) / 1e6, int(numbers[b"system_usec"]) / 1e6
-            user_s, system_s = int(numbers[b"user"]) / _TICKS, int(numbers[b"system"]) / _TICKS
+                return int(numbers[b"user_usec"]) * 1000, int(numbers[b"system_usec"]) * 1000
+            user, system = int(numbers[b"user"]), int(numbers[b"system"])
             if len(texts) == 1:
-                return user_s, system_s
+                return user * _TICK_NS, system * _TICK_NS
             # Only the sum is counted to the nanosecond; before Linux 5.17 its parts are what ticks happened to see.
-            total_s = int(texts[1]) / 1e9
-            share = user_s / (user_s + system_s) if user_s + system_s else 1.0
-            return total_s * share, total_s * (1.0 - share)
+            total = int(texts[1])
+            user = total * user // (user + system) if user + system else total
+            return user, total - user
         except (ValueError, KeyError) as error:
             raise CollectorUnavailableError(Why.FAILED, f"{self._files[0].path}: {error}") from None
 
@@ -82,17 +82,15 @@ class CgroupCpu:
             file.close()
 
 
-def _above(
-    used_s: tuple[float, float], others_s: tuple[float, float], *, least_s: tuple[float, float] = (0.0, 0.0)
-) -> tuple[float, float]:
-    """Return by how much user and system time are above those of others, and never below ``least_s``.
+def _above(used: tuple[int, int], others: tuple[int, int], *, least: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Return by how much user and system time are above those of others, and never below ``least``.
 
     The kernel splits the time of a cgroup and that of a process in different ways: only the sums can be compared, and
     what one part lacks is taken off the other one.
     """
-    total_s = max(sum(used_s) - sum(others_s), sum(least_s))
-    user_s = min(max(used_s[0] - others_s[0], least_s[0]), total_s - least_s[1])
-    return user_s, total_s - user_s
+    total = max(sum(used) - sum(others), sum(least))
+    user = min(max(used[0] - others[0], least[0]), total - least[1])
+    return user, total - user
 
 
 class CgroupMembers:

@@ -10,7 +10,7 @@ from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.members import Excluded
 from fedmon.node.collectors.job.process import birth_of, stat_fields
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class OverheadCpu:
@@ -26,8 +26,8 @@ class OverheadCpu:
         self._is_inside: dict[int, bool] = {}
         self._used: dict[int, tuple[int, int]] = {}
 
-    def read(self) -> tuple[float, float]:
-        """Return user and system seconds."""
+    def read(self) -> tuple[int, int]:
+        """Return user and system time in nanoseconds."""
         processes = self._excluded.processes
         if processes.keys() - self._is_inside.keys():
             inside = members_of(self._folder)
@@ -36,7 +36,7 @@ class OverheadCpu:
             if self._is_inside[pid]:
                 self._look(pid, start)
         user, system = (sum(column) for column in zip((0, 0), *self._used.values(), strict=True))
-        return user / _TICKS, system / _TICKS
+        return user * _TICK_NS, system * _TICK_NS
 
     def _look(self, pid: int, start: int | None) -> None:
         try:
