@@ -100,13 +100,15 @@ class JobWatches:
         overhead: Mapping[int, int] | None = None,
         is_launcher: Callable[[int], bool] | None = None,
         origin: JobOrigin | None = None,
+        is_command: bool = False,
     ) -> JobRecord:
         """Watch a job from the next tick on: processes and all that descend from them, or a cgroup.
 
         ``marker`` is a ``NAME=value`` in the environment of its processes, by default FEDMON_JOB_ID with the job's id.
         ``starts`` guards against numbers that were given again, and ``exclude``, ``overhead`` and ``is_launcher`` tell
-        of processes that are not the job's wherever they are, see JobMaker; a JobCgroup may be empty already. Raises
-        InvalidIdError, InvalidInputError, NotFoundError and ConflictError.
+        of processes that are not the job's wherever they are, see JobMaker; a JobCgroup may be empty already. The last
+        sample of a command waits for `command_ended`. Raises InvalidIdError, InvalidInputError, NotFoundError and
+        ConflictError.
         """
         checked_id(job_id, what="job id")
         if not pids and cgroup is None:
@@ -137,11 +139,18 @@ class JobWatches:
                 watching.watched.close()
                 self._rest()
                 raise
+            watching.watched.awaits_end = is_command
             job = _Job(job_id, name, list(pids), watching, origin)
             self._jobs = {**self._jobs, job_id: job}
             self._add_stream(job.stream, watching.collectors)
             self._rest()
         return job.record()
+
+    def command_ended(self, job_id: str, switches: tuple[int, int] | None) -> None:
+        """Tell the context switches of a job's command, None if unknown: its next sample is the last one."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            job.watched.switches, job.watched.awaits_end = switches, False
 
     def remove(self, job_id: str) -> JobRecord:
         """Watch a job no longer; its processes are left alone. Raises NotFoundError when it is not watched."""

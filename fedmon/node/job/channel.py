@@ -17,8 +17,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``ready`` or ``refused`` comes first, from who measures; ``started`` (with ``pid``, the time ``t`` in Unix seconds,
     and the cgroup's ``path`` and ``folders``) or ``not-started`` answers it. ``ended`` (with the exit ``code``) is
-    answered by ``sampled``: until then the command is kept as a zombie, whose last counts can be read. ``signal`` names
-    one that came.
+    answered by ``sampled``: until then the command is kept as a zombie, whose last counts can be read; ``switches`` are
+    its voluntary and involuntary context switches. ``signal`` names one that came.
     """
 
     kind: Kind
@@ -28,6 +28,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     t: float = 0.0
     path: str = ""
     folders: dict[str, str] = {}
+    switches: tuple[int, int] | None = None
 
 
 class Channel:

@@ -34,10 +34,11 @@ _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a run ended; ``exit_code`` is that of the command, where there is one and it ended."""
+    """Why a run ended; ``exit_code`` and context ``switches`` are those of a command that ended."""
 
     reason: str
     exit_code: int | None = None
+    switches: tuple[int, int] | None = None
 
 
 def margin_s(time_limit_s: float) -> float:
@@ -139,7 +140,7 @@ class Endings:
     def _told(self, channel: Channel) -> End | None:
         while (told := channel.listen(0.0)) is not None:
             if told.kind == "ended":
-                return End(reason=_how(told.code), exit_code=told.code)
+                return End(reason=_how(told.code), exit_code=told.code, switches=told.switches)
             if told.kind == "signal" and told.text in _ASKED_TO_END and self._asked_at is None:
                 self._asked_at, self._asked_by = time.monotonic(), told.text
         if channel.is_closed:

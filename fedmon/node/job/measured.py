@@ -169,6 +169,7 @@ class MeasuredJob:
         document = self._teller.document(self._measuring)
         if self._stream is not None:
             self._stream.pause()
+        self._measuring.jobs.command_ended(self._identity.key, end.switches)
         self._measuring.stop(_STOP_WITHIN_S, last_sample=True)
         if self._stream is not None:
             self._stream.stop()
@@ -202,9 +203,10 @@ class MeasuredJob:
         try:
             if cgroup.folders:
                 self._cgroup = cgroup
-                self._measuring.jobs.add(self._identity.key, cgroup=cgroup)
+                self._measuring.jobs.add(self._identity.key, cgroup=cgroup, is_command=True)
             else:
-                self._measuring.jobs.add(self._identity.key, pids=[told.pid], exclude=(os.getpid(),))
+                pids, mine = [told.pid], (os.getpid(),)
+                self._measuring.jobs.add(self._identity.key, pids=pids, exclude=mine, is_command=True)
         except FedmonError as error:  # it was over before anybody could look, which is no mistake
             logger.warning("the command is not measured: %s", error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import os
 import pty
 import shutil
@@ -60,6 +62,32 @@ def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) ->
     assert process.returncode == 0
     assert 0.55 < sum(fitting(used)) < 1.5
     assert found.samples["host"] == 2  # one at the start and one at the end, and the period is far from over
+
+
+def test_context_switches_of_a_command_are_complete_with_those_of_processes_that_it_waited_for(tmp_path: Path) -> None:
+    switching = textwrap.dedent("""
+        import resource, subprocess, sys, time
+        if len(sys.argv) == 1:
+            subprocess.run([sys.executable, sys.argv[0], "a child"], check=True)
+        for _ in range(400):
+            time.sleep(0.0005)
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        if len(sys.argv) == 1:
+            print(sum(each.ru_nvcsw for each in used), sum(each.ru_nivcsw for each in used))
+    """)
+    program = tmp_path / "program.py"
+    program.write_text(switching)
+
+    with start(tmp_path, "-i", "1", "-e", "csv", command=[sys.executable, str(program)]) as process:
+        said, _ = process.communicate(timeout=60)
+
+    (table,) = tmp_path.glob("*/all_metrics.csv")
+    with table.open() as lines:
+        last = [row for row in csv.DictReader(lines) if row["job_processes"]][-1]
+    counted = [float(last[f'job_context_switches_total{{kind="{kind}"}}']) for kind in ("voluntary", "involuntary")]
+    own = [int(word) for word in said.split()]
+    assert own[0] >= 800
+    assert all(mine <= told <= mine + 100 for mine, told in zip(own, counted, strict=True))
 
 
 def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path) -> None:
@@ -208,3 +236,20 @@ def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str)
 
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGINT
     assert the(tmp_path).job["reason"] == "the command was ended by SIGINT"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_twenty_busy_jobs_lose_no_reading_of_their_cpu_time(tmp_path: Path) -> None:
+    busy = "import time\nend = time.monotonic() + 10\nwhile time.monotonic() < end: pass"
+    with contextlib.ExitStack() as stack:
+        jobs = [
+            stack.enter_context(start(tmp_path / str(number), "-i", "0.2", command=[sys.executable, "-c", busy]))
+            for number in range(20)
+        ]
+        assert [job.wait(120) for job in jobs] == [0] * 20
+
+    for number in range(20):
+        readings = the(tmp_path / str(number)).columns["job_cpu_user_seconds_total"]
+        assert len(readings) > 5
+        assert None not in readings

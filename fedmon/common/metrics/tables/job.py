@@ -113,7 +113,7 @@ ROWS: list[Metric] = [
         Unit.COUNT,
         {
             "job_context_switches_total": "Times that its threads gave up a CPU (voluntary) or lost it (involuntary);"
-            " of a thread that ended, up to its last reading."
+            " of a thread that ended, up to its last reading; complete at the end of a command that fedmon job runs."
         },
         labels=("kind",),
     ),

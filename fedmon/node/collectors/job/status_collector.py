@@ -27,7 +27,7 @@ class StatusCollector:
     """Reads ``status`` of each process, and of each thread of it, and how many files it has open.
 
     The kernel keeps context switches by thread and shows those of living threads only: what a thread did is kept here
-    as of its last reading.
+    as of its last reading, until those of a whole command are told at its end.
     """
 
     name = "job-status"
@@ -104,9 +104,11 @@ class StatusCollector:
 
     def _totals(self) -> dict[str, float]:
         living = self._switches.values()
+        # What the kernel counted for a command that has ended is complete, but for orphans that others waited for.
+        told = self._watched.switches or (0, 0)
         return {
-            VOLUNTARY: self._ended[0] + sum(each[0] for each in living),
-            INVOLUNTARY: self._ended[1] + sum(each[1] for each in living),
+            name: max(self._ended[at] + sum(each[at] for each in living), told[at])
+            for at, name in enumerate((VOLUNTARY, INVOLUNTARY))
         }
 
     def _descriptors(self, process: Process) -> int:

@@ -68,7 +68,7 @@ class TreeCollector:
         for key, index in _FAULTS.items():
             values[key] = tree.counts[index]
         self._io(values, reasons)
-        if watched.is_last:
+        if watched.is_last or watched.switches is not None:
             for totals in watched.totals:
                 values.update(totals())
         return Reading(values, reasons)

@@ -22,7 +22,8 @@ class Watched:
 
     ``cpu_s`` is user and system time in seconds: from the cgroup where there is one to read, else of the processes; it
     never goes down. ``is_last`` is true while the reading that found no process alive is taken, and ``is_over`` after
-    it.
+    it. While ``awaits_end`` no reading is the last one: ``switches``, the voluntary and involuntary context switches of
+    the job's command, come with its end.
     """
 
     def __init__(self, tree: ProcessTree, *, cpu: CgroupCpu | None) -> None:
@@ -33,6 +34,8 @@ class Watched:
         self.cpu_problem = ""
         """Why the CPU time could not be read this once."""
         self.is_last = self.is_over = False
+        self.awaits_end = False
+        self.switches: tuple[int, int] | None = None
         self.totals: list[Callable[[], Mapping[str, float]]] = []
         """Counters of slower lanes, for the last reading: there they would not be due."""
 
@@ -50,7 +53,7 @@ class Watched:
         early, self._read_early_at = self._read_early_at, None
         if early is None or early < now.mono:
             self._read(now.mono)
-        self.is_last = self.tree.has_ended
+        self.is_last = self.tree.has_ended and not self.awaits_end
 
     def read_early(self) -> float:
         """Return the CPU seconds of now, for another stream of the same tick; from the sampler's thread."""
