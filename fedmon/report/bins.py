@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.display import is_counter
-from fedmon.common.metrics.series import metric_name
 from fedmon.report.block import Block, Floats
 from fedmon.report.rates import Rates
 
@@ -20,8 +19,6 @@ MOST_SERIES = 6000
 _TOO_SOON = 0.25
 """Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after
 another, and in so short a time the coarse steps of a counter look like a peak."""
-_PERF_CLOCK = "perf_counted_seconds_total"
-_PERF_COUNTS = ("perf_events_total", "perf_task_clock_seconds_total")
 _GAP = 1.75
 _NEIGHBOURS = 9
 
@@ -148,7 +145,11 @@ class Bins:
         if len(block.t) > 2 or not stream.usual_s:
             stream.usual_s = float(np.median(np.diff(block.mono))) if len(block.t) > 1 else 0.0
         for row, name in enumerate(names):
-            values[row] = self._per_second(block, name, stream.usual_s) if is_counter(name) else block.columns[name]
+            values[row] = (
+                self._rates.of(block, name, shortest_s=_TOO_SOON * stream.usual_s).per_second
+                if is_counter(name)
+                else block.columns[name]
+            )
         offset = block.t - self.start
         steps = np.floor(offset / self.width_s).astype(np.int64)
         steps[block.t == self.end] = self.count - 1
@@ -189,11 +190,6 @@ class Bins:
                 stream.high[row, index],
                 count,
             )
-
-    def _per_second(self, block: Block, name: str, usual_s: float) -> Floats:
-        """Return the growth of a counter; what perf counts by perf's own clock, as it tells its counts late."""
-        clock = block.columns.get(_PERF_CLOCK) if metric_name(name) in _PERF_COUNTS else None
-        return self._rates.of(block, name, clock=clock, shortest_s=_TOO_SOON * usual_s).per_second
 
     def _wants(self, name: str) -> bool:
         if self._wanted is None:

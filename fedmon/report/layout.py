@@ -85,15 +85,20 @@ def sound(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _names(series: str, label: Mapping[str, str], *, rates: bool) -> list[tuple[str, bool]]:
-    metric, brace, rest = series.partition("{")
-    labels = f"{brace}{rest}"
+def labelled(series: str, label: Mapping[str, str]) -> str:
+    """Return a series with labels more; one that it has already is added as ``of_<label>``."""
     for name, value in label.items():
-        own = name if f'{name}="' not in labels else f"of_{name}"
-        labels = f'{{{own}="{value}"}}' if not labels else f'{labels[:-1]},{own}="{value}"}}'
-    found = [(sound(f"{metric}{labels}"), False)]
+        own = name if f'{name}="' not in series else f"of_{name}"
+        series = f'{series[:-1]},{own}="{value}"}}' if "{" in series else f'{series}{{{own}="{value}"}}'
+    return series
+
+
+def _names(series: str, label: Mapping[str, str], *, rates: bool) -> list[tuple[str, bool]]:
+    name = sound(labelled(series, label))
+    found = [(name, False)]
     if rates and is_counter(series):
-        found.append((sound(f"{metric.removesuffix(_TOTAL)}{_PER_SECOND}{labels}"), True))
+        metric, brace, rest = name.partition("{")
+        found.append((f"{metric.removesuffix(_TOTAL)}{_PER_SECOND}{brace}{rest}", True))
     return found
 
 

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmon.common.metrics.series import metric_name
 from fedmon.report.block import Block, Floats
+
+PERF_CLOCK = "perf_counted_seconds_total"
+"""The clock of perf, which tells its counts late: they are divided by this one's growth wherever it was recorded."""
+_BY_PERF_CLOCK = frozenset({"perf_events_total", "perf_task_clock_seconds_total"})
+
+
+def is_by_perf_clock(series: str) -> bool:
+    """Tell whether the growth of a counter a second is by the clock of perf."""
+    return metric_name(series) in _BY_PERF_CLOCK
+
+
+def clock_of(series: str, columns: Mapping[str, Floats], mono: Floats) -> Floats:
+    """Return the times by which a counter grew, among the columns beside it: those of perf's clock, or ``mono``."""
+    return columns.get(PERF_CLOCK, mono) if is_by_perf_clock(series) else mono
 
 
 class Growth(NamedTuple):
@@ -25,23 +41,23 @@ class Rates:
     """Turns counters into rates; it remembers the last reading of each series of each stream and boot.
 
     Blocks of a stream must come in order, as Source gives them. Time between readings is monotonic time, so a clock
-    that is set changes nothing.
+    that is set changes nothing; for counts of perf it is the time of perf's own clock, which the block must have.
     """
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int, str, str], tuple[float, float]] = {}
 
-    def begin(self, block: Block, name: str, mono: float, value: float) -> None:
-        """Say what a series of the block's stream was read as before, where that block was not seen."""
-        self._last[block.node_id, block.boot, block.stream, name] = (mono, value)
+    def begin(self, block: Block, name: str, moment: float, value: float) -> None:
+        """Say what a series of the block's stream was read as before, and when by its clock."""
+        self._last[block.node_id, block.boot, block.stream, name] = (moment, value)
 
-    def of(self, block: Block, name: str, *, clock: Floats | None = None, shortest_s: float = 0.0) -> Growth:
+    def of(self, block: Block, name: str, *, shortest_s: float = 0.0) -> Growth:
         """Return the growth of one series of a block up to each of its samples; ask once for each block and series.
 
-        ``clock`` is what measures time in place of the monotonic clock, NaN where it was not read. A reading that comes
-        sooner than ``shortest_s`` after the one that the last rate was of has none; the next is over both times.
+        A reading that comes sooner than ``shortest_s`` after the one that the last rate was of has none; the next is
+        over both times.
         """
-        values, times = block.columns[name], block.mono if clock is None else clock
+        values, times = block.columns[name], clock_of(name, block.columns, block.mono)
         key = (block.node_id, block.boot, block.stream, name)
         known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))
         per_second = np.full(len(values), np.nan)

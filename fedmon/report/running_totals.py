@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.display import is_counter
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.block import Block, Floats
+from fedmon.report.rates import PERF_CLOCK, is_by_perf_clock
 
 IDLE_BELOW: Mapping[str, float] = MappingProxyType(
     {"gpu_utilization_ratio": 0.05, "job_gpu_sm_ratio": 0.05, "host_cpu_core_busy_ratio": 0.05}
@@ -21,18 +22,19 @@ IDLE_BELOW: Mapping[str, float] = MappingProxyType(
 _AT_ONCE = 500_000
 """So many values are looked at together: 4 MB, which fits a cache and bounds the memory."""
 _FIELDS = (
-    "count", "weight", "sum", "low", "low_t", "high", "high_t", "first", "first_t", "last", "last_t", "covered", "mono",
-    "increase", "grown_s", "resets", "idle_s",
+    "count", "weight", "sum", "low", "low_t", "high", "high_t", "first", "first_t", "last", "last_t", "covered",
+    "moment", "increase", "grown_s", "resets", "idle_s",
 )  # fmt: skip
 _START = {"low": np.inf, "high": -np.inf, "covered": np.nan}
 
 
 class Moments(NamedTuple):
-    """When samples were taken: wall clock, monotonic clock, and covered time, which has no holes."""
+    """When samples were taken: wall clock, monotonic clock, covered time, which has no holes, and the clock of perf."""
 
     t: Floats
     mono: Floats
     covered: Floats
+    perf: Floats
 
 
 class RunningTotals:
@@ -40,7 +42,7 @@ class RunningTotals:
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
-        self._is_counter = np.zeros(0, dtype=bool)
+        self._is_counter = self._is_by_perf = np.zeros(0, dtype=bool)
         self._idle_below = np.zeros(0)
         self._of: dict[str, Floats] = {name: np.zeros(0) for name in _FIELDS}
         self._last_names: tuple[str, ...] = ()
@@ -60,7 +62,7 @@ class RunningTotals:
             for rows, columns in _patterns(values):
                 chosen = values if rows is None else values[rows]
                 at = places[first : first + step] if rows is None else places[first : first + step][rows]
-                moments = Moments(block.t, block.mono, covered)
+                moments = Moments(block.t, block.mono, covered, block.columns.get(PERF_CLOCK, block.mono))
                 if columns is not None:
                     chosen, moments = chosen[:, columns], Moments(*(each[columns] for each in moments))
                 self._add(at, chosen, moments, first_weight_s)
@@ -102,6 +104,8 @@ class RunningTotals:
                 self._of[field] = np.concatenate([array, np.full(len(new), _START.get(field, 0.0))])
             counters = np.array([is_counter(name) or _ends_in_total(name) for name in new], dtype=bool)
             self._is_counter = np.concatenate([self._is_counter, counters])
+            by_perf = np.array([is_by_perf_clock(name) for name in new], dtype=bool)
+            self._is_by_perf = np.concatenate([self._is_by_perf, by_perf])
             limits = np.array([IDLE_BELOW.get(metric_name(name), 0.0) for name in new])
             self._idle_below = np.concatenate([self._idle_below, limits])
         self._last_names = names
@@ -110,7 +114,7 @@ class RunningTotals:
 
     def _add(self, at: NDArray[np.intp], values: Floats, moments: Moments, first_weight_s: float) -> None:
         """Add values that are all there, one row a series."""
-        of, (t, mono, covered) = self._of, moments
+        of, t, covered = self._of, moments.t, moments.covered
         was_read = ~np.isnan(of["covered"][at])
         first_weights = np.where(was_read, covered[0] - of["covered"][at], first_weight_s)
         weights = np.diff(covered)
@@ -118,7 +122,7 @@ class RunningTotals:
         of["weight"][at] += first_weights + (covered[-1] - covered[0])
         self._note_extreme("low", at, values, t, better=np.less, find=np.argmin)
         self._note_extreme("high", at, values, t, better=np.greater, find=np.argmax)
-        self._grow(at, values, mono, was_read)
+        self._grow(at, values, moments, was_read)
         idle = self._idle_below[at]
         if idle.any():
             rows = np.flatnonzero(idle)
@@ -128,7 +132,6 @@ class RunningTotals:
         of["first"][fresh], of["first_t"][fresh] = values[of["count"][at] == 0, 0], t[0]
         of["count"][at] += values.shape[1]
         of["last"][at], of["last_t"][at], of["covered"][at] = values[:, -1], t[-1], covered[-1]
-        of["mono"][at] = mono[-1]
 
     def _note_extreme(
         self, name: str, at: NDArray[np.intp], values: Floats, t: Floats, *, better: Any, find: Any
@@ -139,7 +142,7 @@ class RunningTotals:
         self._of[name][at[rows]] = found[rows]
         self._of[f"{name}_t"][at[rows]] = t[places[rows]]
 
-    def _grow(self, at: NDArray[np.intp], values: Floats, mono: Floats, was_read: NDArray[np.bool_]) -> None:
+    def _grow(self, at: NDArray[np.intp], values: Floats, moments: Moments, was_read: NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(self._is_counter[at])
         if not len(rows):
             return
@@ -154,8 +157,10 @@ class RunningTotals:
         else:  # exact where sums of small differences would not be
             of["increase"][places] += counters[:, -1] - before
         # A counter also grows while nobody looks, so holes count here.
-        since = np.where(was_read[rows], of["mono"][places], mono[0])
-        of["grown_s"][places] += mono[-1] - since
+        by_perf, (mono, perf) = self._is_by_perf[places], (moments.mono, moments.perf)
+        since = np.where(was_read[rows], of["moment"][places], np.where(by_perf, perf[0], mono[0]))
+        of["moment"][places] = np.where(by_perf, perf[-1], mono[-1])
+        of["grown_s"][places] += of["moment"][places] - since
 
 
 def _patterns(values: Floats) -> Iterator[tuple[NDArray[np.intp] | None, NDArray[np.intp] | None]]:

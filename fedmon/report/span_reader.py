@@ -14,7 +14,7 @@ from fedmon.common.store.recording_streams import Key
 from fedmon.report.block import Block, Floats
 from fedmon.report.decoding import Decoder
 from fedmon.report.layout import Column, Layout
-from fedmon.report.rates import Rates
+from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
 from fedmon.report.spans import Span
 from fedmon.report.stream_blocks import Damage, Limits, read_blocks
 
@@ -68,10 +68,11 @@ class SpanReader:
         """Return the blocks of runs, and by place the columns that they fill."""
         stream = key[1]
         values, rates = self._values.get(stream, {}), self._rates.get(stream, {})
+        wanted = values.keys() | rates.keys() | ({PERF_CLOCK} if any(map(is_by_perf_clock, rates)) else set())
         growth = Rates()
         end = -1
         for first, last in runs:
-            limits = Limits(first_seq=first, last_seq=last, series=lambda name: name in values or name in rates)
+            limits = Limits(first_seq=first, last_seq=last, series=wanted.__contains__)
             for block in read_blocks(recordings, key, limits, self._damage):
                 if rates and block.seq != end + 1:
                     _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
@@ -175,16 +176,18 @@ def _begin(
 
 def _found(growth: Rates, block: Block, row: Row, position: int, wanted: set[str]) -> set[str]:
     """Look for the last values of counters in the part of a row before a sample; returns which were found."""
-    decoder = Decoder(lambda name: name in wanted)
+    decoder = Decoder(lambda name: name in wanted or name == PERF_CLOCK)
     decoder.add(row)
     decoded = decoder.take()
     found: set[str] = set()
     if decoded is None:
         return found
     length = position - row.first_seq
-    for name, values in zip(decoded.names, decoded.values, strict=True):
-        known = np.flatnonzero(~np.isnan(values[:length]))
+    columns = dict(zip(decoded.names, decoded.values, strict=True))
+    for name in wanted & columns.keys():
+        values, times = columns[name], clock_of(name, columns, decoded.mono)
+        known = np.flatnonzero(~(np.isnan(values[:length]) | np.isnan(times[:length])))
         if len(known):
-            growth.begin(block, name, float(decoded.mono[known[-1]]), float(values[known[-1]]))
+            growth.begin(block, name, float(times[known[-1]]), float(values[known[-1]]))
             found.add(name)
     return found

@@ -16,7 +16,8 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
 
     ``mean`` is weighted by time: a value stands for the time since the reading before it, and holes stand for nothing.
     ``seconds`` is the time that the mean covers. ``increase`` is how much a counter grew within ``grown_s`` seconds,
-    holes included, but for what it lost at ``resets``; None of what is no counter, and of a single reading.
+    holes included, by perf's own clock for its counts, but for what it lost at ``resets``; None of what is no counter,
+    and of a single reading.
     ``low_share`` is the share of the time in which the value lay below the limit under which its metric counts as idle
     (IDLE_BELOW); None of others.
     """

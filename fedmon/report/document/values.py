@@ -6,6 +6,7 @@ from fedmon.common.metrics.display import MISSING, format_rate, format_value
 from fedmon.common.metrics.table import METRICS, Kind, Unit, metric_of
 from fedmon.report.document.model import Table, shown
 from fedmon.report.findings.case import Case, summed
+from fedmon.report.layout import labelled
 from fedmon.report.natural_order import natural
 from fedmon.report.source import JOB
 from fedmon.report.totals import SeriesTotal
@@ -18,8 +19,16 @@ _OTHER_TABLE = ("user_value", "user_step")
 def value_table(case: Case) -> tuple[Table, int]:
     """Return one row for each series, all nodes together, in the order of the metrics; and how many are left out.
 
-    Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named.
+    Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named. What
+    was counted of both, machine and job, has a row for each.
     """
+    of_others = {
+        series
+        for node in case.nodes
+        for name, stream in node.streams.items()
+        if not name.startswith(JOB)
+        for series in stream.series
+    }
     found: dict[str, list[tuple[str, SeriesTotal]]] = {}
     for node in case.nodes:
         for name, stream in node.streams.items():
@@ -28,7 +37,9 @@ def value_table(case: Case) -> tuple[Table, int]:
             for total in stream.series.values():
                 metric = metric_of(total.series)
                 if (metric is None or metric.kind is not Kind.INFO) and not total.series.startswith(_OTHER_TABLE):
-                    found.setdefault(total.series, []).append((node.name, total))
+                    is_of_both = name.startswith(JOB) and total.series in of_others
+                    label = {"job": name.removeprefix(JOB)} if is_of_both else {}
+                    found.setdefault(labelled(total.series, label), []).append((node.name, total))
     order = {name: at for at, name in enumerate(METRICS)}
     names = sorted(found, key=lambda name: (order.get(name.partition("{")[0], len(order)), natural(name)))
     many = len(case.nodes) > 1

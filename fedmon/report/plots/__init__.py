@@ -14,6 +14,7 @@ from fedmon.report.plots.catalogue import is_shown
 from fedmon.report.plots.figure import Group
 from fedmon.report.plots.making import Choice, Maker
 from fedmon.report.plots.plot import Plot, as_pdf, as_png, as_svg, maker_of
+from fedmon.report.rates import PERF_CLOCK
 from fedmon.report.seldom_collected import seldom_collected
 from fedmon.report.source import JOB, Source
 from fedmon.report.subject import Subject, choose
@@ -38,7 +39,10 @@ def read_bins(subject: Subject, *, progress: Callable[[float], object] | None = 
     bins = Bins(subject.span, wanted=is_shown)
     for number, host in enumerate(subject.hosts):
         for block in subject.source.blocks(
-            node_id=host.node_id, series=is_shown, since_t=subject.since_t, until_t=subject.until_t
+            node_id=host.node_id,
+            series=lambda name: is_shown(name) or name == PERF_CLOCK,
+            since_t=subject.since_t,
+            until_t=subject.until_t,
         ):
             if is_of(block.stream, subject.job):
                 bins.add(block)

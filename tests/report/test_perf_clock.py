@@ -1,0 +1,76 @@
+"""What perf counted: divided by perf's own clock, and that of a job apart from that of its machine, wherever shown."""
+
+from __future__ import annotations
+
+import csv
+import html
+import re
+from pathlib import Path
+
+import pypdf
+import pytest
+
+from tests.report.tables import recording, samples
+from tests.support.shell_here import fedmon_here
+
+COUNTED = "perf_counted_seconds_total"
+SWITCHES = 'perf_events_total{group="software",event="context-switches"}'
+OF_JOB = SWITCHES.replace("}", ',job="7"}')
+TICKS = [0.0, 1.0, 2.0, 3.0, 3.4]
+"""The last sample of a job comes early, and perf tells then what it counted in a whole second."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    seconds: list[float | None] = [1.0, 2.0, 3.0, 4.0, 5.0]
+    machine: list[float | None] = [5000.0 * (at + 1) for at in range(5)]
+    job: list[float | None] = [100.0 * (at + 1) for at in range(5)]
+    t = [1_763_700_000.0 + tick for tick in TICKS]
+    return recording(
+        tmp_path / "job.fmr",
+        samples({COUNTED: seconds, SWITCHES: machine}, t=t),
+        samples({COUNTED: seconds, SWITCHES: job, "job_processes": [1.0] * 5}, stream="job-7", t=t),
+    )
+
+
+def test_exported_rates_are_by_the_clock_of_perf(store: Path, tmp_path: Path) -> None:
+    assert fedmon_here("export", str(store), "-o", str(tmp_path / "out.csv")).returncode == 0
+
+    with (tmp_path / "out.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    rates = {name: [row[name] for row in rows] for name in rows[0] if name.startswith("perf_events_per_second")}
+    assert sorted(map(tuple, rates.values())) == [("", *["100"] * 4), ("", *["5000"] * 4)]
+
+
+def test_exported_rates_of_a_part_are_those_of_the_whole(store: Path, tmp_path: Path) -> None:
+    words = ["export", str(store), "--metric", "perf_events_total", "--since", "2025-11-21T04:40:02Z"]
+    assert fedmon_here(*words, "-o", str(tmp_path / "out.csv")).returncode == 0
+
+    with (tmp_path / "out.csv").open() as lines:
+        (name,) = [name for name in next(csv.reader(lines)) if "per_second" in name and "job=" in name]
+        lines.seek(0)
+        assert [row[name] for row in csv.DictReader(lines)] == ["100"] * 3
+
+
+def test_a_plot_is_by_the_clock_of_perf(store: Path, tmp_path: Path) -> None:
+    done = fedmon_here("plot", str(store), "--group", "perf", "--format", "svg", "--output", str(tmp_path / "plots"))
+
+    assert done.returncode == 0, done.stderr
+    (picture,) = (tmp_path / "plots").glob("perf_events*.svg")
+    said = " ".join(re.sub("<[^>]*>", " ", picture.read_text()).split())
+    assert "machine: mean 5000 events/s, max 5000 events/s" in said
+    assert said.endswith("job 100 100")
+
+
+def test_page_and_pdf_tell_the_events_of_the_job_and_of_the_machine_apart(store: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "page.html", tmp_path / "page.pdf"]
+    done = fedmon_here("report", str(store), "-o", str(files[0]), "--pdf", str(files[1]))
+
+    assert done.returncode == 0, done.stderr
+    page = html.unescape(files[0].read_text())
+    rows = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr>.*?</tr>", page)]
+    found = {row[0]: row[1:] for row in rows if row and row[0].startswith("perf_events_total")}
+    assert found == {SWITCHES: ["5000/s", "-", "-", "20.0", "k"], OF_JOB: ["100/s", "-", "-", "400"]}
+    pdf = "".join(each.extract_text() for each in pypdf.PdfReader(files[1]).pages)
+    assert f"{SWITCHES} 5000/s - - 20.0 k\n" in pdf
+    assert f"{OF_JOB} 100/s - - 400\n" in pdf
