@@ -166,6 +166,15 @@ def test_the_signal_that_announces_the_time_limit_ends_the_measuring(slurm: Slur
     assert is_whole(run.recording)
 
 
+@ONLY_LINUXPROC
+def test_a_number_that_no_job_has_ends_the_run_and_says_what_to_do(slurm: Slurm) -> None:
+    ended = slurm.run("fedmon", "job", "-i", "1", environ={"SLURM_JOB_ID": "999999"})
+
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert "there is no slurm job 999999 (squeue: Invalid job id specified)" in ended.stderr
+    assert "'fedmon job -- COMMAND'" in ended.stderr
+
+
 def processes_of(job: str) -> list[int]:
     """Return what still runs with the variables of a job."""
     mark = f"SLURM_JOB_ID={job}".encode()

@@ -44,6 +44,7 @@ class Failure(enum.Enum):
     ENDED_BADLY = "ended badly"
     NOT_UNDERSTOOD = "is not understood"
     GIVEN_UP = "was not waited for"
+    UNKNOWN_JOB = "knows no such job"
 
 
 class CommandError(FedmonError):

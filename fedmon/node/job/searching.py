@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError
 from fedmon.node.job.commands import Stop, runner
-from fedmon.node.job.finders import Found, JobNotFoundError, find
+from fedmon.node.job.finders import Found, JobNotFoundError, UnknownJobError, find
 from fedmon.node.job.finders.overhead import is_overhead
 from fedmon.node.job.finders.processes import Processes
 from fedmon.node.job.identity import JobIdentity
@@ -27,7 +27,7 @@ class JobSearch:
 
     ``stop`` ends a look at once. ``goes_on`` tells whether it is worth to look again: a scheduler or a launcher started
     the tool, and will end it with the job. On the second host of a job nothing of it runs before the first step, and
-    between two of them.
+    between two of them. It is not worth it where the scheduler knows no such job.
     """
 
     def __init__(
@@ -41,6 +41,9 @@ class JobSearch:
         """Look for some seconds. Raises FedmonError."""
         try:
             return self._find(_FIRST_WITHIN_S, retries=5)
+        except UnknownJobError:
+            self.goes_on = False
+            raise
         finally:
             self._next = time.monotonic() + _AGAIN_S
 

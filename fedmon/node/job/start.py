@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError
+from fedmon.common.errors import FedmonError, InvalidInputError, NotFoundError, SettingsError
 from fedmon.node.job.channel import Channel
 from fedmon.node.job.identity import identify
 from fedmon.node.job.options import CHECK_POINT_S, LABELS, SAMPLING_FREQ_S, JobOptions, checked
@@ -46,10 +46,15 @@ def asked(given: Mapping[str, Any]) -> JobOptions:
 
 
 def run(options: JobOptions) -> int:
-    """Run the tool once and return its exit code. Raises FedmonError when it could not begin."""
+    """Run the tool once and return its exit code. Raises FedmonError if it could not begin, or if there is no job."""
     _keep_places()
     environ = dict(os.environ)
     identity = identify(environ, hostname=os.uname().nodename, pid=os.getpid())
+    if identity.scheduler == "none" and not (options.command or options.pids or environ.get("FEDMON_JOB_ID")):
+        raise NotFoundError(
+            "there is no job here: no variable of SLURM, PBS or OAR is set. Measure a command with 'fedmon job --"
+            " COMMAND', processes with --pid, or set FEDMON_JOB_ID for all processes of a job"
+        )
 
     def monitor(channel: Channel | None) -> int:
         from fedmon.node.job.tool import measure

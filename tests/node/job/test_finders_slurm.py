@@ -301,7 +301,7 @@ def test_a_search_ends_at_once_when_the_tool_is_stopped(tmp_path: Path) -> None:
             stop=stop,
         )  # fmt: skip
 
-    assert len(commands.asked) == 1
+    assert [argv[0] for argv in commands.asked] == ["scontrol", "squeue"]
 
 
 def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the_jobs(tmp_path: Path) -> None:

@@ -88,6 +88,37 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
     assert found.job["reason"] == f".ipc-{job_id}: it says FINISHED"
 
 
+UNKNOWN = {
+    "slurm": {
+        "scontrol": "echo 'PID      JOBID    STEPID   LOCALID GLOBALID'; echo 'There are no steps for job 999999' >&2",
+        "squeue": "echo 'slurm_load_jobs error: Invalid job id specified' >&2",
+    },
+    "pbs": {"qstat": "echo 'qstat: Unknown Job Id 999999.server' >&2; exit 153"},
+}
+
+
+@pytest.mark.parametrize(
+    ("variable", "job_id", "scheduler"), [("SLURM_JOB_ID", "999999", "slurm"), ("PBS_JOBID", "999999.server", "pbs")]
+)
+def test_a_job_that_its_scheduler_does_not_know_ends_the_run_with_a_word_on_it(
+    tmp_path: Path, variable: str, job_id: str, scheduler: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name, lines in UNKNOWN[scheduler].items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{lines}\nexit 1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    environ = environment(**{variable: job_id})
+    path = f"{tmp_path / 'bin'}:{environ['PATH']}"
+
+    with start(tmp_path / "saved", "-i", "1", environ=environ | {"PATH": path}) as tool:
+        said, complained = tool.communicate(timeout=30)
+
+    assert (tool.returncode, said) == (3, b"")
+    assert complained.startswith(f"fedmon: there is no {scheduler} job {job_id} (".encode())
+    assert b"'fedmon job -- COMMAND'" in complained
+    assert the(tmp_path / "saved").job["reason"] in complained.decode()
+
+
 def starts(folder: Path) -> list[int]:
     """Return at which samples the job had processes, and none before."""
     alive = [value > 0 for value in fitting(the(folder).columns.get("job_processes", []))]

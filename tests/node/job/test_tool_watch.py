@@ -99,6 +99,16 @@ def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_pat
     assert found.samples["host"] >= 2
 
 
+def test_without_any_job_nothing_is_measured_and_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
+    with start(tmp_path / "saved", "-i", "1") as tool:
+        said, complained = tool.communicate(timeout=30)
+
+    assert (tool.returncode, said) == (3, b"")
+    assert complained.startswith(b"fedmon: there is no job here: ")
+    assert all(way in complained for way in (b"'fedmon job -- COMMAND'", b"--pid", b"FEDMON_JOB_ID"))
+    assert not (tmp_path / "saved").exists()
+
+
 def test_two_runs_of_one_job_on_one_host_record_apart(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     environ = environment(FEDMON_JOB_ID="7")
     with start(tmp_path, *beside(program), environ=environ) as first:
@@ -193,9 +203,10 @@ def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
     words = " ".join([str(Path(sys.executable).with_name("fedmon")), "job", "-i", "0.2", "-d", f"'{tmp_path}'"])
     script = f"{words} & tool=$!; sleep 2 & echo FINISHED > '{tmp_path}/x'; sleep 1.5; kill $tool; wait $tool"
 
-    done = subprocess.run(["sh", "-c", script], env=environment(), capture_output=True, timeout=30)
+    environ = environment(FEDMON_JOB_ID=f"7-{os.getpid()}")
+    done = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, timeout=30)
 
     found = the(tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert (found.job["method"], found.job["confidence"]) == ("ancestors", "low")
+    assert (found.job["method"], found.job["confidence"]) == ("environment", "medium")
     assert max(fitting(found.columns["job_processes"])) == 3  # the shell and both sleeps

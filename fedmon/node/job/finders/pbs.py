@@ -28,6 +28,8 @@ PATTERNS = (
 Sources: OpenPBS src/hooks/cgroups/pbs_cgroups.PY and its tests; Torque src/resmom/trq_cgroups.c.
 """
 
+_UNKNOWN = re.compile("ended with status 153\\b|Unknown Job Id")
+"""How qstat ends for a number that no job has: the last byte of PBSE_UNKJOBID. Source: OpenPBS, pbs_error.h."""
 _HEAD = re.compile(r"Job Id:\s*(\S+)")
 _ATTRIBUTE = re.compile(r"(?: {4}|\t)([A-Za-z_][A-Za-z0-9_.]*) = (.*)")
 
@@ -91,6 +93,8 @@ class PbsFinder:
             told = attributes_of_text(look.run(["qstat", "-f", raw_id], look.timeout_s), raw_id)
         except CommandError as error:
             problem = error
+            if _UNKNOWN.search(str(error)):
+                raise CommandError(Failure.UNKNOWN_JOB, str(error)) from None
             if error.failure in {Failure.ABSENT, Failure.NOT_STARTED, Failure.TIMED_OUT}:
                 raise
         if "session_id" in told:

@@ -22,12 +22,16 @@ class Asked(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one search has to look at: the processes of now, the cgroups, and a runner of commands."""
+    """What one search has to look at: the processes of now, the cgroups, and a runner of commands.
+
+    ``asks_controller`` allows to ask the one that all hosts ask whether there is such a job.
+    """
 
     processes: Processes
     cgroups: Cgroups
     run: Runner
     timeout_s: float
+    asks_controller: bool = False
 
 
 class SchedulerFinder(Protocol):

@@ -14,7 +14,7 @@ from fedmon.node.job.commands import CommandError, Failure, Runner, Stop
 from fedmon.node.job.finders import cgroups as job_cgroups
 from fedmon.node.job.finders.ancestors import beginning
 from fedmon.node.job.finders.explicit import explicit
-from fedmon.node.job.finders.found import Confidence, Found, JobNotFoundError, MethodFailedError, Tried
+from fedmon.node.job.finders.found import Confidence, Found, JobNotFoundError, MethodFailedError, Tried, UnknownJobError
 from fedmon.node.job.finders.oar import OarFinder
 from fedmon.node.job.finders.overhead import is_overhead
 from fedmon.node.job.finders.pbs import PbsFinder
@@ -66,9 +66,10 @@ def find(
     ``exclude`` are this tool's own processes, the asking one first; nothing below them is the job's.
     ``cgroup_patterns``, and those in the variable FEDMON_JOB_CGROUPS with colons between them, come before those where
     the scheduler is known to keep jobs; ``{id}`` is the job's id, ``*`` anything within a level. While nothing is found
-    all is looked at again, up to ``retries`` times within ``timeout_s``, or until ``stop`` is set. A tool that runs
-    before its job's programs may search again later. Raises JobNotFoundError, and for ``pids`` NotFoundError and
-    InvalidInputError.
+    all is looked at again, up to ``retries`` times within ``timeout_s``, or until ``stop`` is set; if any are allowed, the
+    first look also asks the scheduler whether there is such a job. A tool that runs before its job's programs may
+    search again later. Raises JobNotFoundError, of which UnknownJobError says that the scheduler knows no such job, and
+    for ``pids`` NotFoundError and InvalidInputError.
     """
     if pids:
         return explicit(pids, roots, exclude)
@@ -79,7 +80,7 @@ def find(
     # Without a scheduler and a variable nothing else can appear later.
     looks = retries + 1 if identity.scheduler != "none" or environ.get("FEDMON_JOB_ID") else 1
     for left in reversed(range(looks)):
-        found = search.look(deadline.left_s())
+        found = search.look(deadline.left_s(), asks_controller=left == retries > 0)
         if found is not None:
             return found
         if not left or deadline.passed() or waiting.wait(min(_PAUSE_S, deadline.left_s() / (left + 1))):
@@ -112,10 +113,10 @@ class _Search:
         self.job = f"{named} job {identity.job_id}"
         self.tried: list[Tried] = []
 
-    def look(self, left_s: float) -> Found | None:
-        """Try what does not guess; None when nothing did, and then ``tried`` says why."""
+    def look(self, left_s: float, *, asks_controller: bool) -> Found | None:
+        """Try what does not guess; None when nothing did, and then ``tried`` says why. Raises UnknownJobError."""
         self.tried = []
-        look = self._now(left_s)
+        look = self._now(left_s, asks_controller=asks_controller)
         if look is None:
             return None
         methods: dict[str, Callable[[Look], _Hit]] = {
@@ -130,13 +131,14 @@ class _Search:
         look = self._now(0.0) if self._identity.inside and self._exclude else None
         return None if look is None else self._attempt(ANCESTORS, self._by_ancestors, look)
 
-    def _now(self, left_s: float) -> Look | None:
+    def _now(self, left_s: float, *, asks_controller: bool = False) -> Look | None:
         try:
             processes = Processes(self._roots.proc)
         except CollectorUnavailableError as error:
             self.tried.append(Tried("processes", error.reason))
             return None
-        return Look(processes, Cgroups.found(self._roots.cgroup), self._run, min(left_s, self._command_s))
+        cgroups, timeout_s = Cgroups.found(self._roots.cgroup), min(left_s, self._command_s)
+        return Look(processes, cgroups, self._run, timeout_s, asks_controller)
 
     def _attempt(self, name: str, method: Callable[[Look], _Hit], look: Look) -> Found | None:
         try:
@@ -195,6 +197,8 @@ class _Search:
         try:
             asked = self._finder.ask(look, raw_id)
         except CommandError as error:
+            if error.failure is Failure.UNKNOWN_JOB:
+                raise UnknownJobError(self.job, str(error)) from None
             if error.failure not in {Failure.ENDED_BADLY, Failure.NOT_UNDERSTOOD}:  # absent, or it hangs
                 self._given_up = error
             raise

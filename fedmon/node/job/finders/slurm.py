@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from fedmon.node.job.commands import CommandError, Output
+from fedmon.node.job.commands import CommandError, Failure, Output
 from fedmon.node.job.finders.found import MethodFailedError
 from fedmon.node.job.finders.scheduler import Asked, Look, known_id, variables
 from fedmon.node.job.identity import JobIdentity
@@ -14,6 +14,8 @@ from fedmon.node.job.identity import JobIdentity
 _HEADER = ("PID", "JOBID", "STEPID", "LOCALID", "GLOBALID")
 _NOT_STARTED = "-1"
 """In place of the process of a task that its slurmstepd is about to start."""
+_INVALID = "Invalid job id specified"
+"""What the controller answers for a number that no job has, or has any more. Source: slurm_errno.c."""
 _TITLE = re.compile(r"slurmstepd: \[([0-9]+)\.[^\]]*\]")
 _ID = (b"SLURM_JOB_ID", b"SLURM_JOBID")
 _ARRAY = (b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID")
@@ -76,7 +78,12 @@ class SlurmFinder:
         """Have the slurmd of this host list the processes of all steps."""
         argv = ["scontrol", "listpids", raw_id, *([self._node] if self._node else [])]
         output = look.run(argv, look.timeout_s)
-        return Asked(" ".join(argv), frozenset(listed_pids(output, raw_id)))
+        try:
+            return Asked(" ".join(argv), frozenset(listed_pids(output, raw_id)))
+        except CommandError:
+            if look.asks_controller:
+                _refuse_unknown(look, raw_id)
+            raise
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
         """Look for the id; the processes of another slurmd on this machine are another host's."""
@@ -92,6 +99,16 @@ class SlurmFinder:
         """Tell a slurmstepd of the job by its title, such as ``slurmstepd: [7.batch]``."""
         found = _TITLE.match(title)
         return found is not None and os.fsencode(found[1]) == self._id
+
+
+def _refuse_unknown(look: Look, raw_id: str) -> None:
+    """Raise CommandError where the controller knows no such job: a slurmd says the same between two steps."""
+    try:
+        output = look.run(["squeue", "--noheader", f"--jobs={raw_id}", "--format=%A"], look.timeout_s)
+    except CommandError:
+        return
+    if output.rc and _INVALID in output.stderr:
+        raise CommandError(Failure.UNKNOWN_JOB, f"squeue: {_INVALID}")
 
 
 def listed_pids(output: Output, raw_id: str) -> list[int]:
