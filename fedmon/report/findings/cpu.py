@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedmon.report.findings import thresholds as limits
@@ -13,6 +14,11 @@ from fedmon.report.wording import counted, duration, listed, number, percent
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
 BUSY = "host_cpu_busy_ratio"
+_MOST_BUSY, _THREADS, _QUOTA = "job_cpus_busy", "job_threads", "job_cpu_throttled_seconds_total"
+_COARSE_S = 5.0
+"""Samples further apart than this average out phases in which a program is parallel."""
+_ROUNDING = 0.1
+"""One busy thread reads as up to so much more than one CPU: times of processes are whole ticks."""
 _NAME, _TITLE = "cpu-efficiency", "CPU efficiency"
 
 
@@ -71,16 +77,24 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     if cpus != 1:
         idle = f" and {number(cpus - busy)} idle" if busy < cpus else ""
         text += f" On average {number(busy)} of them were busy{idle}."
-    severity, advice = _graded(ratio, busy, cpus, is_of_machine=is_of_machine)
-    if advice and ratio < limits.CPU_HIGH.value and any(map(_lacked_cpus, case.nodes)):
-        advice = "It wanted more CPUs than it got, as others used them: fewer would make it slower."
+    peaks = [peak.high for node in case.nodes if (peak := node.one(_MOST_BUSY)) is not None]
+    if peaks and sum(peaks) > busy + _ROUNDING:
+        text += f" At most {number(sum(peaks))} were busy at once." if cpus != 1 else ""
+    severity, advice = _graded(ratio, cpus, [(node, uses[node.name]) for node in case.nodes if node.name in uses],
+                               is_of_machine=is_of_machine)  # fmt: skip
+    starved = {node.name: share for node in case.nodes if (share := _starved(node, ratio)) is not None}
+    if starved and ratio < limits.CPU_HIGH.value:
+        most = max(starved, key=lambda name: starved[name])
+        text += f" It was starved on {most}: for {percent(starved[most])} of the time it wanted a CPU and had none."
+        severity, advice = Severity.WARNING, _fed(case)
     return [
         Finding(
             name=_NAME,
             severity=severity,
             title=_TITLE,
             text=text,
-            how="CPU seconds of all processes that the job ever had, user and system, divided by elapsed time x CPUs"
+            how="CPU seconds of all processes that the job ever had, user and system, divided by elapsed time x CPUs;"
+            " the most that were busy at once is a mean over one interval"
             + (
                 "; how many CPUs the job was given is not known, so all of the machine's count" if is_of_machine else ""
             ),
@@ -91,32 +105,72 @@ def cpu_efficiency(case: Case) -> list[Finding]:
                 "elapsed_seconds": elapsed_s,
                 "cpus": cpus,
                 "cpus_busy": busy,
+                "most_cpus_busy": sum(peaks) if peaks else None,
             },
             nodes=tuple(uses),
         )
     ]
 
 
-def _lacked_cpus(node: Node) -> bool:
-    """Tell whether threads of the job often had to wait for a CPU."""
-    return pressure_shares(node, of_job=True).get(("cpu", "some"), 0.0) >= limits.CPU_PRESSURE_HIGH.value
+def _starved(node: Node, ratio: float) -> float | None:
+    """Return the share of the time in which the job's threads waited for a CPU; None where it got what it wanted."""
+    shares = pressure_shares(node, of_job=True)
+    full, some = shares.get(("cpu", "full"), 0.0), shares.get(("cpu", "some"), 0.0)
+    if full >= limits.PRESSURE_HIGH.value:
+        return max(full, some)
+    # Threads of a program that is parallel in phases also wait for each other: CPUs must have been left over.
+    return some if some >= limits.CPU_PRESSURE_HIGH.value and ratio <= limits.CPU_LOW.value else None
 
 
-def _graded(ratio: float, busy: float, cpus: float, *, is_of_machine: bool) -> tuple[Severity, str]:
+def _fed(case: Case) -> str:
+    """Say what helps a job that was starved."""
+    held = [(node.one(_QUOTA), cpu_use(node)) for node in case.nodes]
+    if any(
+        quota is not None and use is not None and (quota.increase or 0.0) >= limits.THROTTLED.value * use.used_s
+        for quota, use in held
+    ):
+        return "The quota of its cgroup kept it from CPUs: ask for more, fewer would make it slower."
+    return "It wanted more CPUs than it got, as others used them: fewer would make it slower."
+
+
+def _graded(
+    ratio: float, cpus: float, uses: Sequence[tuple[Node, CpuUse]], *, is_of_machine: bool
+) -> tuple[Severity, str]:
     if ratio > 1.05:
         return Severity.NOTE, "More CPUs were busy than the job was given: check how many it asked for."
     if ratio >= limits.CPU_HIGH.value:
         return Severity.GOOD, "It could use more CPUs, if the program scales."
     if ratio > limits.CPU_LOW.value or cpus <= 1:
         return (Severity.GOOD, "") if ratio > limits.CPU_LOW.value else (Severity.NOTE, "It mostly waited.")
+    needed = sum(_needed(node, use) for node, use in uses)
+    if needed >= cpus:
+        text = "In some phases it used all of them: fewer would make it slower. Find out what it waits for in between."
+        return Severity.NOTE, text
+    hidden_s = max(_hidden_s(node, use) for node, use in uses)
+    if hidden_s:
+        text = f"Measure more often before asking for fewer: {duration(hidden_s)} between samples hide short phases."
+        return Severity.NOTE, text
     advice = (
         "About one CPU was busy: the program seems to run with one thread. Ask for one CPU, or let it use several."
-        if 0.7 < busy < 1.3
-        else f"Ask for {counted(max(1, math.ceil(busy)), 'CPU')}, or find out what it waits for, such as storage."
+        if needed == 1 and uses[0][1].busy > 0.7
+        else f"Ask for {counted(needed, 'CPU')}, or find out what it waits for, such as storage."
     )
     if is_of_machine:
         return Severity.NOTE, advice
     return (Severity.WARNING if ratio > limits.CPU_VERY_LOW.value else Severity.PROBLEM), advice
+
+
+def _needed(node: Node, use: CpuUse) -> int:
+    """Return how many CPUs the job kept busy at once on a node, at the most that is known."""
+    peak = node.one(_MOST_BUSY)
+    return max(1, math.ceil(max(use.busy, 0.0 if peak is None else peak.high) - _ROUNDING))
+
+
+def _hidden_s(node: Node, use: CpuUse) -> float:
+    """Return the time between samples if more threads could have run then than CPUs were seen busy; else 0."""
+    threads, interval_s = node.one(_THREADS), (None if node.job is None else node.job.interval_s) or 0.0
+    may_hide = threads is not None and threads.high > _needed(node, use)
+    return interval_s if may_hide and interval_s > _COARSE_S else 0.0
 
 
 def _machines(case: Case) -> list[Finding]:

@@ -66,8 +66,8 @@ def find(
     ``exclude`` are this tool's own processes, the asking one first; nothing below them is the job's.
     ``cgroup_patterns``, and those in the variable FEDMON_JOB_CGROUPS with colons between them, come before those where
     the scheduler is known to keep jobs; ``{id}`` is the job's id, ``*`` anything within a level. While nothing is found
-    all is looked at again, up to ``retries`` times within ``timeout_s``, or until ``stop`` is set; if any are allowed, the
-    first look also asks the scheduler whether there is such a job. A tool that runs before its job's programs may
+    all is looked at again, up to ``retries`` times within ``timeout_s``, or until ``stop`` is set; if any are allowed,
+    the first look also asks the scheduler whether there is such a job. A tool that runs before its job's programs may
     search again later. Raises JobNotFoundError, of which UnknownJobError says that the scheduler knows no such job, and
     for ``pids`` NotFoundError and InvalidInputError.
     """
