@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import h5py
 import numpy as np
@@ -17,26 +18,34 @@ from numpy.typing import NDArray
 _CHUNK = 16_384
 _LEVEL = 1
 _THREADS = 2
-_UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|\.+$")
+_UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|\.+$|^[ab](?=(xis[01]|lock[0-9]+_(items|values))$)")
 _NO_TIME = np.iinfo(np.int64).min
+_NO_NAME = np.bytes_(b"N.")
+"""The pickle of None, by which pandas and PyTables know what has no name."""
+_LAST_US = np.iinfo(np.int64).max // 1000
+_PANDAS = {"pandas_type": "frame", "pandas_version": "0.15.2"}
 _UNITS = "microseconds since 1970-01-01T00:00:00Z"
 
 Values = NDArray[Any]
 
 
 class Group:
-    """Fills a group with a table; for one thread, which lets others compress."""
+    """Fills a group with a table; for one thread, which lets others compress.
+
+    Beside a dataset for each column the group has what `pandas.read_hdf` needs of a frame in its layout "fixed": a
+    block for each column, whose numbers are the column's dataset under a second name.
+    Source: pandas 2.2 to 3.1, io/pytables.py, BlockManagerFixed.
+    """
 
     def __init__(self, group: h5py.Group, schema: pa.Schema) -> None:
-        self._digest = hashlib.sha256(repr(schema.names).encode())
+        self._digest = hashlib.sha256(repr((_PANDAS, schema.names)).encode())
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fedmon-hdf5")
         group.attrs.create("columns", attribute_texts(schema.names), dtype=h5py.string_dtype())
-        self._columns: list[_Numbers | _Texts] = [
-            _Texts(group, field) if pa.types.is_string(field.type) else _Numbers(group, field, self._pool)
-            for field in schema
-        ]
+        self._group = group
+        self._index = _Numbers(group, "axis1", np.dtype("<i8"), self._pool)
+        self._columns = [self._column(number, field) for number, field in enumerate(schema)]
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._written = 0
         self._schema = schema
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -54,27 +63,59 @@ class Group:
         try:
             if self._rows:
                 self._write(pa.Table.from_batches(self._waiting))
-            for column in self._columns:
-                column.finish(self._digest)
+            for number, column in enumerate(self._columns):
+                column.finish(f"block{number}_values", self._digest)
         finally:
             self._pool.shutdown(cancel_futures=True)
+        self._describe()
         return self._digest.hexdigest()
 
+    def _column(self, number: int, field: pa.Field) -> _Column:
+        if pa.types.is_string(field.type):
+            return _Texts(self._group, field)
+        if pa.types.is_timestamp(field.type):
+            return _Times(self._group, field, f"block{number}_values", self._pool)
+        return _Floats(self._group, field, self._pool)
+
     def _write(self, rows: pa.Table) -> None:
+        self._index.add(np.arange(self._written, self._written + len(rows)))
+        self._written += len(rows)
         for column, values in zip(self._columns, rows.columns, strict=True):
             column.add(values)
+        self._index.flush()
         for column in self._columns:
             column.flush(self._digest)
 
+    def _describe(self) -> None:
+        """Say of all this that it is a frame of pandas."""
+        names = attribute_texts(self._schema.names)
+        self._index.set.attrs["name"] = _NO_NAME
+        _say(self._index.set, kind="integer")
+        _index(self._group, "axis0", names)
+        for number, name in enumerate(names):
+            _index(self._group, f"block{number}_items", [name])
+        _say(self._group, axis1_variety="regular", encoding="UTF-8", errors="strict", **_PANDAS)
+        self._group.attrs["ndim"], self._group.attrs["nblocks"] = 2, len(names)
+
+
+class _Column(Protocol):
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Take at most a chunk of values."""
+
+    def flush(self, digest: Any) -> None:
+        """Have them in the file."""
+
+    def finish(self, block: str, digest: Any) -> None:
+        """Make the column a block of pandas of this name."""
+
 
 class _Numbers:
-    """Numbers or times; what is compressed goes to the file as it is."""
+    """One dataset of numbers; what is compressed goes to the file as it is."""
 
-    def __init__(self, group: h5py.Group, field: pa.Field, pool: ThreadPoolExecutor) -> None:
-        self._is_time = pa.types.is_timestamp(field.type)
-        self._type = np.dtype("<i8" if self._is_time else "<f8")
-        self._set = group.create_dataset(
-            _usable(field.name),
+    def __init__(self, group: h5py.Group, name: str, dtype: np.dtype[Any], pool: ThreadPoolExecutor) -> None:
+        self._type = dtype
+        self.set = group.create_dataset(
+            name,
             shape=(0,),
             maxshape=(None,),
             chunks=(_CHUNK,),
@@ -83,21 +124,14 @@ class _Numbers:
             compression_opts=_LEVEL,
             shuffle=True,
         )
-        self._set.attrs["name"] = attribute_texts([field.name])[0]
-        if self._is_time:
-            self._set.attrs["units"] = _UNITS
         self._pool = pool
         self._rows = 0
         self._same: dict[bytes, bytes] = {}
         self._next: tuple[int, Future[bytes] | bytes] | None = None
 
-    def add(self, values: pa.ChunkedArray) -> None:
-        chunk = np.empty(_CHUNK, dtype=self._type)
-        chunk[len(values) :] = 0
-        if self._is_time:
-            chunk[: len(values)] = values.cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
-        else:
-            chunk[: len(values)] = values.cast(pa.float64()).to_numpy()
+    def add(self, values: Values) -> None:
+        chunk = np.zeros(_CHUNK, dtype=self._type)
+        chunk[: len(values)] = values
         bits = chunk.view(np.int64)
         if len(values) == _CHUNK and bits[0] == bits[-1] and bool((bits == bits[0]).all()):
             first = chunk[:1].tobytes()
@@ -107,47 +141,94 @@ class _Numbers:
         else:
             self._next = len(values), self._pool.submit(_compressed, chunk)
 
-    def flush(self, digest: Any) -> None:
+    def flush(self) -> bytes:
+        """Write, and return what was written."""
         if self._next is None:
-            return
+            return b""
         length, compressed = self._next
         body = compressed if isinstance(compressed, bytes) else compressed.result()
         # The library's own numbers of rows are slow to ask for, and there are many columns.
-        self._set.id.set_extent((self._rows + length,))
-        self._set.id.write_direct_chunk((self._rows,), body)
+        self.set.id.set_extent((self._rows + length,))
+        self.set.id.write_direct_chunk((self._rows,), body)
         self._rows += length
-        digest.update(body)
         self._next = None
+        return body
 
-    def finish(self, digest: Any) -> None:
-        """Have nothing left to write."""
+
+class _Floats:
+    """Numbers, NaN where there is none."""
+
+    def __init__(self, group: h5py.Group, field: pa.Field, pool: ThreadPoolExecutor) -> None:
+        self._group, self._numbers = group, _Numbers(group, _usable(field.name), np.dtype("<f8"), pool)
+        self._numbers.set.attrs["name"] = attribute_texts([field.name])[0]
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        self._numbers.add(values.cast(pa.float64()).to_numpy())
+
+    def flush(self, digest: Any) -> None:
+        digest.update(self._numbers.flush())
+
+    def finish(self, block: str, _digest: Any) -> None:
+        self._group[block] = self._numbers.set
+
+
+class _Times:
+    """Times in microseconds, and once more as pandas needs them, which is in nanoseconds."""
+
+    def __init__(self, group: h5py.Group, field: pa.Field, block: str, pool: ThreadPoolExecutor) -> None:
+        self._own, self._block = (_Numbers(group, name, np.dtype("<i8"), pool) for name in (_usable(field.name), block))
+        self._own.set.attrs["name"], self._own.set.attrs["units"] = attribute_texts([field.name])[0], _UNITS
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        times = values.cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
+        self._own.add(times)
+        self._block.add(np.where(abs(times // 2) <= _LAST_US // 2, times * 1000, _NO_TIME))
+
+    def flush(self, digest: Any) -> None:
+        digest.update(self._own.flush())
+        self._block.flush()
+
+    def finish(self, _block: str, _digest: Any) -> None:
+        self._block.set.attrs["name"] = _NO_NAME
+        _say(self._block.set, value_type="datetime64[ns]", tz="UTC")
 
 
 class _Texts:
-    """Texts of a fixed length, which is that of the longest."""
+    """Texts of a fixed length, which is that of the longest; pandas gets them as it writes texts, which is a pickle."""
 
     def __init__(self, group: h5py.Group, field: pa.Field) -> None:
         self._group, self._name = group, field.name
         self._set = self._made(1, 0)
+        self._kinds: dict[str | None, int] = {}
+        self._places: list[bytes] = []
 
     def add(self, values: pa.ChunkedArray) -> None:
         kinds = values.combine_chunks().dictionary_encode()
-        texts = [(text or "").encode() for text in kinds.dictionary.to_pylist()]
-        longest = max((len(text) for text in texts), default=0)
+        words = [*kinds.dictionary.to_pylist(), None]
+        texts = [(text or "").encode() for text in words]
+        longest = max(map(len, texts))
         if longest > self._set.dtype.itemsize:
             self._widen(longest)
-        known = np.array([*texts, b""], dtype=f"S{max(1, longest)}")
-        places = kinds.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+        known = np.array(texts, dtype=f"S{max(1, longest)}")
+        places = kinds.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
         at = len(self._set)
         self._set.resize((at + len(values),))
         self._set[at:] = known[places].astype(self._set.dtype)
+        numbers = np.array([self._kinds.setdefault(word, len(self._kinds)) for word in words], dtype="<i4")
+        self._places.append(zlib.compress(numbers[places].tobytes(), _LEVEL))
 
     def flush(self, digest: Any) -> None:
         """Have written everything."""
 
-    def finish(self, digest: Any) -> None:
+    def finish(self, block: str, digest: Any) -> None:
         for at in range(0, len(self._set), _CHUNK):
             digest.update(self._set[at : at + _CHUNK].tobytes())
+        size = np.min_scalar_type(len(self._kinds))
+        parts = [np.frombuffer(zlib.decompress(part), dtype="<i4").astype(size) for part in self._places]
+        made = self._group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
+        made[0] = np.frombuffer(_texts_of_pandas(self._kinds, parts, size), dtype=np.uint8)
+        made.attrs["name"] = _NO_NAME
+        _say(made, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
 
     def _made(self, width: int, rows: int) -> h5py.Dataset:
         made = self._group.create_dataset(
@@ -168,6 +249,46 @@ class _Texts:
         self._set = self._made(width, len(old))
         for at in range(0, len(old), _CHUNK):
             self._set[at : at + _CHUNK] = old[at : at + _CHUNK].astype(self._set.dtype)
+
+
+def _texts_of_pandas(kinds: Iterable[str | None], parts: Sequence[Values], size: np.dtype[Any]) -> bytes:
+    """Return texts as pandas stores them, which is a pickle of an array of objects; ``parts`` number the kinds.
+
+    It says ``take(array([...kinds], "O"), frombuffer(parts, size))``, so that each text is in it once and a row takes a
+    byte or two. Source: Python, pickletools.py, on the opcodes.
+    """
+
+    def word(text: str | None) -> bytes:
+        raw = (text or "").encode()
+        return b"N" if text is None else b"X" + struct.pack("<I", len(raw)) + raw
+
+    length = sum(part.nbytes for part in parts)
+    return b"".join(
+        (
+            *(b"\x80\x04cnumpy\ntake\n(cnumpy\narray\n((", *map(word, kinds), b"l", word("O"), b"tR"),
+            *(
+                b"cnumpy\nfrombuffer\n(\x8e",
+                struct.pack("<Q", length),
+                *(part.tobytes() for part in parts),
+                word(size.str),
+                b"tRtR.",
+            ),
+        )
+    )
+
+
+def _index(group: h5py.Group, name: str, texts: Sequence[str]) -> None:
+    """Write an index of pandas."""
+    made = group.create_dataset(name, data=np.array([text.encode() for text in texts], dtype=bytes))
+    made.attrs["name"] = _NO_NAME
+    _say(made, kind="string")
+    _say(group, **{f"{name}_variety": "regular"})
+
+
+def _say(node: h5py.Group | h5py.Dataset, **words: str) -> None:
+    """Give attributes the type that PyTables reads as a text."""
+    for name, text in words.items():
+        node.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
 
 
 def attribute_texts(names: Sequence[str]) -> list[str]:

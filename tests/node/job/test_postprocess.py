@@ -128,6 +128,12 @@ def test_jobs_that_share_a_folder_lose_nothing_and_share_one_hdf5_file(tmp_path:
     run(eight, "csv", "hdf5")
     with h5py.File(seven.path / "cpu_metrics.h5") as file:
         assert {"cpu_metrics_7", "cpu_metrics_8"} <= set(file)
+    for name in ("cpu_metrics", "all_metrics"):  # as users of perfmon read them
+        table, frame = pd.read_csv(seven.path / f"{name}.csv"), pd.read_hdf(seven.path / f"{name}.h5", f"{name}_7")
+        assert isinstance(frame, pd.DataFrame)
+        assert (list(frame.columns), len(frame)) == (list(table.columns), len(table))
+        numbers = table.select_dtypes("float64").columns.intersection(frame.select_dtypes("float64").columns)
+        pd.testing.assert_frame_equal(frame[numbers], table[numbers])
     assert "7" in json.loads((seven.path / "metrics" / "cpu_metrics.json").read_text())["labels"]["job_id"]
     assert "8" in json.loads((seven.path / "metrics" / "cpu_metrics_8.json").read_text())["labels"]["job_id"]
     for name, key in (("cpu_metrics.csv", "7"), ("cpu_metrics_8.csv", "8")):

@@ -23,7 +23,7 @@ import tables
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.metrics.series import series
-from fedmon.report import WideTable
+from fedmon.report import TidyTable, WideTable
 from fedmon.report.export import FORMATS, format_of, write
 from fedmon.report.source import Source
 from tests.report.tables import T0, FixedTable, recording, samples
@@ -84,6 +84,13 @@ def read_hdf5(path: Path) -> Read:
     return names, [text.decode() for text in sets["host"]], list(sets[names[2]]), list(sets["y"])
 
 
+def read_frame_of_hdf5(path: Path) -> Read:
+    frame = pd.read_hdf(path, "wide_all")
+    assert isinstance(frame, pd.DataFrame)
+    assert set(frame["time"]) == {pd.Timestamp(MOMENT)}
+    return list(frame.columns), list(frame["host"]), list(frame.iloc[:, 2]), list(frame["y"])
+
+
 def read_pickle(path: Path) -> Read:
     frame = pd.read_pickle(path)
     assert set(frame["time"]) == {pd.Timestamp(MOMENT)}
@@ -125,6 +132,8 @@ def test_hostile_text_survives_in_values_and_names(name: str, tmp_path: Path) ->
             [one.replace("\0", "%00") for one in table.schema.names] if name in ("orc", "hdf5") else table.schema.names
         )
         assert (names, hosts, first) == (written, [expected] * 2, [1.5] * 2), text
+        if name == "hdf5":
+            assert read_frame_of_hdf5(file)[:3] == (written, [text] * 2, [1.5] * 2)
     assert len(os.listdir(tmp_path)) == len(HOSTILE)
 
 
@@ -297,6 +306,37 @@ def test_tables_of_several_jobs_lie_beside_each_other_in_one_hdf5_file(tmp_path:
         assert len(opened.get_node("/wide_1/y")) == 40_000
         assert set(opened.get_node("/wide_2_7/host").read()) == {b"2_7"}
     assert file.stat().st_ino == unchanged
+
+
+def test_pandas_reads_every_table_of_an_hdf5_file_as_it_was_written(tmp_path: Path) -> None:
+    columns: dict[str, list[float | None]] = {
+        "host_load1": [at / 7 if at % 3 else None for at in range(20_000)],
+        "axis0": [1.0] * 20_000,  # names of pandas' own
+        "block0_values": [2.0] * 20_000,
+    }
+    documents: dict[str, dict[str, Any]] = {
+        "n1": {"hostname": "n1", "labels": {"env": "gcc"}},
+        "n2": {"hostname": "n2"},
+    }
+    path = recording(tmp_path / "r", *(samples(columns, node=node) for node in documents), documents=documents)
+
+    with Source([path]) as source:
+        found: list[WideTable] = [WideTable(source), WideTable(source, metrics=["no such"]), TidyTable(source)]
+        found[1].name = "empty"
+        for table in found:
+            write(table, tmp_path / "x.h5", key="all")
+        written = [pd.concat([pd.DataFrame(), *(each.to_pandas() for each in table.batches())]) for table in found]
+
+    for table, expected in zip(found, written, strict=True):
+        frame = pd.read_hdf(tmp_path / "x.h5", f"{table.name}_all")
+        assert isinstance(frame, pd.DataFrame)
+        assert list(frame.columns) == table.schema.names
+        assert len(frame) == len(expected)
+        for name in expected:
+            pd.testing.assert_series_equal(
+                frame[name], expected[name].reset_index(drop=True), check_dtype=False, check_index_type=False
+            )
+        assert str(frame["time"].dtype) == "datetime64[ns, UTC]"
 
 
 def test_another_table_under_the_same_key_needs_a_word(tmp_path: Path) -> None:
