@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import time
@@ -49,6 +50,17 @@ def new_id() -> str:
     value = value & ~(0xF000 << 64) | 0x7000 << 64
     value = value & ~(0xC000 << 48) | 0x8000 << 48
     return str(uuid.UUID(int=value))
+
+
+def made_at(message_id: str) -> datetime.datetime | None:
+    """Return when a version 7 UUID was made by its maker's clock; None for any other id."""
+    try:
+        value = uuid.UUID(message_id)
+    except ValueError:
+        return None
+    if value.version != 7:  # RFC 9562, section 5.7
+        return None
+    return datetime.datetime.fromtimestamp((value.int >> 80) / 1000, datetime.UTC)
 
 
 def new_party_id(prefix: str) -> str:

@@ -26,6 +26,7 @@ from fedmon.node.plan_checker import PlanChecker
 from fedmon.node.plan_records import Verdict
 from fedmon.node.plans import PlanRegister
 from fedmon.node.policy import Policy
+from fedmon.node.restore import restore
 from fedmon.node.router import Router
 from fedmon.node.runs.service import Runs
 from fedmon.node.services import Services
@@ -61,7 +62,7 @@ class Assembly:
         self.policy = Policy(settings.policy, settings.id)
         self.dialect = _dialect(settings)
         self.audit = Audit(folder.path)
-        database = Database(folder.database_file)
+        database = Database(folder.database_file, must_exist=self.audit.end[0] > 0)
         plans = PlanRegister(database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes)
         self.checker = PlanChecker(plans.store.read, on_verdict=self._on_verdict)
         self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=hand_over)
@@ -94,6 +95,7 @@ class Assembly:
             page_bytes=self.dialect.page_bytes,
             recorder=self.measuring.recorder,
         )
+        restore(self.services, node_id=settings.id, boot=boot)
         self.router = Router(self.services, self.dialect, send)
         self.runs = Runs(
             self.services,
@@ -184,6 +186,15 @@ class Assembly:
             self.checker.submit(sha256)
         self.runs.take_up()
         self.runs.purge()
+        self.copy_register()
+
+    def copy_register(self) -> None:
+        """Copy the register if a day has passed; on the worker's thread. A failure is told in the log."""
+        try:
+            self.services.audit.sync()
+            self.services.database.copy_if_due(self.services.audit.end)
+        except FedmonError as error:
+            logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def _on_verdict(self, sha256: str, verdict: Verdict) -> None:
         self._hand_over(lambda: self._take_verdict(sha256, verdict))

@@ -113,6 +113,12 @@ class Audit:
         with self._lock:
             self._sync()
 
+    @property
+    def end(self) -> tuple[int, str]:
+        """The number and the hash of the last line; 0 before the first."""
+        with self._lock:
+            return self._n, self._previous
+
     def count(self, kind: str, name: str, n: int = 1) -> None:
         """Count ``n`` metrics or log records (``kind``) of one name for the line of this hour."""
         self.count_all(kind, (name,), n)

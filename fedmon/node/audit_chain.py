@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -149,6 +149,31 @@ def find_end(folder: Path) -> End:
     if head.n > end.n:
         return End(n=head.n, hash=head.hash, broken={"first_missing": end.n + 1, "last_missing": head.n})
     return end
+
+
+def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the lines of some ``events`` after a line (number and hash), oldest first, and whether none is missing.
+
+    Lines that were altered are left out. Raises OSError.
+    """
+    number, digest = behind
+    found: list[dict[str, Any]] = []
+    after, is_whole = None, True
+    for raw in _all_backwards(folder):
+        line = read_line(raw)
+        if line is not None and line.n <= number:
+            return found[::-1], is_whole and _follows(after, line.n, line.hash) and (line.n, line.hash) == behind
+        if line is None or not line.intact or (after is not None and not _follows(after, line.n, line.hash)):
+            is_whole = False
+            continue
+        after = line
+        if line.event in events:
+            found.append(msgspec.json.decode(raw))
+    return found[::-1], is_whole and number == 0 and _follows(after, number, digest)
+
+
+def _follows(line: Line | None, number: int, digest: str) -> bool:
+    return (line.n, line.prev) == (number + 1, digest) if line is not None else True
 
 
 def _all_backwards(folder: Path) -> Iterator[bytes]:

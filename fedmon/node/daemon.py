@@ -87,6 +87,7 @@ class Daemon:
         self.worker.every(1.0, self._tick)
         self.worker.every(3600.0, self.parts.services.purge)
         self.worker.every(3600.0, self.parts.runs.purge)
+        self.worker.every(3600.0, self.parts.copy_register)
         self.worker.start()
         try:
             self.parts.start(self)

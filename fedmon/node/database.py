@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,34 +15,44 @@ from typing import Any, Self
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.node.schema import SCHEMA, SCHEMA_VERSION, expected_objects, objects
+from fedmon.node.audit_chain import FIRST_PREVIOUS
+from fedmon.node.schema import SCHEMA, SCHEMA_VERSION, TOTAL_SINCE, expected_objects, keep_total, objects, total_of
 
 logger = logging.getLogger(__name__)
 
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-"""Codes that mean damage while a file is opened: our own statements there hold no error."""
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY})
+"""Codes that mean damage while a file is opened: our own statements hold no error, and we opened it for writing."""
 _BUSY_TIMEOUT_S = 5.0
+COPY_EVERY = datetime.timedelta(days=1)
 
 
 class Database:
     """One SQLite connection in WAL mode, synced to the disk at every commit.
 
     Belongs to the thread that opened it, or the last that called `adopt`; no method but `adopt` is for another thread.
-    A damaged file is set aside under its name plus ``.damaged-<utc>``, reported in the log and in `set_aside`, and a
-    fresh one takes its place.
+    A damaged file is set aside under its name plus ``.damaged-<utc>`` and replaced by its copy, or by an empty one
+    where there is none. Then `behind` is the last line of the audit when the copy was made, the mark ``damage`` says
+    what happened, and `restore.restore` brings the content up to date.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the file. Raises StorageError when that is impossible, or when a newer fedmon wrote it."""
+    def __init__(self, path: Path, *, must_exist: bool = False) -> None:
+        """Open or make the file; with ``must_exist`` a missing or empty one counts as damaged.
+
+        Raises StorageError when that is impossible, or when a newer fedmon wrote it.
+        """
         self.path = path.absolute()
+        self.copy_path = self.path.with_name(f"{self.path.name}.copy")
         self.set_aside: Path | None = None
         self._owner = threading.get_ident()
         self._level = 0
         self._after_commit: list[Callable[[], None]] = []
         try:
-            self._connection = self._opened()
+            if must_exist and not (path.exists() and path.stat().st_size):
+                raise _DamagedError("it is missing or empty, and the audit is not")
+            self._connection = _opened(self.path)
         except _DamagedError as damage:
-            self._connection = self._opened_anew(str(damage))
+            self._put_copy_in_place(" ".join(str(damage).split()))
+            self._connection = self._opened_again()
 
     def __enter__(self) -> Self:
         return self
@@ -149,85 +160,96 @@ class Database:
         except UnicodeEncodeError as error:
             raise InvalidInputError(f"a text is not valid Unicode and cannot be kept: {error.object!r}") from error
 
-    def _opened(self) -> sqlite3.Connection:
-        try:
-            _make_private(self.path)
-        except OSError as error:
-            raise StorageError(f"cannot open the register {self.path}: {error.strerror}") from error
-        connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        try:
-            connection.text_factory = _text
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.execute("PRAGMA foreign_keys=ON")
-            verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            if verdict != "ok":
-                raise _DamagedError(verdict)
-            self._migrate(connection)
-        except sqlite3.Error as error:
-            connection.close()
-            if error.sqlite_errorcode & 0xFF in _DAMAGED:
-                raise _DamagedError(str(error)) from error
-            raise self._storage_error(error) from error
-        except UnicodeDecodeError as error:
-            connection.close()
-            raise _DamagedError(f"a name in it is not UTF-8: {error.object!r}") from error
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    @property
+    def behind(self) -> tuple[int, str] | None:
+        """The audit's last line (number and hash) that the content knows of; None when it knows of every line."""
+        mark = self.mark("behind")
+        number, _, digest = (mark or "").partition(" ")
+        return None if mark is None else (int(number), digest)
 
-    def _opened_anew(self, damage: str) -> sqlite3.Connection:
-        self.set_aside = self._put_aside()
-        logger.error(
-            "the register %s is damaged (%s): set aside as %s, begun anew; add datasets and decide about plans again",
-            self.path,
-            " ".join(damage.split()),
-            self.set_aside,
-        )
+    @property
+    def restored(self) -> datetime.datetime | None:
+        """When the file was last restored from its copy."""
+        mark = self.mark("restored")
+        return None if mark is None else moment(mark)
+
+    def mark(self, name: str) -> str | None:
+        """Return a value that belongs to the file as a whole, such as ``report``: what its last restore found."""
+        found = self.rows("SELECT value FROM marks WHERE name = ?", (name,))
+        return found[0]["value"] if found else None
+
+    def set_mark(self, name: str, value: str | None) -> None:
+        """Change a value that belongs to the file as a whole; None removes it."""
+        with self.transaction():
+            self._run("DELETE FROM marks WHERE name = ?", (name,))
+            if value is not None:
+                self._run("INSERT INTO marks VALUES (?, ?)", (name, value))
+
+    def copy_if_due(self, audit_end: tuple[int, str]) -> None:
+        """Copy the file once a day, with the end of the audit. Raises StorageError; the earlier copy stays then."""
+        with contextlib.suppress(OSError):
+            age = utc_now().timestamp() - self.copy_path.stat().st_mtime
+            if 0 <= age < COPY_EVERY.total_seconds():
+                return
+        staged = self.path.with_name(f"{self.path.name}.new")
+        _remove(staged)
+        self._check_owner()
+        self._run("VACUUM INTO ?", (str(staged),))
         try:
-            return self._opened()
+            with contextlib.closing(_opened(staged)) as connection:
+                _mark(connection, behind=audit_end, damage=None)
+        except _DamagedError as damage:
+            _remove(staged)
+            raise StorageError(
+                f"the register {self.path} is damaged ({damage}) and was not copied: restart the node to restore it"
+            ) from damage
+        _put(staged, self.copy_path)
+
+    def _put_copy_in_place(self, damage: str) -> None:
+        """Replace the damaged file in one step by its copy, or by an empty register that is behind the whole audit."""
+        staged = self.path.with_name(f"{self.path.name}.new")
+        _remove(staged)
+        source = "begun anew: there was no copy"
+        try:
+            shutil.copyfile(self.copy_path, staged)
+            made = datetime.datetime.fromtimestamp(self.copy_path.stat().st_mtime, datetime.UTC)
+            connection = _opened(staged)
+            source = f"restored from its copy of {made.isoformat(timespec='seconds')}"
+        except OSError:
+            connection = _opened(staged)
+        except _DamagedError:
+            _remove(staged)
+            self.copy_path.rename(self._aside(self.copy_path))
+            source = "begun anew: its copy was damaged as well"
+            connection = _opened(staged)
+        with contextlib.closing(connection):
+            _mark(connection, behind=None, damage=f"{damage}; {source}")
+        self.set_aside = self._put_aside()
+        _put(staged, self.path)
+        logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, self.set_aside)
+
+    def _opened_again(self) -> sqlite3.Connection:
+        try:
+            return _opened(self.path)
         except _DamagedError as again:
             raise StorageError(f"cannot make the register {self.path}: {again}") from again
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise StorageError(
-                f"the register {self.path} has version {version} and this fedmon knows up to {SCHEMA_VERSION}: "
-                "upgrade fedmon"
-            )
-        if version < 0 or objects(connection) != expected_objects(version):
-            raise _DamagedError("its tables are not those of any fedmon")
-        for number in range(version, SCHEMA_VERSION):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                for statement in SCHEMA[number]:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version={number + 1}")
-                connection.execute("COMMIT")
-            except sqlite3.Error:
-                connection.rollback()
-                raise
-
-    def _put_aside(self) -> Path:
-        stamp = utc_now().strftime("%Y%m%dT%H%M%S%fZ")
-        aside = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
+    def _put_aside(self) -> Path | None:
+        aside = self._aside(self.path)
         try:
-            self.path.rename(aside)
-            for suffix in ("-wal", "-shm"):
+            for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
         except OSError as error:
             raise StorageError(f"cannot set the damaged register {self.path} aside: {error.strerror}") from error
-        return aside
+        return aside if aside.exists() else None
+
+    @staticmethod
+    def _aside(path: Path) -> Path:
+        return path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
 
     def _storage_error(self, error: sqlite3.Error) -> StorageError:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
-            cause = "the disk is full; make space and try again"
-        else:
-            cause = str(error)
-        return StorageError(f"the register {self.path} cannot be used: {cause}")
+        return _storage_error(self.path, error)
 
     def _check_owner(self) -> None:
         if threading.get_ident() != self._owner:
@@ -236,6 +258,113 @@ class Database:
 
 class _DamagedError(Exception):
     """The file holds something that SQLite cannot have written."""
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open or make a file, with everything in it checked. Raises StorageError, and _DamagedError."""
+    try:
+        _make_private(path)
+    except OSError as error:
+        raise StorageError(f"cannot open the register {path}: {error.strerror}") from error
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.text_factory = _text
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise _DamagedError(verdict)
+        _migrate(connection, path)
+        keep_total(connection)
+    except sqlite3.Error as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF in _DAMAGED:
+            raise _DamagedError(str(error)) from error
+        raise _storage_error(path, error) from error
+    except UnicodeDecodeError as error:
+        connection.close()
+        raise _DamagedError(f"a name in it is not UTF-8: {error.object!r}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version >= TOTAL_SINCE:
+        marked = connection.execute("SELECT value FROM marks WHERE name = 'version'").fetchone()
+        if marked != (str(version),):
+            raise _DamagedError(f"it says that it has version {version}, and is marked otherwise")
+    if version > SCHEMA_VERSION:
+        raise StorageError(
+            f"the register {path} has version {version} and this fedmon knows up to {SCHEMA_VERSION}: upgrade fedmon"
+        )
+    if version < 0 or objects(connection) != expected_objects(version):
+        raise _DamagedError("its tables are not those of any fedmon")
+    if version >= TOTAL_SINCE and connection.execute("SELECT value FROM total").fetchone() != (total_of(connection),):
+        raise _DamagedError("a row in it is not what was written")
+    if version == SCHEMA_VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statements in SCHEMA[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute("INSERT OR REPLACE INTO marks VALUES ('version', ?)", (str(SCHEMA_VERSION),))
+        connection.execute("UPDATE total SET value = ?", (total_of(connection),))
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        connection.rollback()
+        raise
+
+
+def _mark(connection: sqlite3.Connection, *, behind: tuple[int, str] | None, damage: str | None) -> None:
+    """Note in a copy which lines of the audit it knows of, and in one that takes the file's place what happened."""
+    connection.execute("BEGIN IMMEDIATE")
+    if behind is not None:
+        connection.execute("DELETE FROM marks WHERE name = 'behind'")
+    connection.execute(
+        "INSERT OR IGNORE INTO marks VALUES ('behind', ?)", ("{} {}".format(*(behind or (0, FIRST_PREVIOUS))),)
+    )
+    if damage is not None:
+        connection.execute("DELETE FROM marks WHERE name = 'damage'")
+        connection.execute("INSERT INTO marks VALUES ('damage', ?)", (damage,))
+    connection.execute("COMMIT")
+
+
+def _put(staged: Path, path: Path) -> None:
+    """Give a closed file the name of another, safe from a power cut. Raises StorageError."""
+    try:
+        for each, flags in ((staged, os.O_RDONLY), (staged.parent, os.O_RDONLY | os.O_DIRECTORY)):
+            if each is not staged:
+                staged.replace(path)
+            descriptor = os.open(each, flags | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
+
+
+def _remove(staged: Path) -> None:
+    """Remove what an attempt left that did not come to its end. Raises StorageError."""
+    try:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            Path(f"{staged}{suffix}").unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {staged}: {error.strerror}") from error
+
+
+def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:
+    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+        cause = "the disk is full; make space and try again"
+    else:
+        cause = str(error)
+    return StorageError(f"the register {path} cannot be used: {cause}")
 
 
 def timestamp(moment: datetime.datetime) -> str:

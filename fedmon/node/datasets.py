@@ -68,11 +68,7 @@ class DatasetRegister:
         record = _with_measured(record, measured or measure(location, record.data_type))
         with self._database.transaction():
             self._refuse_conflict(record)
-            columns = _columns(record)
-            self._database.execute(
-                f"INSERT INTO datasets ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",  # noqa: S608
-                tuple(columns.values()),
-            )
+            self._insert(record)
         return record
 
     def edit(
@@ -123,6 +119,17 @@ class DatasetRegister:
             self._database.execute("DELETE FROM datasets WHERE dataset_id = ?", (record.dataset_id,))
         return record
 
+    def redo(self, line: Mapping[str, Any]) -> None:
+        """Do again what a line of the audit says; for a register that was restored from an earlier copy.
+
+        Raises StorageError for a line that does not hold the whole record, as those of earlier releases.
+        """
+        if line["event"] != "dataset-remove" and "record" not in line:
+            raise StorageError("the audit does not hold all of it: add it again")
+        self._database.execute("DELETE FROM datasets WHERE dataset_id = ?", (line["dataset_id"],))
+        if line["event"] != "dataset-remove":
+            self._insert(msgspec.convert(line["record"], DatasetRecord))
+
     def all(self) -> list[DatasetRecord]:
         """Return every dataset, in the order of their names; reads them only after something has changed."""
         changes = self._database.changes
@@ -144,6 +151,13 @@ class DatasetRegister:
         """Return the datasets that carry every one of ``tags``; every dataset when there are none."""
         wanted = set(tags)
         return [record for record in self.all() if wanted <= set(record.tags)]
+
+    def _insert(self, record: DatasetRecord) -> None:
+        columns = _columns(record)
+        self._database.execute(
+            f"INSERT INTO datasets ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",  # noqa: S608
+            tuple(columns.values()),
+        )
 
     def _refuse_conflict(self, record: DatasetRecord) -> None:
         tags = set(record.tags)

@@ -9,6 +9,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError
+from fedmon.common.ids import made_at
 from fedmon.common.wire.envelope import Request
 from fedmon.node.database import Database, timestamp
 
@@ -37,12 +38,14 @@ class Effects:
     def stored_reply(self, researcher_id: str, request_id: str, *, content: str = "") -> bytes | None:
         """Return the reply that this researcher's request got before, or None when it is new.
 
-        Raises ConflictError when ``content`` (see `content_digest`) differs from what was asked under this id.
+        Raises ConflictError when ``content`` (see `content_digest`) differs from what was asked under this id, and when
+        the register was restored after the request was made, so that its effect may be there without its reply.
         """
         found = self._database.rows(
             "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?", (researcher_id, request_id)
         )
         if not found:
+            self._refuse_before_restore(request_id)
             return None
         if content and found[0]["content"] and content != found[0]["content"]:
             raise ConflictError(
@@ -71,6 +74,15 @@ class Effects:
         )
         if not changed:
             raise ConflictError(f"request {request_id!r} of researcher {researcher_id} has its effect already")
+
+    def _refuse_before_restore(self, request_id: str) -> None:
+        restored, made = self._database.restored, made_at(request_id)
+        if restored is not None and (made is None or made <= restored):
+            raise ConflictError(
+                f"request {request_id!r} was made before this node restored its register at "
+                f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had its "
+                "effect already: look how things stand, and ask with a new id"
+            )
 
     def purge(self, *, now: datetime.datetime | None = None) -> int:
         """Forget what need not be kept any longer; returns how many replies."""

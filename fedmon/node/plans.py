@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
@@ -210,6 +211,43 @@ class PlanRegister(PlanCatalogue):
                 return None
             return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
 
+    def redo(self, line: Mapping[str, Any]) -> None:
+        """Do again what a line of the audit says; for a register that was restored from an earlier copy.
+
+        Raises StorageError when the bytes of a plan that is not here are missing or altered.
+        """
+        sha256, event = line["sha256"], line["event"]
+        if event == "plan-delete":
+            self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
+            return
+        if self.find(sha256) is None:
+            self._insert(
+                self.store.read(sha256),
+                line["name"],
+                line.get("description", ""),
+                type_=PlanType(line.get("type", "requested")),
+                researcher_id=line.get("researcher"),
+                plan_id=line["plan_id"],
+            )
+        if event == "approval-requested":
+            self._database.execute(
+                "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) "
+                "SELECT plan_id, ?, ? FROM plans WHERE sha256 = ?",
+                (line["researcher"], line["time"], sha256),
+            )
+            return
+        decided = None if line["status"] == PlanStatus.PENDING.value else line["time"]
+        self._database.execute(
+            "UPDATE plans SET status = ?1, note = ?2, modified = ?3, last_action = ?3, decided = ?4 WHERE sha256 = ?5",
+            (line["status"], line["note"], line["time"], decided, sha256),
+        )
+
+    def withdraw_all(self) -> list[str]:
+        """Make every approved plan pending again; returns their digests."""
+        approved = [plan.sha256 for plan in self.all(status=PlanStatus.APPROVED)]
+        self._database.execute("UPDATE plans SET status = 'pending', decided = NULL WHERE status = 'approved'")
+        return approved
+
     def settle(self) -> None:
         """Have every plan's file safe on the disk and no file of a deleted plan there.
 
@@ -234,11 +272,12 @@ class PlanRegister(PlanCatalogue):
         status: PlanStatus = PlanStatus.PENDING,
         researcher_id: str | None = None,
         by: str = "",
+        plan_id: str | None = None,
     ) -> PlanRecord:
         now = timestamp(utc_now())
         approved = status is PlanStatus.APPROVED
         digest = hashlib.sha256(source).hexdigest()
-        plan_id = f"training_plan_{uuid.uuid4()}"
+        plan_id = plan_id or f"training_plan_{uuid.uuid4()}"
         self._database.execute(
             "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, "
             "created, modified, registered, last_action, decided) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

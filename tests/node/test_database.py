@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.node.database import Database
 from fedmon.node.datasets import DatasetRegister
 from fedmon.node.outbox import Outbox
@@ -255,7 +255,6 @@ def test_any_flipped_byte_or_cut_leaves_a_node_that_starts(path: Path, tmp_path:
             register.add(table, name=f"table {number}", data_type="csv", tags=[f"tag {number}"], parameters={"k": [1]})
     good = path.read_bytes()
 
-    refused: list[str] = []
     for number in range(100):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -265,17 +264,11 @@ def test_any_flipped_byte_or_cut_leaves_a_node_that_starts(path: Path, tmp_path:
         else:
             del damaged[rounds.randrange(len(good)) :]
         (folder / "state.sqlite").write_bytes(damaged)
-        try:
-            with Database(folder / "state.sqlite") as database:
-                DatasetRegister(database).all()
-                database.execute(EFFECT, ("r", "1"))
-                Outbox(database).expire()
-        except FedmonError as error:
-            refused.append(str(error))
+        with Database(folder / "state.sqlite") as database:
+            DatasetRegister(database).all()
+            database.execute(EFFECT, ("r", "1"))
+            Outbox(database).expire()
         shutil.rmtree(folder)
-
-    # The number of the schema's version can be hit, and then looks like that of a newer fedmon.
-    assert [text for text in refused if "upgrade fedmon" not in text] == []
 
 
 def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:
@@ -283,6 +276,7 @@ def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:
         pass
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version=99")
+        connection.execute("UPDATE marks SET value = '99' WHERE name = 'version'")
     connection.close()
 
     with pytest.raises(StorageError, match=r"version 99 .* upgrade fedmon"):

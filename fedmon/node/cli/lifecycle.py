@@ -147,6 +147,11 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
         ("datasets", document["datasets"]),
         ("plans", f"{plans['pending']} PENDING, {plans['approved']} approved, {plans['rejected']} rejected"),
         ("undelivered", ", ".join(f"{n} to {who}" for who, n in waiting.items()) or "nothing"),
+        *(
+            [("RESTORED", f"{seconds(document['restored']['time'])}: {document['restored']['report']}")]
+            if document["restored"]
+            else []
+        ),
         *(("DAMAGED", f"set aside as {name}; remove it when done") for name in document["set_aside"]),
         *([] if live is None else _live_lines(live)),
     ]

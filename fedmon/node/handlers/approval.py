@@ -35,6 +35,14 @@ def answer(request: Approval, services: Services) -> Reply:
 def take_in(request: Approval, source: bytes, services: Services) -> ApprovalReply:
     """Keep bytes and record; have a worker read the plan once both are committed. Raises FedmonError."""
     plan = services.plans.request(request, source)
+    services.audit.record(
+        "approval-requested",
+        plan_id=plan.plan_id,
+        sha256=plan.sha256,
+        name=plan.name,
+        description=plan.description,
+        researcher=request.researcher_id,
+    )
     if not plan.checked:
         services.database.after_commit(lambda: _check(plan.sha256, services))
     return ApprovalReply(

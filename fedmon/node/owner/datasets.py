@@ -123,8 +123,9 @@ def shown(desk: Desk, record: DatasetRecord) -> dict[str, Any]:
 
 def _write_down(desk: Desk, event: str, record: DatasetRecord, by: str) -> None:
     """Have the line on the disk before the register commits."""
+    facts = {} if event == "dataset-remove" else {"record": msgspec.to_builtins(record)}
     desk.audit.record_durably(
-        event, dataset_id=record.dataset_id, name=record.name, tags=list(record.tags), path=record.path, by=by
+        event, dataset_id=record.dataset_id, name=record.name, tags=list(record.tags), path=record.path, by=by, **facts
     )
 
 

@@ -86,8 +86,17 @@ def status(desk: Desk, _args: Nothing) -> dict[str, Any]:
         "datasets": len(desk.datasets.all()),
         "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
         "undelivered": desk.outbox.waiting(),
+        "restored": _restored(desk),
         "set_aside": [path.name for path in sorted(desk.folder.path.glob(_SET_ASIDE))],
     }
+
+
+def _restored(desk: Desk) -> dict[str, str] | None:
+    """Tell when the register was restored last, and what was lost by that."""
+    report, moment = desk.database.mark("report"), desk.database.restored
+    if report is None or moment is None:
+        return None
+    return {"time": moment.isoformat(timespec="seconds"), "report": report}
 
 
 STATUS_COMMANDS: Mapping[str, tuple[type[Any], Any]] = {"status": (Nothing, status)}

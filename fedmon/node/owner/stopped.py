@@ -14,6 +14,7 @@ from fedmon.node.folder import NodeFolder
 from fedmon.node.outbox import Outbox
 from fedmon.node.owner.desk import Desk
 from fedmon.node.plans import PlanRegister
+from fedmon.node.restore import restore
 from fedmon.node.runs.register import JobRegister
 from fedmon.node.runs.withdrawal import stop_jobs_of
 
@@ -22,9 +23,9 @@ from fedmon.node.runs.withdrawal import stop_jobs_of
 def open_desk(folder: NodeFolder, environ: Mapping[str, str]) -> Iterator[Desk]:
     """Open the registers of a folder; the caller holds its lock. What is decided waits in the outbox for the daemon."""
     settings = load_node(folder.path, environ)
-    with Audit(folder.path) as audit, Database(folder.database_file) as database:
+    with Audit(folder.path) as audit, Database(folder.database_file, must_exist=audit.end[0] > 0) as database:
         jobs = JobRegister(database)
-        yield Desk(
+        desk = Desk(
             folder=folder,
             settings=settings,
             environ=environ,
@@ -36,3 +37,5 @@ def open_desk(folder: NodeFolder, environ: Mapping[str, str]) -> Iterator[Desk]:
             boot=lambda: read_boot(folder.boot_file),
             plan_withdrawn=lambda sha256: stop_jobs_of(sha256, jobs, folder.runs_dir),
         )
+        restore(desk, node_id=settings.id, boot=desk.boot())
+        yield desk

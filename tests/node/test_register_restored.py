@@ -1,0 +1,252 @@
+"""A damaged register is restored from its copy and the audit: nothing is lost without a word, nothing gets approved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.ids import new_id
+from tests.node.owner_shell import told
+from tests.support.brokers import Broker
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_with_cells
+from tests.support.raw_researcher import RawResearcher
+from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
+
+SOURCES = {name: f"name = {name!r}\n" for name in ("approved", "rejected", "pending", "reset", "deleted")}
+MUTATIONS = 400
+SAMPLE = 40
+
+
+def _asked(raw: RawResearcher, source: str, **fields: Any) -> dict[str, Any]:
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    plan = {"name": source.split("'")[1], "sha256": digest, "size_bytes": len(source), "source": source}
+    return raw.ask("approval", description="A plan.", **plan, **fields)
+
+
+def _copied(folder: Path) -> Path:
+    copy = folder / "state.sqlite.copy"
+    wait_until(copy.exists, 20, what="the copy of the register")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def template(shared_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped node whose owner decided about plans and datasets before its register was copied, and after."""
+    folder = tmp_path_factory.mktemp("register") / "n"
+    write_node_with_cells(folder, node_id="n", url=shared_broker.url, runs=NO_RUNS)
+    (folder / "own.py").write_text("name = 'own'\n")
+    own = told(folder, "plan", "register", str(folder / "own.py"), "--name", "own")["plan"]["plan_id"]
+    with NodeProcess(folder) as node, RawResearcher(shared_broker) as raw:
+        _copied(folder)
+        wait_until(raw.answered, what="the node to answer")
+        ids = {name: _asked(raw, source)["plan_id"] for name, source in SOURCES.items()}
+        for name in ("approved", "reset", "deleted"):
+            told(folder, "plan", "approve", ids[name])
+        for plan in (ids["rejected"], own):
+            told(folder, "plan", "reject", plan, "--note", "no")
+        told(folder, "plan", "reset", ids["reset"])
+        told(folder, "plan", "delete", ids["deleted"])
+        (folder / "late.csv").write_text("a,b\n1,2\n")
+        told(folder, "dataset", "add", str(folder / "late.csv"), "--name", "late", "--tags", "late")
+        told(folder, "dataset", "edit", "late", "--description", "Added late.")
+        told(folder, "dataset", "remove", "cells")
+        assert node.stop() == 0
+    return folder
+
+
+@pytest.fixture
+def folder(template: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(template, tmp_path / "n")
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    """Return what the owner sees of plans and datasets."""
+    plans = told(folder, "plan", "list")["plans"]
+    return {
+        "plans": sorted((plan["name"], plan["sha256"], plan["status"], plan["note"]) for plan in plans),
+        "datasets": told(folder, "dataset", "list")["datasets"],
+    }
+
+
+def _rows(folder: Path, *queries: str) -> list[list[Any]]:
+    with sqlite3.connect(f"file:{folder / 'state.sqlite'}?mode=ro", uri=True) as connection:
+        found = [sorted(connection.execute(query).fetchall(), key=repr) for query in queries]
+    connection.close()
+    return found
+
+
+def _everything(folder: Path) -> list[list[Any]]:
+    """Return every row of the register."""
+    tables = _rows(folder, "SELECT name FROM sqlite_master WHERE type = 'table'")[0]
+    return _rows(folder, *(f"SELECT * FROM {name}" for (name,) in tables))
+
+
+def _decisions(folder: Path) -> list[list[Any]]:
+    """Return what must come back whatever happened to the register: plans with their decisions, and datasets."""
+    return _rows(
+        folder,
+        "SELECT plan_id, name, sha256, type, status, note FROM plans",
+        "SELECT plan_id, researcher_id FROM requesters",
+        "SELECT * FROM datasets",
+    )
+
+
+def _mutated(content: bytes, rounds: random.Random) -> bytes:
+    changed = bytearray(content)
+    kind = rounds.choice(("bit", "bit", "bit", "cut", "zeros"))
+    start = rounds.randrange(len(content))
+    if kind == "bit":
+        changed[start] ^= 1 << rounds.randrange(8)
+    elif kind == "cut":
+        del changed[start:]
+    else:
+        changed[start : start + rounds.choice((1, 16, 512, 4096))] = bytes(1)
+        changed = changed.ljust(len(content), b"\0")
+    return bytes(changed)
+
+
+def _told_of_restore(folder: Path) -> str:
+    """Return what `node status` says of a restore, empty where there was none; the log must say it, too."""
+    ran = fedmon_here("node", "status", "--dir", str(folder), "--json")
+    assert ran.returncode == 0, ran.stderr
+    restored = json.loads(ran.stdout)["restored"]
+    if restored is None:
+        return ""
+    assert "register restored" in ran.stderr
+    return str(restored["report"])
+
+
+def _survive(template: Path, folder: Path, *, seed: int, count: int, look: Callable[[Path], str]) -> None:
+    print(f"seed {seed}")
+    rounds = random.Random(seed)
+    good, expected, rows = (template / "state.sqlite").read_bytes(), _decisions(template), _everything(template)
+    restored = 0
+    for number in range(count):
+        damaged = _mutated(good, rounds)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(template, folder)
+        (folder / "state.sqlite").write_bytes(damaged)
+        report = look(folder)
+        assert _decisions(folder) == expected, f"mutation {number}: {report}"
+        if report:
+            restored += 1
+        else:
+            assert _everything(folder) == rows, f"mutation {number} lost something silently"
+    print(f"{restored} of {count} restored")
+    assert restored > count // 10
+
+
+def test_no_mutation_of_the_register_loses_anything_silently(template: Path, tmp_path: Path) -> None:
+    _survive(template, tmp_path / "n", seed=random.randrange(10**9), count=SAMPLE, look=_told_of_restore)
+
+
+@pytest.mark.soak
+def test_four_hundred_mutations_lose_nothing_silently_and_the_node_starts(template: Path, tmp_path: Path) -> None:
+    def look(folder: Path) -> str:
+        with NodeProcess(folder) as node:
+            wait_until((folder / "control.sock").exists, 20, what="the node to start")
+            report = told(folder, "status")["restored"]
+            assert node.stop() == 0
+            assert (report is not None) == ("register restored" in node.log())
+        return "" if report is None else str(report["report"])
+
+    _survive(template, tmp_path / "n", seed=random.randrange(10**9), count=MUTATIONS, look=look)
+
+
+@pytest.mark.parametrize("damage", ["empty", "missing", "no copy", "copy damaged"])
+def test_what_the_audit_holds_is_restored(template: Path, folder: Path, damage: str) -> None:
+    expected = _known(template)
+    register, copy = folder / "state.sqlite", folder / "state.sqlite.copy"
+    register.write_bytes(b"")
+    if damage == "missing":
+        register.unlink()
+    if damage == "no copy":
+        copy.unlink()
+    if damage == "copy damaged":
+        copy.write_bytes(copy.read_bytes()[:5000])
+
+    report = _told_of_restore(folder)
+    screen = fedmon_here("node", "status", "--dir", str(folder)).stdout
+
+    assert _known(folder) == expected
+    assert "missing or empty" in report
+    assert ("restored from its copy of" in report) == (damage in ("empty", "missing"))
+    assert "RESTORED" in screen
+    assert _told_once(folder)
+
+
+def _told_once(folder: Path) -> bool:
+    """Tell whether the next verb restores nothing again."""
+    return "register" not in fedmon_here("node", "status", "--dir", str(folder)).stderr
+
+
+def test_an_approval_is_pending_again_where_the_audit_is_not_whole(folder: Path) -> None:
+    (folder / "state.sqlite").write_bytes(b"")
+    lines = (folder / "audit.jsonl").read_bytes().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if b'"status":"rejected"' in line)
+    (folder / "audit.jsonl").write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
+
+    report = _told_of_restore(folder)
+
+    assert {plan["status"] for plan in told(folder, "plan", "list")["plans"]} <= {"pending", "rejected"}
+    assert "not whole" in report
+
+
+def test_a_plan_whose_bytes_are_gone_is_named_and_not_approved(folder: Path) -> None:
+    (folder / "state.sqlite").write_bytes(b"")
+    (folder / "plans" / hashlib.sha256(SOURCES["approved"].encode()).hexdigest()).unlink()
+
+    report = _told_of_restore(folder)
+
+    assert "plan 'approved'" in report
+    assert [plan for plan in told(folder, "plan", "list")["plans"] if plan["status"] == "approved"] == []
+
+
+def test_a_request_from_before_the_restore_is_refused(shared_broker: Broker, folder: Path) -> None:
+    before = new_id()
+    (folder / "state.sqlite").write_bytes(b"")
+    with NodeProcess(folder), RawResearcher(shared_broker) as raw:
+        wait_until(raw.answered, what="the node to answer")
+        old = _asked(raw, "name = 'old'\n", id=before)
+        ageless = _asked(raw, "name = 'old'\n", id="no-time")
+        new = _asked(raw, "name = 'new'\n", id=new_id())
+        names = {plan["name"] for plan in told(folder, "plan", "list")["plans"]}
+
+    assert [(each["command"], each.get("code")) for each in (old, ageless)] == [("error", "refused")] * 2
+    assert "restored its register" in old["reason"]
+    assert new["command"] == "approval"
+    assert {"old", "new"} & names == {"new"}
+
+
+def test_the_register_is_copied_once_a_day_for_its_owner_only(folder: Path) -> None:
+    copy = folder / "state.sqlite.copy"
+    first = copy.stat().st_mtime_ns
+    with NodeProcess(folder) as node:
+        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        told(folder, "status")
+        same = copy.stat().st_mtime_ns
+        node.stop()
+    os.utime(copy, (1.0, 1.0))
+    with NodeProcess(folder):
+        wait_until(lambda: copy.stat().st_mtime > 1.0, 20, what="the next copy")
+
+    assert same == first
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
