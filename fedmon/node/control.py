@@ -28,6 +28,9 @@ MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Room for a training plan of the largest size that a node takes, escaped as JSON."""
 MAX_CONNECTIONS = 16
 IDLE_TIMEOUT_S = 10.0
+ACCEPT_AGAIN_S = 1.0
+SPARE_DESCRIPTORS = 4
+"""Kept for the owner when the process may open no more files: one for the connection, the others for its command."""
 _BACKLOG = 128
 
 _SUN_PATH_BYTES = 100
@@ -77,6 +80,8 @@ class ControlServer:
         self._connections: dict[socket.socket, _Connection] = {}
         self._thread = threading.Thread(target=self._serve, name="fedmon-control", daemon=True)
         self._stopping = False
+        self._spare: list[int] = []
+        self._accept_again: float | None = None
 
     def start(self) -> None:
         """Listen. The caller holds the folder's lock, so a socket file that lies there is a dead daemon's.
@@ -99,6 +104,7 @@ class ControlServer:
         self._wakened.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wakened, selectors.EVENT_READ)
+        self._keep_spare()
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
@@ -125,21 +131,44 @@ class ControlServer:
                 elif (connection := self._connections.get(key.data)) is not None:
                     self._attend(connection, events)
             self._close_expired()
+            if self._accept_again is not None and self._accept_again <= time.monotonic():
+                self._accept_again = None
+                self._selector.register(self._listener, selectors.EVENT_READ)
+        self._give_spare()
         for connection in list(self._connections.values()):
             self._close(connection)
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        try:
             client, _ = self._listener.accept()
-            if not _is_ours(client):
-                logger.warning("control connection refused: it comes from another user")
-                client.close()
-                return
-            if len(self._connections) >= MAX_CONNECTIONS:
-                self._close(min(self._connections.values(), key=lambda connection: connection.expires))
-            client.settimeout(0.0)
-            self._connections[client] = _Connection(client, self._idle_timeout_s)
-            self._selector.register(client, selectors.EVENT_READ, data=client)
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:  # mostly EMFILE; the client stays in the backlog
+            if self._spare:
+                logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
+                self._give_spare()
+            else:
+                self._selector.unregister(self._listener)
+                self._accept_again = time.monotonic() + ACCEPT_AGAIN_S
+            return
+        if not _is_ours(client):
+            logger.warning("control connection refused: it comes from another user")
+            client.close()
+            return
+        if len(self._connections) >= MAX_CONNECTIONS:
+            self._close(min(self._connections.values(), key=lambda connection: connection.expires))
+        client.settimeout(0.0)
+        self._connections[client] = _Connection(client, self._idle_timeout_s)
+        self._selector.register(client, selectors.EVENT_READ, data=client)
+
+    def _keep_spare(self) -> None:
+        with contextlib.suppress(OSError):
+            while len(self._spare) < SPARE_DESCRIPTORS:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _give_spare(self) -> None:
+        while self._spare:
+            os.close(self._spare.pop())
 
     def _attend(self, connection: _Connection, events: int) -> None:
         try:
@@ -172,9 +201,10 @@ class ControlServer:
         return msgspec.json.encode({"error": told}) + b"\n"
 
     def _next_timeout_s(self) -> float | None:
-        if not self._connections:
-            return None
-        return max(0.0, min(connection.expires for connection in self._connections.values()) - time.monotonic())
+        due = [connection.expires for connection in self._connections.values()]
+        if self._accept_again is not None:
+            due.append(self._accept_again)
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _close_expired(self) -> None:
         now = time.monotonic()
@@ -186,6 +216,8 @@ class ControlServer:
         self._selector.unregister(connection.socket)
         del self._connections[connection.socket]
         connection.socket.close()
+        if not self._stopping:
+            self._keep_spare()
 
 
 class _Connection:

@@ -84,7 +84,8 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         logging.getLogger("fedmon").addHandler(self._logs)
         self.worker.every(REFRESH_S, self.presence.refresh)
-        self.worker.every(1.0, self._tick)
+        for step in (self.parts.services.monitoring.follow, self.parts.services.audit.sync, self.parts.runs.tick):
+            self.worker.every(1.0, step)
         self.worker.every(3600.0, self.parts.services.purge)
         self.worker.every(3600.0, self.parts.runs.purge)
         self.worker.every(3600.0, self.parts.copy_register)
@@ -189,11 +190,6 @@ class Daemon:
         self.parts.reconnected(self.presence.boot)
         self.presence.announce()
         self.parts.router.push()
-
-    def _tick(self) -> None:
-        self.parts.services.monitoring.follow()
-        self.parts.services.audit.sync()
-        self.parts.runs.tick()
 
     def _reload_or_say(self) -> None:
         try:

@@ -46,6 +46,7 @@ class Router:
         self._strangers = Throttle(burst=20, per_s=5.0)
         self._junk = Throttle(burst=20, per_s=5.0)
         self._noise = Throttle(burst=10, per_s=0.2)
+        self._unstored = ""
         self._fetching: set[tuple[str, str]] = set()
         self._resent: dict[str, tuple[str, float]] = {}
         self._sent: dict[str, frozenset[str]] = {}
@@ -118,9 +119,11 @@ class Router:
             return error(request, self.services.node_id, ErrorCode.REFUSED, str(problem))
         if isinstance(problem, InvalidInputError):
             return error(request, self.services.node_id, ErrorCode.MALFORMED, str(problem))
-        logger.error("%s of researcher %s failed: %s", _COMMANDS[type(request)], request.researcher_id, problem)
-        reason = str(problem)
-        if isinstance(problem, StorageError):
+        command, reason = str(_COMMANDS[type(request)]), str(problem)
+        if not isinstance(problem, StorageError):
+            logger.error("%s of researcher %s failed: %s", command, request.researcher_id, problem)
+        else:
+            self._tell_unstored(command, problem)
             reason = "this node cannot write what it must keep, so nothing was done; its owner's log says why"
         return error(request, self.services.node_id, ErrorCode.FAILED, reason)
 
@@ -241,9 +244,16 @@ class Router:
         """Leave a line in the audit; on a full disk answers go out all the same, and what has no line is counted."""
         try:
             self.services.audit.record(event, **facts)
+            self._unstored = ""
         except StorageError as problem:
             self.counters["unaudited"] += 1
-            logger.error("a %s has no line in the audit: %s", event, problem)  # noqa: TRY400
+            self._tell_unstored(event, problem)
+
+    def _tell_unstored(self, what: str, problem: StorageError) -> None:
+        """Log that something could not be written, once until that works again."""
+        if str(problem) != self._unstored:
+            logger.error("a %s could not be written down, nor what follows: %s", what, problem)
+        self._unstored = str(problem)
 
     # --- the outbox ------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ class Worker:
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._on_start = on_start
         self._timers: list[tuple[float, float, Callable[[], object]]] = []
+        self._failing: set[int] = set()
         self._lock = threading.Lock()
         self._messages = self._message_bytes = 0
         self.dropped = 0
@@ -36,7 +37,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name)
 
     def every(self, seconds: float, job: Callable[[], object]) -> None:
-        """Run a job on a grid of ``seconds``; before `start` only."""
+        """Run a job on a grid of ``seconds``; before `start` only. That it fails is logged once until it works."""
         self._timers.append((time.monotonic() + seconds, seconds, job))
 
     def start(self) -> None:
@@ -120,9 +121,22 @@ class Worker:
         now = time.monotonic()
         for index, (due, period, job) in enumerate(self._timers):
             if due <= now:
-                _guarded(job)
+                self._run_timer(index, job)
                 missed = int((now - due) // period) + 1
                 self._timers[index] = (due + missed * period, period, job)
+
+    def _run_timer(self, index: int, job: Callable[[], object]) -> None:
+        def reported() -> None:
+            try:
+                job()
+            except FedmonError as error:
+                if index not in self._failing:
+                    logger.error("this is tried again until it works: %s", error)  # noqa: TRY400 - no bug of ours
+                self._failing.add(index)
+            else:
+                self._failing.discard(index)
+
+        _guarded(reported)
 
 
 def _guarded(job: Callable[[], object]) -> None:

@@ -65,7 +65,7 @@ def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
         return 0
     if statuses <= {OutcomeStatus.REFUSED}:
         return REFUSED
-    return 1 if statuses <= {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD} else NO_ANSWER
+    return 1 if statuses <= {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX} else NO_ANSWER
 
 
 def verdict(watching: Watch | Record, federation: Federation) -> FedmonError:

@@ -49,4 +49,6 @@ def explain(what: str, outcomes: Outcomes[R], *, named: bool) -> None:
 
 def has_answered(outcome: Outcome[R]) -> bool:
     """Tell whether a node that did not do it said so itself."""
-    return outcome.status in (OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD)
+    return outcome.status in (
+        OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX,
+    )  # fmt: skip

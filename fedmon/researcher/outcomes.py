@@ -27,6 +27,7 @@ class OutcomeStatus(enum.Enum):
     TIMED_OUT = "timed-out"
     TOO_OLD = "too-old"
     ID_IN_USE = "id-in-use"
+    NO_SANDBOX = "no-sandbox"
     FAILED = "failed"
 
 

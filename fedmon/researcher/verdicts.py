@@ -19,6 +19,7 @@ _STATUS_OF_CODE = {
     ErrorCode.VERSION: OutcomeStatus.TOO_OLD,
     ErrorCode.UNKNOWN_COMMAND: OutcomeStatus.TOO_OLD,
     ErrorCode.UNSUPPORTED: OutcomeStatus.TOO_OLD,
+    ErrorCode.NO_SANDBOX: OutcomeStatus.NO_SANDBOX,
 }
 
 

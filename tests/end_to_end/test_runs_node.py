@@ -193,7 +193,7 @@ def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosq
 
         refused = researcher.ask("run", job_id=new_id(), sha256=SHA256)
 
-        assert refused["code"] == "unsupported"
+        assert refused["code"] == "no-sandbox"
         assert "'bubblewrap' at least" in refused["reason"]
         status = site.owner("status")
         assert status["runs"]["minimum"] == "bubblewrap"

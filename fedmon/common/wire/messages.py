@@ -33,6 +33,7 @@ class ErrorCode(enum.Enum):
     WRONG_ADDRESS = "wrong-address"
     REFUSED = "refused"
     UNSUPPORTED = "unsupported"
+    NO_SANDBOX = "no-sandbox"
     TOO_LARGE = "too-large"
     BUSY = "busy"
     FAILED = "failed"

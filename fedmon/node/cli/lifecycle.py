@@ -182,7 +182,7 @@ def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
     level = live["sandbox"] or "none"
     if live["sandbox"] is None or is_weaker(live["sandbox"], runs["minimum"]):
         why = "; ".join(f"{name}: {reason}" for name, reason in live["sandbox_reasons"].items())
-        return f"NONE CAN RUN: the sandbox is {level}, and the owner asks for {asked}; {why}"
+        return f"NONE CAN RUN: the sandbox is {level}, and the owner asks for {asked}; {why}; tried again in time"
     return f"approved plans run in sandbox {level} ({asked}); {live['jobs']} of {runs['max_jobs']} jobs run"
 
 

@@ -66,7 +66,7 @@ class Conclusion:
                 self._services.outbox.add(self._outcome(record, result))
                 self._write_down(record)
         except StorageError as problem:
-            logger.error("the end of job %s is written later: %s", job.job_id, problem)  # noqa: TRY400
+            going.tell(problem)
             return
         going.record = record
         self._gone(job.job_id)

@@ -12,16 +12,19 @@ from pathlib import Path
 
 import msgspec
 
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import RunsSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Level
-from fedmon.node.runs.order import Interpreter, is_weaker
+from fedmon.node.runs.order import LEVELS, Interpreter, is_weaker
 from fedmon.node.runs.refusal import RunRefusedError
 
 logger = logging.getLogger(__name__)
 
 LOOK_TIMEOUT_S = 10.0
+LOOK_AGAIN_S = (60.0, 600.0, 3600.0)
+"""When it is looked again for the strongest level, after looks that did not find it; the last one is repeated."""
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +41,9 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confinement:
-    """Looks once, and again when the settings are others; every method is safe from any thread.
+    """Looks until the strongest level works, and again when the settings change; `tick` is for one thread.
 
-    ``beside()`` is done on the same thread after the first look, with an error of it told as the problem.
+    ``beside()`` is done on the same thread after each look, with an error of it told as the problem.
     """
 
     def __init__(self, settings: RunsSettings, runtime: Path, *, beside: Callable[[], None]) -> None:
@@ -49,21 +52,32 @@ class Confinement:
         self._found: Ground | None = None
         self._there = threading.Event()
         self._thread: threading.Thread | None = None
+        self._failures = 0
+        self._again: Deadline | None = None
 
     def start(self) -> None:
         """Begin to look, unless no plan runs here."""
         if not self._settings.enabled:
             return
         with self._lock:
-            self._there.clear()
+            self._again = None
             self._thread = threading.Thread(target=self._look, name="fedmon-confinement")
             self._thread.start()
 
     def follow(self, settings: RunsSettings) -> None:
-        """Look again, unless nothing changed that matters here."""
+        """Look again if settings that matter here changed, or if the last look failed."""
         before, self._settings = self._settings, settings
-        if (before.python, before.devices) != (settings.python, settings.devices) or self._thread is None:
+        changed = (before.python, before.devices) != (settings.python, settings.devices)
+        if changed or self._thread is None or self._again is not None:
             self.join()
+            self._failures = 0
+            if changed:
+                self._there.clear()
+            self.start()
+
+    def tick(self) -> None:
+        """Look again when it is time after a look that failed; for about once a second."""
+        if self._again is not None and self._again.passed():
             self.start()
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -81,11 +95,11 @@ class Confinement:
         if not self._there.wait(LOOK_TIMEOUT_S) or self._found is None:
             raise RunRefusedError(ErrorCode.BUSY, "this node still finds out how it can confine plans: try again")
         found, minimum = self._found, self._settings.sandbox
-        why = "; ".join(f"{level}: {reason}" for level, reason in found.reasons.items())
+        why = "; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem]))
         if found.level is None or is_weaker(found.level, minimum):
             has = found.level or "none"
             raise RunRefusedError(
-                ErrorCode.UNSUPPORTED,
+                ErrorCode.NO_SANDBOX,
                 f"this node can confine plans at level {has!r} and its owner asks for {minimum!r} at least "
                 f"(sandbox in [runs]){f'; {why}' if why else ''}",
             )
@@ -109,8 +123,13 @@ class Confinement:
             self._beside()
         except (FedmonError, OSError) as error:
             problem = str(error)
-            logger.error("no plan can run on this node: %s", error)  # noqa: TRY400 - the sentence says it all
         found = Ground(level=level, reasons=reasons, interpreter=python, runtime=self._runtime, problem=problem)
-        logger.info("plans run at level %s, %s is asked for at least", level, self._settings.sandbox)
+        if found != self._found:
+            if problem:
+                logger.error("no plan can run on this node: %s", problem)
+            logger.info("plans run at level %s, %s is asked for at least", level, self._settings.sandbox)
         self._found = found
         self._there.set()
+        if level != LEVELS[0] or problem:
+            self._again = Deadline(LOOK_AGAIN_S[min(self._failures, len(LOOK_AGAIN_S) - 1)])
+            self._failures += 1

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import datetime
 import enum
+import logging
 import os
 
 import msgspec
 
+from fedmon.common.errors import FedmonError
 from fedmon.common.wire.runs import Job, JobState, Parcel
 from fedmon.node.runs.admission import Admitted
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.order import Ending, Started
 from fedmon.node.runs.register import JobRecord
+
+logger = logging.getLogger(__name__)
 
 
 class Phase(enum.Enum):
@@ -37,11 +41,18 @@ class Going:
         self.read_bytes = record.read_bytes
         self.verdict: tuple[Job, Parcel | None] | None = None
         self.is_saved = True
+        self._told = ""
 
     @property
     def job(self) -> Job:
         """The job as it stands."""
         return self.record.job
+
+    def tell(self, problem: FedmonError) -> None:
+        """Log a problem with this job, once as long as it stays the same."""
+        if str(problem) != self._told:
+            logger.error("job %s is looked after again: %s", self.job.job_id, problem)
+        self._told = str(problem)
 
     def is_now(self, job: Job) -> None:
         """Take how the job stands from now on."""

@@ -176,7 +176,8 @@ class Runs:
         self._end_unknown()
 
     def tick(self) -> None:
-        """Look after every job; about once a second."""
+        """Look after every job, and after the sandbox; about once a second."""
+        self.confinement.tick()
         for going in list(self._going.values()):
             self._guarded(going, self._following.look_after)
         self.save()
@@ -290,4 +291,4 @@ class Runs:
             look(going)
         except FedmonError as problem:
             # The next look may find it readable again; other jobs are looked after in any case.
-            logger.error("job %s cannot be followed: %s", going.job.job_id, problem)  # noqa: TRY400
+            going.tell(problem)

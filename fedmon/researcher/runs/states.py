@@ -15,7 +15,10 @@ from fedmon.researcher.runs.wording import by_reason
 from fedmon.researcher.tables import Row, html_table, local_time, text_table
 
 REFUSED, UNANSWERED = "refused", "unanswered"
-_NOT_REACHED = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TOO_OLD, OutcomeStatus.ID_IN_USE)
+_SHOWN = (
+    OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TOO_OLD, OutcomeStatus.ID_IN_USE,
+    OutcomeStatus.NO_SANDBOX,
+)  # fmt: skip
 _MIB = 2**20
 _WHOLE = 1e12
 """Whole numbers up to here are shown with all of their digits: they count something."""
@@ -43,12 +46,12 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     def state(self) -> str:
         """The state of the job there, such as ``running`` or ``memory-limit``, or why there is none.
 
-        That is ``refused``, ``unanswered``, or for what was not even asked ``offline``, ``stale``, ``too-old`` or
-        ``id-in-use``.
+        That is ``refused``, ``unanswered``, ``no-sandbox``, or for what was not even asked ``offline``, ``stale``,
+        ``too-old`` or ``id-in-use``.
         """
         if self.job is not None:
             return self.job.state.value
-        if self.asked in _NOT_REACHED:
+        if self.asked in _SHOWN:
             return self.asked.value
         return UNANSWERED if self.asked is OutcomeStatus.TIMED_OUT else REFUSED
 

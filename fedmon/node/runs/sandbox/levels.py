@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -20,6 +19,8 @@ from fedmon.node.runs.sandbox.interpreter import look_at
 
 _ROOT = str(Path(fedmon.__file__).resolve().parent.parent)
 _TIMEOUT_S = 30.0
+_WORKING: set[bytes] = set()
+"""The levels that worked in this process, each with the devices and the interpreter that it was tried with."""
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,23 +104,22 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def available(devices: Iterable[str] = (), *, python: Path | None = None) -> Found:
-    """Try the levels on this machine, strongest first, and return what was found; asked again, the same answer.
+    """Try the levels on this machine, strongest first, and return what was found.
 
-    Takes tenths of a second. Raises InvalidInputError where ``python`` is none.
+    Takes tenths of a second for each level that was not seen to work yet: failures may pass, so only successes are
+    remembered. Raises InvalidInputError where ``python`` is none.
     """
-    return _found(tuple(devices), python)
-
-
-@functools.cache
-def _found(devices: tuple[str, ...], python: Path | None) -> Found:
+    devices = tuple(devices)
     reasons: dict[str, str] = {}
     missing = [each for each in devices if not Path(each).exists()]
     if missing:
         reasons["devices"] = f"there is no {', '.join(missing)} on this machine"
     interpreter = look_at(python)
     for level in LEVELS:
-        problem = _problem_with(level, devices, interpreter)
+        tried = msgspec.json.encode((level, devices, interpreter))
+        problem = None if tried in _WORKING else _problem_with(level, devices, interpreter)
         if problem is None:
+            _WORKING.add(tried)
             if level != LEVELS[0]:
                 reasons[level] = f"used; it lacks: {' '.join(ABOUT[level].lacks)}"
             return Found(level=level, reasons=reasons)

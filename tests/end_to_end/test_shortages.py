@@ -1,0 +1,155 @@
+"""A node that runs out of file descriptors or of disk: its owner stays in command, and all of it goes on afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedmon.common.settings import ResearcherSettings
+from fedmon.node.runs.folder import JobFolder
+from fedmon.researcher.federation import Federation
+from tests.end_to_end.run_sites import SHA256, Site, made
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess
+from tests.support.raw_researcher import RawResearcher
+from tests.support.requirements import require
+from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
+
+DISK_BYTES = 16 * 2**20
+
+
+@contextlib.contextmanager
+def short_of_descriptors(node: NodeProcess, *, free: int) -> Iterator[None]:
+    """Let the node open ``free`` more files, until the end of the block."""
+    before = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    used = {int(name) for name in os.listdir(f"/proc/{node.pid}/fd")}
+    unused = [number for number in range(len(used) + free + 1) if number not in used]
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (unused[free], before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[Path]:
+    """Make a file system of its own."""
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", path], check=False)
+    require(mounted.returncode == 0, "no file system can be mounted here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no page of a file system free."""
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    return filler
+
+
+def sandbox(site: Site) -> str | None:
+    found: str | None = site.owner("status")["live"]["sandbox"]
+    return found
+
+
+def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = made(tmp_path / "north", mosquitto, "\n[runs]\nenabled = false\n")
+    with NodeProcess(folder) as node:
+        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        with short_of_descriptors(node, free=0):
+            status = fedmon_here("node", "status", "--dir", str(folder))
+            rejected = fedmon_here("node", "plan", "reject", SHA256, "--dir", str(folder))
+        after = fedmon_here("node", "status", "--dir", str(folder))
+
+        assert [(done.returncode, done.stderr) for done in (status, rejected, after)] == [(0, "")] * 3
+        assert "1 rejected" in after.stdout
+        assert "Exception in thread" not in node.log()
+
+
+def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = made(tmp_path / "north", mosquitto)
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as alice:
+        site = Site(mosquitto, node, raw)
+        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
+        with short_of_descriptors(node, free=4):
+            with (folder / "node.toml").open("a") as file:
+                file.write('\n[runs]\ndevices = ["/dev/null"]\n')  # another sandbox, so that it is tried anew
+            node.signal(signal.SIGHUP)
+            wait_until(lambda: sandbox(site) is None, 30, what="the look that fails")
+            wait_until(lambda: "north" in alice.nodes().online, 20, what="the node to be online")
+            run = alice.run(f"sha256:{SHA256}", tags=["cells"])
+            wait_until(lambda: run.states()["north"].is_over, 20, what="the refusal")
+            refused = run.states()["north"]
+        node.signal(signal.SIGHUP)
+
+        assert wait_until(lambda: sandbox(site), 30, what="the sandbox, once there are descriptors") == first
+        assert (refused.state, "oo many open files" in refused.reason or refused.reason) == ("no-sandbox", True)
+        assert site.outcome(site.run())["job"]["state"] == "succeeded"
+
+
+@pytest.mark.soak
+def test_a_sandbox_that_was_not_found_is_looked_for_again_by_itself(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = made(tmp_path / "north", mosquitto)
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
+        site = Site(mosquitto, node, raw)
+        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
+        with short_of_descriptors(node, free=4):
+            with (folder / "node.toml").open("a") as file:
+                file.write('\n[runs]\ndevices = ["/dev/null"]\n')
+            node.signal(signal.SIGHUP)
+            wait_until(lambda: sandbox(site) is None, 30, what="the look that fails")
+
+        assert wait_until(lambda: sandbox(site), 100, what="the sandbox, a minute later") == first
+
+
+def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        folder = made(disk / "north", mosquitto, "\n[metrics]\nenabled = false\n")
+        node = NodeProcess(folder)
+        node.output = tmp_path / "node.out"
+        with node, RawResearcher(mosquitto) as raw:
+            site = Site(mosquitto, node, raw)
+            wait_until(lambda: raw.answered("pong"), what="the node")
+            job = JobFolder(folder / "runs" / (job_id := site.run(seconds=60)))
+            wait_until(lambda: len(job.events().events) >= 3, 20, what="a report of the plan")
+            keeper = job.keeper()
+            assert keeper is not None
+            plan = psutil.Process(keeper.pid).children(recursive=True)
+            filler = fill(disk)
+            wait_until(
+                lambda: raw.answered() and "tried again until it works" in node.log(),
+                30,
+                what="the full disk in the log",
+            )
+
+            os.kill(keeper.pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(psutil.Process.is_running, plan)), 20, what="the end of what it left")
+            wait_until(lambda: f"job {job_id} is looked after again" in node.log(), 20, what="its unwritten end")
+            while_full = node.log()
+            filler.unlink()
+            lost = site.outcome(job_id)["job"]["state"]
+            stopped = node.stop()
+        verified = json.loads(fedmon_here("node", "audit", "verify", "--dir", str(folder), "--json").stdout)
+
+    assert (lost, stopped, verified["ok"]) == ("lost", 0, True)
+    assert "Traceback" not in while_full
+    lines = [line.partition(" ERROR ")[2] for line in while_full.splitlines() if " ERROR " in line]
+    assert len(lines) == len(set(lines)) <= 4
