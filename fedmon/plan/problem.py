@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 
 from fedmon.plan import frames
@@ -60,10 +61,19 @@ def raised(error: BaseException, reason: str, *, source: bytes, filename: str, e
 
 
 def type_name(error: BaseException) -> str:
-    """Return the name of an error's class, with its module when it is neither Python's, the plan's nor ours."""
+    """Return the name of an error's class, with its module when it is neither Python's, the plan's nor ours.
+
+    A class that is not in the module that it names is the plan's; one that is called as a built-in keeps its module.
+    """
     kind = type(error)
     module = str(getattr(kind, "__module__", MODULE))
-    is_near = module in ("builtins", MODULE) or module.startswith("fedmon.")
+    found: object = sys.modules.get(module)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is not kind:
+        module = MODULE
+    is_near = module == "builtins" or module.startswith("fedmon.")
+    is_near = is_near or (module == MODULE and not hasattr(builtins, kind.__name__))
     name = kind.__qualname__ if is_near else f"{module}.{kind.__qualname__}"
     return shortened(ascii(name)[1:-1], frames.MAX_TYPE_CHARACTERS)
 

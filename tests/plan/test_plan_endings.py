@@ -54,6 +54,24 @@ def test_an_error_has_its_type_its_text_and_the_plans_own_lines_and_the_reason_h
 
 
 @pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("type('Jane', (Exception,), {'__module__': 'builtins'})", "Jane"),
+        ("type('ValueError', (Exception,), {'__module__': 'builtins'})", "fedmon_plan.ValueError"),
+        ("type('ValueError', (Exception,), {})", "fedmon_plan.ValueError"),
+        ("__import__('json').JSONDecodeError('x', 'y', 0).__class__", "json.decoder.JSONDecodeError"),
+    ],
+)
+def test_a_type_of_the_plan_is_told_as_no_built_in_one(made: str, told: str) -> None:
+    arguments = "'x', 'y', 0" if "json" in made else "'x'"
+
+    problem = run_body(f"raise ({made})({arguments})").ending.problem
+
+    assert problem is not None
+    assert problem.type == told
+
+
+@pytest.mark.parametrize(
     "body",
     [
         "raise ValueError('x' * 10_000_000)",

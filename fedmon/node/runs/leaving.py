@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 
 import msgspec
 
+from fedmon.common import errors
 from fedmon.common.wire.runs import Job, JobState, Problem
 
 WITHHELD = (
@@ -14,7 +16,29 @@ WITHHELD = (
 )
 JOB_BYTES = 40_000
 """What a job may take in a message; a control character takes six bytes there."""
-_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
+_NUMPY = (
+    "exceptions.AxisError", "exceptions.ComplexWarning", "exceptions.DTypePromotionError", "exceptions.TooHardError",
+    "linalg.LinAlgError", "ma.core.MAError", "ma.core.MaskError",
+    *(
+        f"{core}._exceptions.{name}"
+        for core in ("_core", "core")
+        for name in ("UFuncTypeError", "_ArrayMemoryError", "_UFuncNoLoopError", "_UFuncBinaryResolutionError",
+                     "_UFuncCastingError", "_UFuncInputCastingError", "_UFuncOutputCastingError")
+    ),
+)  # fmt: skip
+_KNOWN_TYPES = frozenset(
+    {
+        *(
+            name
+            for module in (builtins, errors)
+            for name, kind in vars(module).items()
+            if isinstance(kind, type) and issubclass(kind, BaseException)
+        ),
+        *("NoPlanError", "InvalidValuesError", "TooLargeError", "ChannelClosedError"),
+        *(f"numpy.{name}" for name in _NUMPY),
+    }
+)
+"""Types of errors as a plan's process names them. A name says one of these, or nothing: a plan can claim any name."""
 _PATH = re.compile(r"(?<![:/.\w])/[^\s:;,'\"()]+")
 _MAX_TEXT = 16_384
 _SHORTEST = 64
@@ -22,15 +46,17 @@ _UNNAMED = "Exception"
 
 
 def leaving(job: Job, *, output_leaves: bool) -> Job:
-    """Return a job as it may be told to its researcher; of an error the type leaves in any case."""
+    """Return a job as it may be told to its researcher.
+
+    Where output does not leave, neither does the type of an error that is not built in, numpy's or fedmon's.
+    """
     # What the machine said of its files is its owner's.
     job = msgspec.structs.replace(job, reason=_PATH.sub("(a path of the node)", job.reason))
     if output_leaves:
         return _fitting(job)
     kind, reason = None, job.reason
     if job.problem is not None:
-        # The plan chose it, and an owner who lets no text leave means this one, too.
-        kind = job.problem.type if _TYPE.fullmatch(job.problem.type) else _UNNAMED
+        kind = job.problem.type if job.problem.type in _KNOWN_TYPES else _UNNAMED
     if job.state is JobState.INVALID_RESULT or (job.state is JobState.FAILED and kind is not None):
         named = f" ({kind})" if kind else ""
         reason = f"{_sentence(job.state)}{named}; {WITHHELD}"

@@ -23,7 +23,12 @@ def job(state: JobState, reason: str = "", problem: Problem | None = None) -> Jo
     [
         ("ValueError", "ValueError"),
         ("numpy.linalg.LinAlgError", "numpy.linalg.LinAlgError"),
+        ("InvalidInputError", "InvalidInputError"),
         ("patient 17 has it", "Exception"),
+        ("PATIENT_17_has_it", "Exception"),
+        ("builtins.PATIENT_17", "Exception"),
+        ("numpy.PATIENT_17", "Exception"),
+        ("fedmon.PATIENT_17", "Exception"),
         ("P" * 101, "Exception"),
         ("Patient\n17", "Exception"),
     ],
