@@ -8,13 +8,13 @@ import io
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
 from fedmon import __version__
 from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.common.log import configure_cli_logging, escape_control
+from fedmon.common.log import configure_cli_logging, escape_control, escape_json
 
 _USAGE_ERROR = 2
 _INTERNAL_ERROR = 1
@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its code, and not an error.
             stream.reconfigure(errors="backslashreplace")
+    if "--json" in words and "--help" not in words and sys.stdout.isatty():
+        sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
         code = _run(words)
         if arguments is None:
@@ -91,6 +93,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
             traceback.print_exc()
         _complain(f"internal error: {type(error).__name__}: {error} (`fedmon --debug ...` shows where)")
         sys.exit(_INTERNAL_ERROR)
+
+
+class _JsonTerminal(io.TextIOBase):
+    """A terminal that shows JSON with hidden characters as escapes."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        """Write JSON, or a whole part of it."""
+        self._terminal.write(escape_json(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Show what was written."""
+        self._terminal.flush()
+
+    def isatty(self) -> bool:
+        """Say that it is a terminal."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the terminal's descriptor."""
+        return self._terminal.fileno()
 
 
 def overview() -> str:

@@ -13,12 +13,15 @@ OUR_LOGGER = "fedmon"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_TEXT = 4096
 
-# C0, DEL and C1; line and paragraph separators; marks that change the direction of text or cannot be seen; lone
-# surrogates, which no terminal or file takes; tag characters.
-_HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
+_UNUSUAL = re.compile(r"[^ -~]")
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Letters, marks and variation selectors that leave an empty place, or none, on the screen."""
+_PATH = re.compile(
+    r"(?P<kept>\b(?!file:)[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"()]+)"
+    r"|(?P<quote>['\"])(?:~|file:/)?/.{0,1000}?(?P=quote)"
+    r"|(?<![\w./])(?:~|file:/)?/[^\s:;,'\"()]+(?: (?:[^\s:;,'\"()]+ ){0,2}[^\s:;,'\"()]*(?:/|\.\w)[^\s:;,'\"()]*)*"
 )
+"""A URL, which may leave, or a path: in quotes, or with words behind it up to one with a slash or an ending."""
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -27,7 +30,24 @@ def escape_control(text: str, *, keep: str = "") -> str:
 
     The result is one line. Characters in ``keep``, such as a newline in a listing, stay as they are.
     """
-    return _HIDDEN.sub(lambda found: found[0] if found[0] in keep else _visible(found[0]), text)
+    return _UNUSUAL.sub(
+        lambda found: _visible(found[0]) if found[0] not in keep and is_hidden(found[0]) else found[0], text
+    )
+
+
+def escape_json(text: str) -> str:
+    """Return JSON that means the same and whose hidden characters are escapes; line ends stay."""
+    return _UNUSUAL.sub(lambda found: _json_escape(found[0]) if is_hidden(found[0]) else found[0], text)
+
+
+def is_hidden(character: str) -> bool:
+    """Tell whether a screen may not show a character: control, format, blank, unassigned, or half of one."""
+    return not character.isprintable() or _BLANK.match(character) is not None
+
+
+def without_paths(text: str) -> str:
+    """Replace every absolute path, so that a text tells others nothing of how this machine is laid out."""
+    return _PATH.sub(lambda found: found["kept"] or "(a path of the node)", text)
 
 
 def configure_cli_logging(level: str) -> None:
@@ -47,7 +67,8 @@ class OutgoingLogHandler(logging.Handler):
 
     ``level`` is one of LEVELS, ``text`` one line, ``created`` Unix time. More than ``burst`` records at once, or
     ``rate_per_s`` in the long run, are dropped and counted in ``dropped``, and the next record says how many.
-    ``send`` must return at once; what it logs itself is not handed out again. Safe from any thread.
+    Paths of this machine are taken out. ``send`` must return at once; what it logs itself is not handed out again.
+    Safe from any thread.
     """
 
     def __init__(
@@ -119,13 +140,18 @@ def _text(record: logging.LogRecord) -> str:
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text = f"{text} [{type(record.exc_info[1]).__name__}: {record.exc_info[1]}]"
-    text = escape_control(text)
+    text = escape_control(without_paths(text))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text) - MAX_TEXT} characters more)"
 
 
 def _level_name(number: int) -> str:
     """Return the standard level at or below a number."""
     return LEVELS[max(0, min(number // 10, len(LEVELS)) - 1)]
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return character if character == "\n" else "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _visible(character: str) -> str:

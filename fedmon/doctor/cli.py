@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fedmon.common.log import escape_control
 from fedmon.doctor.report import Check, Verdict
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -48,6 +49,6 @@ def doctor(
 
 
 def _show(check: Check) -> None:
-    typer.echo(f"{_MARKS[check.verdict]}  {check.name}: {check.found}")
+    typer.echo(escape_control(f"{_MARKS[check.verdict]}  {check.name}: {check.found}", keep="\n"))
     if check.advice:
-        typer.echo(f"         -> {check.advice}")
+        typer.echo(escape_control(f"         -> {check.advice}", keep="\n"))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-import unicodedata
+
+from fedmon.common.log import is_hidden
 
 OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
 """They enclose what stands for a hidden character; a plan that holds them itself has them shown in the same way."""
-
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-_BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
-"""Letters and marks that leave an empty place, or none, on the screen."""
 
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _MAX_COMPARED = 1_000_000
@@ -75,12 +72,6 @@ def _shown(found: re.Match[str]) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:
         return f"{OPEN}0x{code - 0xDC00:02X}{CLOSE}"
-    if character in (OPEN, CLOSE) or character in _BLANK_LETTERS or _is_hidden(character):
+    if character in (OPEN, CLOSE) or is_hidden(character):
         return f"{OPEN}U+{code:04X}{CLOSE}"
     return character
-
-
-def _is_hidden(character: str) -> bool:
-    code = ord(character)
-    is_variation_selector = 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or 0x180B <= code <= 0x180F
-    return is_variation_selector or unicodedata.category(character) in _HIDDEN_CATEGORIES

@@ -16,6 +16,7 @@ ATTACKS = [
     "plain\nforged line", "\r\n", "tab\there", "\x1b[31mred", "\x1b]0;title\x07", "\x9b31m", "\x85next", "nul\x00",
     "\x7f", "\u2028line", "\u2029paragraph", "\u202egnp.exe", "\u2066isolate\u2069", "\u200eleft", "\u061carabic",
     "zero\u200bwidth", "\ufeffbom", "soft\u00adhyphen", "\U000e0041tag", "\ud800surrogate", "\x1bP+q\x1b\\",
+    "\u3164filler", "no\u00a0break", "vary\ufe0f", "\ue000own", "\u0378unassigned",
     "\x08\x08\x08", "\x0b\x0c", "\x1b[2J\x1b[H", "\u2060joiner", "\ufff9note",
 ]  # fmt: skip
 
@@ -92,6 +93,35 @@ def test_a_record_that_came_from_a_node_does_not_go_round(sent: Sent) -> None:
     logging.getLogger("fedmon.node.n1").error("from afar", extra={"fedmon_remote": True})
 
     assert sent.records == []
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("cannot open /srv/wards/a.csv: it is gone", "cannot open (a path of the node): it is gone"),
+        ("the register /srv/my wards/state.sqlite is full", "the register (a path of the node) is full"),
+        ("the table /srv/my wards.csv: gone", "the table (a path of the node): gone"),
+        (
+            "no '/srv/my wards', b\"/x y\" or ~/z",
+            "no (a path of the node), b(a path of the node) or (a path of the node)",
+        ),
+        ("at=/srv/a open:/srv/b file:///srv/c", "at=(a path of the node) open:(a path of the node)"),
+        (
+            "http://h:1/files/x, mqtt://h:1, and/or, 1/2, nodes/a",
+            "http://h:1/files/x, mqtt://h:1, and/or, 1/2, nodes/a",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("handler")
+def test_paths_stay_and_urls_leave(sent: Sent, said: str, left: str) -> None:
+    logging.getLogger("fedmon.x").error("%s", said)
+    try:
+        raise OSError(2, "No such file", "/srv/wards/b.csv")
+    except OSError:
+        logging.getLogger("fedmon.y").exception("failed")
+
+    assert sent.texts[0].startswith(left)
+    assert "srv" not in "".join(sent.texts)
 
 
 @pytest.mark.usefixtures("handler")

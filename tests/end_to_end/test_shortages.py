@@ -19,6 +19,7 @@ from fedmon.node.runs.folder import JobFolder
 from fedmon.researcher.federation import Federation
 from tests.end_to_end.run_sites import SHA256, Site, made
 from tests.support.brokers import Broker
+from tests.support.listener import Listener
 from tests.support.node_process import NodeProcess
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
@@ -125,7 +126,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
         folder = made(disk / "north", mosquitto, "\n[metrics]\nenabled = false\n")
         node = NodeProcess(folder)
         node.output = tmp_path / "node.out"
-        with node, RawResearcher(mosquitto) as raw:
+        with node, RawResearcher(mosquitto) as raw, Listener(mosquitto) as listener:
             site = Site(mosquitto, node, raw)
             wait_until(lambda: raw.answered("pong"), what="the node")
             job = JobFolder(folder / "runs" / (job_id := site.run(seconds=60)))
@@ -144,6 +145,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             wait_until(lambda: not any(map(psutil.Process.is_running, plan)), 20, what="the end of what it left")
             wait_until(lambda: f"job {job_id} is looked after again" in node.log(), 20, what="its unwritten end")
             while_full = node.log()
+            told = wait_until(lambda: listener.logs("north"), 20, what="a log record that left")
             filler.unlink()
             lost = site.outcome(job_id)["job"]["state"]
             stopped = node.stop()
@@ -151,5 +153,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
 
     assert (lost, stopped, verified["ok"]) == ("lost", 0, True)
     assert "Traceback" not in while_full
+    assert any("a path of the node" in record["msg"] for record in told)
+    assert str(disk) not in json.dumps(told)
     lines = [line.partition(" ERROR ")[2] for line in while_full.splitlines() if " ERROR " in line]
     assert len(lines) == len(set(lines)) <= 4

@@ -11,7 +11,7 @@ import typer
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.node.cli.reach import Dir, Json, call, connected, login, opened
-from fedmon.node.cli.screen import EXIT_CODES, ask, note, print_json
+from fedmon.node.cli.screen import EXIT_CODES, ask, note, one_line, print_json
 from fedmon.node.folder import NodeFolder
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def show(directory: Dir = None, as_json: Json = False) -> None:
     if as_json:
         print_json(rules)
     else:
-        print("\n".join(rules["rules"]))
+        print("\n".join(map(one_line, rules["rules"])))
 
 
 @app.command("allow", epilog=EXIT_CODES)
@@ -145,7 +145,7 @@ def _change(folder: NodeFolder, verb: str, wish: Wish, *, as_json: bool) -> None
     if as_json:
         print_json({**result, "notes": notes})
         return
-    print("\n".join(result["rules"]))
+    print("\n".join(map(one_line, result["rules"])))
     for text in notes:
         note(text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.log import escape_control
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 failed, 2 wrong use or settings, 3 not found, 4 refused or in conflict, 5 no connection, "
@@ -19,7 +19,6 @@ EXIT_CODES = (
 DEFAULT_WIDTH = 80
 _GAP = 2
 _MIN_COLUMN = 6
-_HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -29,7 +28,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Tell the reader something beside the result, where no program takes it for the result."""
-    print("\n".join(_wrapped(f"note: {text}", width())), file=sys.stderr)
+    print("\n".join(_wrapped(one_line(f"note: {text}"), width())), file=sys.stderr)
 
 
 def print_record(text: str) -> None:
@@ -100,7 +99,7 @@ def shorten(text: str, limit: int) -> str:
 
 def one_line(text: str) -> str:
     """Return a text on one line, with what could steer a terminal written out."""
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", " ".join(text.split()) if "\n" in text else text)
+    return escape_control(" ".join(text.split()) if "\n" in text else text)
 
 
 def seconds(time: str | None) -> str:

@@ -141,7 +141,7 @@ class _Shown:
     def end(self, source: PlanSource, level: Level | None, why: str, trial: Trial, tried: Tried) -> None:
         """Show how it ended, what it returned, and what all this does not say."""
         if self._as_json:
-            sys.stdout.buffer.write(msgspec.json.encode(self._document(source, level, why, trial, tried)) + b"\n")
+            sys.stdout.write(msgspec.json.encode(self._document(source, level, why, trial, tried)).decode() + "\n")
             return
         ending, usage = tried.ending, tried.ending.usage
         took = [f"{usage.wall_s:.2f} s"] if usage.wall_s is not None else []

@@ -14,6 +14,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
+from fedmon.common.log import without_paths
 from fedmon.common.settings import RunsSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Level
@@ -95,7 +96,7 @@ class Confinement:
         if not self._there.wait(LOOK_TIMEOUT_S) or self._found is None:
             raise RunRefusedError(ErrorCode.BUSY, "this node still finds out how it can confine plans: try again")
         found, minimum = self._found, self._settings.sandbox
-        why = "; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem]))
+        why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
         if found.level is None or is_weaker(found.level, minimum):
             has = found.level or "none"
             raise RunRefusedError(
@@ -104,7 +105,7 @@ class Confinement:
                 f"(sandbox in [runs]){f'; {why}' if why else ''}",
             )
         if found.problem or found.interpreter is None:
-            raise RunRefusedError(ErrorCode.FAILED, f"this node cannot run plans: {found.problem}")
+            raise RunRefusedError(ErrorCode.FAILED, f"this node cannot run plans: {why}")
         return found, found.level, found.interpreter
 
     def _look(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import re
 
 import msgspec
 
 from fedmon.common import errors
+from fedmon.common.log import without_paths
 from fedmon.common.wire.runs import Job, JobState, Problem
 
 WITHHELD = (
@@ -39,7 +39,6 @@ _KNOWN_TYPES = frozenset(
     }
 )
 """Types of errors as a plan's process names them. A name says one of these, or nothing: a plan can claim any name."""
-_PATH = re.compile(r"(?<![:/.\w])/[^\s:;,'\"()]+")
 _MAX_TEXT = 16_384
 _SHORTEST = 64
 _UNNAMED = "Exception"
@@ -51,7 +50,7 @@ def leaving(job: Job, *, output_leaves: bool) -> Job:
     Where output does not leave, neither does the type of an error that is not built in, numpy's or fedmon's.
     """
     # What the machine said of its files is its owner's.
-    job = msgspec.structs.replace(job, reason=_PATH.sub("(a path of the node)", job.reason))
+    job = msgspec.structs.replace(job, reason=without_paths(job.reason))
     if output_leaves:
         return _fitting(job)
     kind, reason = None, job.reason
