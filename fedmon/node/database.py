@@ -197,7 +197,7 @@ class Database:
         self._run("VACUUM INTO ?", (str(staged),))
         try:
             with contextlib.closing(_opened(staged)) as connection:
-                _mark(connection, behind=audit_end, damage=None)
+                _mark(connection, staged, behind=audit_end, damage=None)
         except _DamagedError as damage:
             _remove(staged)
             raise StorageError(
@@ -211,19 +211,21 @@ class Database:
         _remove(staged)
         source = "begun anew: there was no copy"
         try:
-            shutil.copyfile(self.copy_path, staged)
-            made = datetime.datetime.fromtimestamp(self.copy_path.stat().st_mtime, datetime.UTC)
-            connection = _opened(staged)
-            source = f"restored from its copy of {made.isoformat(timespec='seconds')}"
-        except OSError:
-            connection = _opened(staged)
-        except _DamagedError:
-            _remove(staged)
-            self.copy_path.rename(self._aside(self.copy_path))
-            source = "begun anew: its copy was damaged as well"
-            connection = _opened(staged)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self.copy_path, staged)
+                made = datetime.datetime.fromtimestamp(self.copy_path.stat().st_mtime, datetime.UTC)
+                source = f"restored from its copy of {made.isoformat(timespec='seconds')}"
+            try:
+                connection = _opened(staged)
+            except _DamagedError:
+                source = "begun anew: its copy was damaged as well"
+                _remove(staged)
+                self.copy_path.rename(self._aside(self.copy_path))
+                connection = _opened(staged)
+        except OSError as error:
+            raise StorageError(f"cannot restore the register {self.path}: {error.strerror}") from error
         with contextlib.closing(connection):
-            _mark(connection, behind=None, damage=f"{damage}; {source}")
+            _mark(connection, staged, behind=None, damage=f"{damage}; {source}")
         self.set_aside = self._put_aside()
         _put(staged, self.path)
         logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, self.set_aside)
@@ -321,18 +323,20 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise
 
 
-def _mark(connection: sqlite3.Connection, *, behind: tuple[int, str] | None, damage: str | None) -> None:
+def _mark(connection: sqlite3.Connection, path: Path, *, behind: tuple[int, str] | None, damage: str | None) -> None:
     """Note in a copy which lines of the audit it knows of, and in one that takes the file's place what happened."""
-    connection.execute("BEGIN IMMEDIATE")
-    if behind is not None:
-        connection.execute("DELETE FROM marks WHERE name = 'behind'")
-    connection.execute(
-        "INSERT OR IGNORE INTO marks VALUES ('behind', ?)", ("{} {}".format(*(behind or (0, FIRST_PREVIOUS))),)
-    )
-    if damage is not None:
-        connection.execute("DELETE FROM marks WHERE name = 'damage'")
-        connection.execute("INSERT INTO marks VALUES ('damage', ?)", (damage,))
-    connection.execute("COMMIT")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        if behind is not None:
+            connection.execute("DELETE FROM marks WHERE name = 'behind'")
+        number, digest = behind or (0, FIRST_PREVIOUS)
+        connection.execute("INSERT OR IGNORE INTO marks VALUES ('behind', ?)", (f"{number} {digest}",))
+        if damage is not None:
+            connection.execute("DELETE FROM marks WHERE name = 'damage'")
+            connection.execute("INSERT INTO marks VALUES ('damage', ?)", (damage,))
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise _storage_error(path, error) from error
 
 
 def _put(staged: Path, path: Path) -> None:

@@ -20,7 +20,7 @@ from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.node.database import Database
 from fedmon.node.datasets import DatasetRegister
 from fedmon.node.outbox import Outbox
-from fedmon.node.schema import SCHEMA_VERSION
+from fedmon.node.schema import SCHEMA, SCHEMA_VERSION
 
 EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"
 
@@ -269,6 +269,19 @@ def test_any_flipped_byte_or_cut_leaves_a_node_that_starts(path: Path, tmp_path:
             database.execute(EFFECT, ("r", "1"))
             Outbox(database).expire()
         shutil.rmtree(folder)
+
+
+def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        for statement in (*SCHEMA[0], *SCHEMA[1], "PRAGMA user_version=2"):
+            connection.execute(statement)
+        connection.execute(EFFECT, ("r", "1"))
+    connection.close()
+
+    with Database(path) as database:
+        database.execute(EFFECT, ("r", "2"))
+    with Database(path) as database:
+        assert (database.set_aside, _effects(database)) == (None, ["1", "2"])
 
 
 def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:
