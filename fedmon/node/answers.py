@@ -39,7 +39,8 @@ class Answers:
             request = codec.decode_request(payload)
         except InvalidMessageError:
             return None
-        is_own = request.researcher_id == address.researcher_id and request.expires > utc_now()
+        is_own = request.researcher_id == address.researcher_id and request.node_id in (None, address.node_id)
+        is_own = is_own and request.expires > utc_now()
         if not is_own or not self._throttle.allows(request.researcher_id):
             return None
         reply = self._reply(request, is_asked_alone=address.channel is topics.Channel.COMMAND)

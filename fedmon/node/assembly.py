@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from fedmon import __version__
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import NodeSettings
+from fedmon.common.wire.runs import RunScalars
 from fedmon.node.audit import Audit
 from fedmon.node.control import ControlServer
 from fedmon.node.database import Database
 from fedmon.node.datasets import DatasetRegister
-from fedmon.node.dialect import Dialect, FedmonDialect, Outgoing
+from fedmon.node.dialect import Dialect, FedmonDialect, Outgoing, Sender
 from fedmon.node.effects import Effects
 from fedmon.node.fetcher import Fetcher
 from fedmon.node.folder import NodeFolder
@@ -57,7 +58,7 @@ class Assembly:
         publish: Callable[[bytes], bool],
         send: Callable[[Outgoing], bool],
     ) -> None:
-        self._settings, self._hand_over = settings, hand_over
+        self._settings, self._hand_over, self._send = settings, hand_over, send
         self._desk: ControlServer | None = None
         self.policy = Policy(settings.policy, settings.id)
         self.dialect = _dialect(settings)
@@ -103,7 +104,7 @@ class Assembly:
             folder=folder.path,
             measuring=self.measuring,
             hand_over=hand_over,
-            publish=publish,
+            send=self._send_scalars,
             push=self.router.push,
             is_heard="run" in self.dialect.commands,
         )
@@ -137,6 +138,7 @@ class Assembly:
         self._leases.set_limits(
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
         )
+        self._leases.end_refused(lambda researcher_id: self.policy.refusal(researcher_id) is not None)
         self.measuring.reload(settings, self.policy.metric_leaves)
         self.services.monitoring.follow()
 
@@ -167,6 +169,13 @@ class Assembly:
 
     def _sent(self, names: Iterable[str], samples: int) -> None:
         self.audit.count_all("metrics", names, samples)
+
+    def _send_scalars(self, message: RunScalars) -> bool:
+        outgoing = self.dialect.answer(message, to=Sender(researcher_id=message.researcher_id), request=None)
+        if outgoing is None or not self._send(outgoing):
+            return False
+        self._sent(["user_value"], len(message.scalars))
+        return True
 
     def _job_ended(self, job: JobRecord) -> None:
         def write() -> None:
@@ -213,4 +222,4 @@ def _dialect(settings: NodeSettings) -> Dialect:
         from fedmon.node.dialect_fedbiomed4 import FedBioMedDialect
 
         return FedBioMedDialect(settings.id)
-    return FedmonDialect()
+    return FedmonDialect(strict_identity=settings.identity_is_strict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -12,9 +13,13 @@ from fedmon.common.ids import ALL_INSTANCES, ID_PATTERN, MAIN_INSTANCE
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanDecision
-from fedmon.common.wire.runs import JobOutcome
-from fedmon.common.wire.topics import Channel
+from fedmon.common.wire.runs import JobOutcome, RunScalars
+from fedmon.common.wire.topics import Address, Channel
 from fedmon.node.services import PAGE_BYTES
+
+logger = logging.getLogger(__name__)
+
+_MAX_WARNED = 1_000
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +78,19 @@ class Dialect(Protocol):
 
 
 class FedmonDialect:
-    """The wire "fedmon/1"."""
+    """The wire "fedmon/1".
+
+    With ``strict_identity`` a command on a node's own topic must name the node; without, an older researcher's need
+    not, and that is logged once for each researcher.
+    """
 
     commands: AbstractSet[str] = codec.REQUEST_COMMANDS
     page_bytes = PAGE_BYTES
     marks: tuple[str, ...] = ()
+
+    def __init__(self, *, strict_identity: bool = False) -> None:
+        self._strict = strict_identity
+        self._warned: set[str] = set()
 
     def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
         """Return the filters and QoS under which the node hears requests."""
@@ -100,6 +113,7 @@ class FedmonDialect:
                     f"{request.researcher_id[:64]!r}; send under your own id",
                     code=ErrorCode.WRONG_ADDRESS.value,
                 )
+            self._check_node(request, address)
         except InvalidMessageError as error:
             envelope = codec.recover_envelope(payload)
             instance = str(envelope.get("instance", MAIN_INSTANCE))
@@ -110,11 +124,34 @@ class FedmonDialect:
             raise RefusedMessageError(error, sender, envelope) from None
         return request
 
+    def _check_node(self, request: Request, address: Address) -> None:
+        """Raise InvalidMessageError for a command that was sent to another node, or may have been."""
+        if request.node_id is not None and request.node_id != address.node_id:
+            where = "to every node" if address.node_id is None else f"to node {address.node_id!r}"
+            raise InvalidMessageError(
+                f"the message is for node {request.node_id!r} and was sent {where}; send it on that node's topic",
+                code=ErrorCode.WRONG_ADDRESS.value,
+            )
+        if request.node_id is not None or address.node_id is None:
+            return
+        if self._strict:
+            raise InvalidMessageError(
+                "the message does not name its node (node_id), so it may have been sent to another one; upgrade "
+                "fedmon at the researcher, or its owner sets strict_identity = false at the node",
+                code=ErrorCode.WRONG_ADDRESS.value,
+            )
+        if request.researcher_id not in self._warned and len(self._warned) < _MAX_WARNED:
+            self._warned.add(request.researcher_id)
+            logger.warning(
+                "researcher %s sends commands that do not name their node, so a copy could be replayed at another "
+                "node; upgrade fedmon at the researcher", request.researcher_id,
+            )  # fmt: skip
+
     def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:  # noqa: ARG002
-        """Write an answer to its instance, or a result to every instance. Raises InvalidMessageError."""
-        if not isinstance(reply, Reply | PlanDecision | JobOutcome):
+        """Write an answer to its instance; results and scalars go to every instance. Raises InvalidMessageError."""
+        if not isinstance(reply, Reply | PlanDecision | JobOutcome | RunScalars):
             return None
-        instance = ALL_INSTANCES if isinstance(reply, PlanDecision | JobOutcome) else to.instance
+        instance = to.instance if isinstance(reply, Reply) else ALL_INSTANCES
         return Outgoing(
             topic=topics.reply(to.researcher_id, instance, reply.node_id), payload=codec.encode(reply), qos=1
         )

@@ -17,7 +17,10 @@ KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
 MAX_LIFETIME = datetime.timedelta(days=30)
 """A request that claims to live longer is forgotten after this all the same, so that nobody can fill the disk."""
 
-_ENVELOPE = frozenset({"instance", "session", "sequence", "expires", "protocol_version"})
+MAX_REFUSALS = 10_000
+"""Refusals kept at most, of all researchers; the one that would be forgotten first goes first."""
+
+_ENVELOPE = frozenset({"node_id", "instance", "session", "sequence", "expires", "protocol_version"})
 
 
 def content_digest(request: Request) -> str:
@@ -82,6 +85,25 @@ class Effects:
                 f"request {request_id!r} was made before this node restored its register at "
                 f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had its "
                 "effect already: look how things stand, and ask with a new id"
+            )
+
+    def remember_refusal(self, researcher_id: str, request_id: str, reply: bytes, expires: datetime.datetime) -> None:
+        """Keep the error reply to a refused request, so that it is not served later, such as after the clock went back.
+
+        It is kept as long as a reply, and for a day at least; a stored reply stays. Raises StorageError.
+        """
+        now = utc_now()
+        keep_until = max(now, min(expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
+        with self._database.transaction():
+            self._database.execute(
+                "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
+                "VALUES (?, ?, '', ?, ?)",
+                (researcher_id, request_id, reply, timestamp(keep_until)),
+            )
+            self._database.execute(
+                "DELETE FROM effects WHERE rowid IN (SELECT rowid FROM effects WHERE content = '' "
+                "ORDER BY keep_until DESC, rowid DESC LIMIT -1 OFFSET ?)",
+                (MAX_REFUSALS,),
             )
 
     def purge(self, *, now: datetime.datetime | None = None) -> int:

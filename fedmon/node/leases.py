@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from fedmon.common.errors import FedmonError
@@ -92,6 +94,10 @@ class Leases:
     def stop(self, researcher_id: str, instance: str) -> bool:
         """End a lease; tell whether there was one."""
         return self._leases.pop((researcher_id, instance), None) is not None
+
+    def end_refused(self, is_refused: Callable[[str], bool]) -> None:
+        """End the leases of researchers that are not obeyed any more."""
+        self._leases = {key: lease for key, lease in self._leases.items() if not is_refused(lease.researcher_id)}
 
     def pace(self, now: float) -> Pace:
         """Return how the node samples with the leases that hold at ``now``."""

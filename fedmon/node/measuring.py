@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.batch import USER_STREAM, Batch, user_stream
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
@@ -23,7 +23,6 @@ from fedmon.node.user_values import UserValues
 
 logger = logging.getLogger(__name__)
 
-USER_STREAM = "user"
 _JOB = "job-"
 _JOULES_KEPT = 256
 _LATE_SHARE = 0.1
@@ -99,8 +98,14 @@ class Measuring:
         """Name the streams of samples that this node has now."""
         if not self.enabled:
             return []
-        reported = [USER_STREAM] if self.publisher.last_seq(USER_STREAM) is not None else []
-        return [*self.sampler.streams, *reported]
+        return [*self.sampler.streams, *self._reported(USER_STREAM)]
+
+    def streams_for(self, researcher_id: str) -> list[str]:
+        """Name the streams that a researcher may read, that of its own runs included."""
+        return [*self.streams, *self._reported(user_stream(researcher_id))]
+
+    def _reported(self, stream: str) -> list[str]:
+        return [stream] if self.enabled and self.publisher.last_seq(stream) is not None else []
 
     def hardware(self) -> dict[str, Any]:
         """Return what the machine is made of; belongs to one thread."""

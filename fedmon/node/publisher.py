@@ -51,27 +51,32 @@ class Publisher:
         self._streams: dict[str, _Stream] = {}
         self._published = self._batches = self._dropped = self._withheld = 0
 
-    def publish(self, stream: str, sample: Sample) -> None:
-        """Take the next sample of a stream, and close the batch when it is complete; for ``Sampler.on_sample``."""
+    def publish(self, stream: str, sample: Sample, *, is_private: bool = False) -> int:
+        """Take the next sample of a stream, close the batch when it is complete, and return the sample's number.
+
+        What is private is kept and not sent. For ``Sampler.on_sample``.
+        """
         with self._lock:
             state = self._streams.get(stream)
             if state is None:
-                state = self._streams[stream] = _Stream()
+                state = self._streams[stream] = _Stream(is_private=is_private)
             if state.open is not None and not state.open.fits(sample):
                 self._close(state)
             if state.open is None:
                 state.open = OpenBatch(node_id=self._node_id, boot=self._boot, stream=stream, seq=state.next_seq)
             state.open.add(sample)
             state.next_seq += 1
-            if self._live or state.open.complete(self._interval_s):
+            if (self._live and not is_private) or state.open.complete(self._interval_s):
                 self._close(state)
+            return state.next_seq - 1
 
     def set_pace(self, *, interval_s: float, live: bool) -> None:
         """Learn when the next sample comes, and whether somebody wants each at once."""
         with self._lock:
             self._interval_s, self._live = interval_s, live
             for state in self._streams.values():
-                if state.open is not None and (live or state.open.complete(interval_s)):
+                is_wanted_now = live and not state.is_private
+                if state.open is not None and (is_wanted_now or state.open.complete(interval_s)):
                     self._close(state)
 
     def close_older(self, mono: float) -> None:
@@ -139,7 +144,8 @@ class Publisher:
         if state.open is not None:
             batch, state.open = state.open.close(), None
             self._keep(batch)
-            self._deliver(batch)
+            if not state.is_private:
+                self._deliver(batch)
 
     def _deliver(self, batch: Batch) -> None:
         """Send the part of a closed batch that may leave."""
@@ -173,6 +179,7 @@ class Publisher:
 class _Stream:
     """The numbering of one stream, and its batch that is still open."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_private: bool) -> None:
+        self.is_private = is_private
         self.next_seq = 0
         self.open: OpenBatch | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.batch import Batch, may_read
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import Extent
@@ -129,11 +129,12 @@ class Recorder:
         """Why nothing can be stored at present; empty while all is well."""
         return self._problem
 
-    def extents(self) -> list[Extent]:
-        """Return what is kept of each stream and boot, newest boot first, with what still waits; at most 256."""
+    def extents(self, researcher_id: str = "") -> list[Extent]:
+        """Return what is kept of each stream that a researcher may read; newest boot first, at most 256."""
         with self._changed:
-            found = joined(self._stored, self._buffer)
-        return sorted(found.values(), key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
+            found = joined(self._stored, self._buffer).values()
+        mine = [extent for extent in found if may_read(extent.stream, researcher_id)]
+        return sorted(mine, key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
 
     def extent(self, stream: str, boot: int | None) -> Extent | None:
         """Return what is kept of a stream: of one boot, or of the newest that has it; None for nothing."""

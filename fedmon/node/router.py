@@ -114,18 +114,30 @@ class Router:
     def _failure(self, request: Request, problem: FedmonError) -> Error:
         """Return the error reply to a request that could not be done; what it says of this machine stays here."""
         if isinstance(problem, RunRefusedError):
-            return error(request, self.services.node_id, problem.code, str(problem))
+            return self._refusal(request, problem.code, str(problem))
         if isinstance(problem, ConflictError):
-            return error(request, self.services.node_id, ErrorCode.REFUSED, str(problem))
+            return self._refusal(request, ErrorCode.REFUSED, str(problem))
         if isinstance(problem, InvalidInputError):
-            return error(request, self.services.node_id, ErrorCode.MALFORMED, str(problem))
+            return self._refusal(request, ErrorCode.MALFORMED, str(problem))
         command, reason = str(_COMMANDS[type(request)]), str(problem)
-        if not isinstance(problem, StorageError):
-            logger.error("%s of researcher %s failed: %s", command, request.researcher_id, problem)
-        else:
+        if isinstance(problem, StorageError):
             self._tell_unstored(command, problem)
             reason = "this node cannot write what it must keep, so nothing was done; its owner's log says why"
+        else:
+            logger.error("%s of researcher %s failed: %s", command, request.researcher_id, problem)
         return error(request, self.services.node_id, ErrorCode.FAILED, reason)
+
+    def _refusal(self, request: Request, code: ErrorCode, reason: str) -> Error:
+        """Return the error reply to a request that is refused; a state-changing one stays refused."""
+        refusal = error(request, self.services.node_id, code, reason)
+        if isinstance(request, STATE_CHANGING):
+            try:
+                self.services.effects.remember_refusal(
+                    request.researcher_id, request.id, msgspec.json.encode(refusal), request.expires
+                )
+            except StorageError as problem:
+                logger.error("a refused %s is not remembered: %s", _COMMANDS[type(request)], problem)  # noqa: TRY400
+        return refusal
 
     def _handled(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | bytes | None:
         return self._once(request, effect) if isinstance(request, STATE_CHANGING) else effect()
@@ -201,6 +213,7 @@ class Router:
     def _decline(self, request: Request, code: ErrorCode, reason: str) -> None:
         """Answer with an error, and write it down, as long as this researcher does not flood us."""
         self._refuse(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)
+        refusal = self._refusal(request, code, reason)
         command = _COMMANDS[type(request)]
         if not self._junk.allows(request.researcher_id):
             self.services.audit.count("declined", f"{request.researcher_id} {command} {code.value}")
@@ -213,7 +226,7 @@ class Router:
             id=request.id,
             declined=code.value,
         )
-        self._answer(error(request, self.services.node_id, code, reason), request)
+        self._answer(refusal, request)
 
     def _answer_refused(self, refused: RefusedMessageError) -> None:
         reply = error_reply(self.services.node_id, refused)

@@ -15,13 +15,13 @@ class Throttle:
         self._burst, self._per_s = float(burst), per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def allows(self, key: str) -> bool:
-        """Count an event; tell whether it is still within the limit."""
+    def allows(self, key: str, count: int = 1) -> bool:
+        """Count so many events at once; tell whether they are still within the limit."""
         now = time.monotonic()
         left, then = self._buckets.pop(key, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_s)
-        allowed = left >= 1.0
-        self._buckets[key] = (left - 1.0 if allowed else left, now)
+        allowed = left >= count
+        self._buckets[key] = (left - count if allowed else left, now)
         if len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
         return allowed

@@ -12,14 +12,14 @@ from typing import SupportsFloat, SupportsIndex
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.batch import USER_STREAM
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import series
+from fedmon.common.wire.runs import NOT_FINITE
 
-STREAM = "user"
 VALUE = "user_value"
 STEP = "user_step"
 DROPPED = "user_values_dropped_total"
-NOT_FINITE = "failed: not finite"
 MAX_NAME_CHARS = 256
 MAX_STEP = 2**53
 """Up to here every whole number is a different one in a recording and in JSON. Source: IEEE 754, binary64."""
@@ -52,7 +52,7 @@ class UserValues:
 
     def __init__(
         self,
-        publish: Callable[[str, Sample], None],
+        publish: Callable[[str, Sample], object],
         *,
         burst: int = BURST,
         per_s: float = PER_S,
@@ -102,7 +102,7 @@ class UserValues:
             allowed = named[: self._admit(len(named), mono)]
             when = wall if t is None else float(t)
             for sample in self._samples(allowed, number, labels, when, mono + (when - wall)):
-                self._publish(STREAM, sample)
+                self._publish(USER_STREAM, sample)
         return len(allowed)
 
     def _samples(

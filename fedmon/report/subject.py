@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fedmon.common.errors import NotFoundError
+from fedmon.common.metrics.batch import is_user_stream
 from fedmon.common.store.recording import RecordedStream
 from fedmon.report.block import Block
 from fedmon.report.findings.case import Case, Node, unix
@@ -14,7 +15,6 @@ from fedmon.report.natural_order import natural
 from fedmon.report.source import JOB, Host, Source
 from fedmon.report.totals import Totals
 
-_OWN = ("host", "user")
 _MARKS_AROUND_S = 60.0
 
 
@@ -66,7 +66,7 @@ class Subject:
         nodes: list[Node] = []
         for host in self.hosts:
             streams = {one.stream: one for one in found if one.node_id == host.node_id}
-            own = [one for one in self._streams() if one.node_id == host.node_id and one.stream != "user"]
+            own = [one for one in self._streams() if one.node_id == host.node_id and not is_user_stream(one.stream)]
             job = streams.get(f"{JOB}{self.job}") if self.job is not None else None
             document = host.jobs.get(self.job, {}) if self.job is not None else {}
             has_begin = job is None or all(job.first_t <= one.oldest_t for one in own if one.stream == job.stream)
@@ -97,12 +97,12 @@ class Subject:
 
     def _streams(self) -> list[RecordedStream]:
         names = {host.node_id for host in self.hosts}
-        wanted = (*_OWN, f"{JOB}{self.job}")
+        wanted = ("host", f"{JOB}{self.job}")
         return [
             one
             for one in self.source.streams
             if one.node_id in names
-            and (self.job is None or one.stream in wanted)
+            and (self.job is None or one.stream in wanted or is_user_stream(one.stream))
             and (self.since_t is None or one.last_t >= self.since_t)
             and (self.until_t is None or one.oldest_t <= self.until_t)
         ]

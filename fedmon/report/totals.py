@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from fedmon.common.metrics.batch import is_user_stream
 from fedmon.report.block import Block
 from fedmon.report.covered_time import ClockStep, CoveredTime, Hole
 from fedmon.report.running_totals import RunningTotals
@@ -89,7 +90,7 @@ class Totals:
         key = (block.node_id, block.stream)
         if key not in self._streams:
             # A program reports its values when it likes, so nothing is missing between two of them.
-            self._streams[key] = CoveredTime(has_pace=block.stream != "user"), RunningTotals()
+            self._streams[key] = CoveredTime(has_pace=not is_user_stream(block.stream)), RunningTotals()
         time, running = self._streams[key]
         is_new_boot = time.begins_boot(block)
         covered = time.advance(block)

@@ -62,8 +62,8 @@ class Announcements(Generic[A]):
         # An instance without a disk may not acknowledge for the others, but what it was waiting for it has: otherwise
         # the outcomes of everything that is run from a shell would be sent at each of its commands, for a month.
         if self._replies.durable or taken:
-            ack = self._asker.dialect.encode(self._asker.request(Ack, ids=[announcement.id]))
-            self._asker.send(ack, [NodeId(announcement.node_id)])
+            ack = self._asker.request(Ack, ids=[announcement.id])
+            self._asker.send(ack, self._asker.dialect.encode(ack), [NodeId(announcement.node_id)])
         if not first:
             return
         with self._lock:

@@ -12,7 +12,7 @@ from fedmon.common.clock import Deadline, seconds_from_now
 from fedmon.common.errors import InvalidInputError, NotConnectedError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.common.wire.messages import STATE_CHANGING
+from fedmon.common.wire.messages import NEVER_BROADCAST, STATE_CHANGING
 from fedmon.researcher.dialect import Dialect
 from fedmon.researcher.pending import Answer, Pending, Waiting
 from fedmon.researcher.roster import Instant, Roster
@@ -27,6 +27,10 @@ EXPIRES_AFTER_S = 2 * 24 * 3600.0
 
 class Line(Protocol):
     """The connection as asking needs it."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether messages can be sent at this moment."""
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0) -> bool:
         """Send a message, or return False when there is no connection."""
@@ -81,18 +85,24 @@ class Asker:
             **fields,
         )
 
-    def send(self, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None) -> bool:
-        """Send a request to the nodes named, each on its own topic, or to all on one; False when nothing went out.
+    def is_never_broadcast(self, request: Request) -> bool:
+        """Tell whether each node is sent its own copy, because batch jobs hear what goes to all."""
+        return self.dialect.announced and isinstance(request, NEVER_BROADCAST)
+
+    def send(self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None) -> bool:
+        """Send a request to the nodes named, each on its own topic, or to all; False when nothing went out.
 
         What belongs together follows each other without a request of another thread in between.
         """
+        if nodes is None and self.is_never_broadcast(request):
+            nodes = sorted(self.roster.askable())
         with self._sending:
             sent = [
                 self.line.publish(topic, payload, qos=qos)
-                for topic, qos in self.dialect.places(nodes)
-                for payload in payloads
+                for topic, payload, qos in self.dialect.addressed(request, payloads, nodes)
             ]
-        return any(sent)
+        # With nobody to send it to, nothing is missing but the nodes.
+        return any(sent) or (not sent and self.line.is_connected)
 
     def tell(
         self,
@@ -108,7 +118,7 @@ class Asker:
         payloads = self.dialect.encode(request)
         waiting = Waiting(request, kept=False, on_answer=on_answer)
         self._pending.open(waiting)
-        self.send(payloads, nodes)
+        self.send(request, payloads, nodes)
         return waiting
 
     def ask(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
@@ -123,7 +133,7 @@ class Asker:
         self._pending.open(waiting)
         taken = False
         try:
-            asked = _Round(self, waiting, payloads, nodes, timeout_s, lookout=lookout).run()
+            asked = _Round(self, request, waiting, payloads, nodes, timeout_s, lookout=lookout).run()
             taken = True
         finally:
             answers = self._pending.close(waiting, taken=taken)
@@ -139,6 +149,7 @@ class _Round:
     def __init__(
         self,
         asker: Asker,
+        request: Request,
         waiting: Waiting,
         payloads: Sequence[bytes],
         nodes: Sequence[NodeId] | None,
@@ -146,7 +157,9 @@ class _Round:
         *,
         lookout: bool,
     ) -> None:
-        self._asker, self._waiting, self._payloads, self._nodes = asker, waiting, payloads, nodes
+        self._asker, self._waiting, self._nodes = asker, waiting, nodes
+        self._request, self._payloads = request, payloads
+        self._one_by_one = nodes is None and asker.is_never_broadcast(request)
         self._timeout_s, self._lookout = timeout_s, lookout
         self._deadline = Deadline(timeout_s)
         self._discovery = Deadline(min(DISCOVERY_S, timeout_s))
@@ -201,12 +214,14 @@ class _Round:
         return self._expected if self._nodes is None or not discovering else self._expected | set(self._nodes)
 
     def _send(self, nodes: Sequence[NodeId] | None) -> None:
-        sent = self._asker.send(self._payloads, nodes)
+        sent = self._asker.send(self._request, self._payloads, nodes)
         self._sent = self._sent or sent
         self._times += sent
 
     def _ask_again(self, nodes: set[NodeId]) -> None:
         wanted = nodes if self._nodes is None else nodes & set(self._nodes)
+        if self._one_by_one:
+            wanted &= self._asker.roster.askable()
         if wanted:
             self._send(sorted(wanted))
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
+
+import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.samples import AddScalar, SampleBatch
+
+_LONGEST_ID = "n" * 64
 
 
 class Dialect(Protocol):
@@ -31,8 +35,10 @@ class Dialect(Protocol):
         Raises InvalidMessageError for what does not fit into a message.
         """
 
-    def places(self, nodes: Sequence[NodeId] | None) -> list[tuple[str, int]]:
-        """Return topic and QoS under which these nodes, or all, are asked."""
+    def addressed(
+        self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
+    ) -> Iterator[tuple[str, bytes, int]]:
+        """Return topic, bytes and QoS of each message that asks these nodes, or all; ``payloads`` are from `encode`."""
 
     def finds_nodes_by(self, request: Request) -> bool:
         """Tell whether asking everybody this is how nodes are found, so that the time for it is always taken."""
@@ -69,13 +75,21 @@ class FedmonDialect:
 
     def encode(self, request: Request) -> tuple[bytes, ...]:
         """Write a request. Raises InvalidMessageError for what does not fit into a message."""
-        return (codec.encode(request),)
+        payload = codec.encode(request)
+        if len(payload) > codec.MAX_PAYLOAD_BYTES - 2 * len(_LONGEST_ID):
+            # A copy that names its node must fit as well.
+            codec.encode(msgspec.structs.replace(request, node_id=_LONGEST_ID))
+        return (payload,)
 
-    def places(self, nodes: Sequence[NodeId] | None) -> list[tuple[str, int]]:
-        """Return topic and QoS under which these nodes, or all, are asked."""
+    def addressed(
+        self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
+    ) -> Iterator[tuple[str, bytes, int]]:
+        """Return topic, bytes and QoS of each message that asks these nodes, or all; one to a node names it."""
         if nodes is None:
-            return [(topics.broadcast(self._researcher_id), 0)]
-        return [(topics.command(self._researcher_id, node), 1) for node in nodes]
+            yield from ((topics.broadcast(self._researcher_id), payload, 0) for payload in payloads)
+        for node in nodes or ():
+            directed = codec.encode(msgspec.structs.replace(request, node_id=node))
+            yield topics.command(self._researcher_id, node), directed, 1
 
     def finds_nodes_by(self, _request: Request) -> bool:
         """Tell that nodes announce themselves."""

@@ -8,7 +8,7 @@ said before the barrier's pong is its answer, and when it said nothing to a sear
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -92,11 +92,12 @@ class FedBioMedDialect:
         self._sent.add(request)
         return fedbiomed4.encode(wire.PingRequest(researcher_id=self._researcher_id, sequence=request.sequence))
 
-    def places(self, nodes: Sequence[NodeId] | None) -> list[tuple[str, int]]:
-        """Return topic and QoS under which these nodes, or all, are asked."""
-        if nodes is None:
-            return [(fedbiomed4.NODES, 0)]
-        return [(fedbiomed4.node_topic(node), 0) for node in nodes]
+    def addressed(
+        self, _request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
+    ) -> Iterator[tuple[str, bytes, int]]:
+        """Return topic, bytes and QoS of each message that asks these nodes, or all."""
+        places = [fedbiomed4.NODES] if nodes is None else [fedbiomed4.node_topic(node) for node in nodes]
+        return ((topic, payload, 0) for topic in places for payload in payloads)
 
     def finds_nodes_by(self, request: Request) -> bool:
         """Tell whether this is a ping: nothing else finds nodes here, as they do not announce themselves."""

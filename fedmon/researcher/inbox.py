@@ -15,7 +15,7 @@ from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import LogRecord, PlanDecision, Presence
-from fedmon.common.wire.runs import JobOutcome
+from fedmon.common.wire.runs import JobOutcome, RunScalars
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.common.wire.transport import Link
@@ -208,6 +208,9 @@ class Inbox:
             self._tally.count("messages naming another sender", f"{address.node_id} says to be {message.node_id}")
         elif message.researcher_id != self._researcher_id:
             self._tally.count("replies for another researcher", f"from {address.node_id}")
+        elif isinstance(message, RunScalars):
+            for told in message.telemetry():
+                self._arrivals.on_telemetry(told, size_bytes=len(payload) // (2 * len(message.scalars)))
         elif isinstance(message, PlanDecision):
             self._arrivals.on_decision(message)
         elif isinstance(message, JobOutcome):

@@ -27,7 +27,7 @@ from fedmon.researcher.pending import Pending, Verdict, Waiting
 from fedmon.researcher.refill_consumers import Consumers
 from fedmon.researcher.refill_weight import memory_bytes
 from fedmon.researcher.replies import Replies
-from fedmon.researcher.roster import Change, Instant, Roster
+from fedmon.researcher.roster import Change, Instant, Roster, only_tells
 from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.settling import Settling
 from fedmon.researcher.tally import Tally
@@ -145,13 +145,12 @@ class Machinery:
         return Will(topic=self._marker_topic, payload=b"end", qos=1, retain=False)
 
     def runs_changed(self) -> None:
-        """Hear the scalars of the runs that are followed now, and ask for what is missing of them."""
-        self._want()
+        """Ask for what is missing of the runs that are followed now."""
         self._wake()
 
     def _want(self) -> None:
         with self._lock:
-            metrics = [*(consumer.wish.nodes for consumer in self.consumers.all), *self._runs.choices()]
+            metrics = [consumer.wish.nodes for consumer in self.consumers.all]
             if self._subscriptions["telemetry"]:
                 metrics.append(None)
             logs = [stream.nodes for stream in self._logs.streams]
@@ -264,8 +263,7 @@ class Machinery:
             for waiting in self._pending.all_open():
                 waiting.wake()
         self.consumers.tick(now)
-        if self._runs.tick(now):
-            self._want()
+        self._runs.tick(now)
         if now >= self._stale_at:
             self._stale_at = now + LOOK_FOR_STALE_EVERY_S
             for node in self._roster.newly_stale(Instant.now()):
@@ -290,7 +288,7 @@ class Machinery:
             self._changed(change)
 
     def _changed(self, change: Change) -> None:
-        if change.first_heard:
+        if change.first_heard and not only_tells(change.node.node_id, change.node.capabilities):
             self._settling.heard_new(time.monotonic())
         if change.came_up:
             for waiting in self._pending.all_open():

@@ -35,6 +35,7 @@ class Post:
         repeated: Mapping[str, Any],
     ) -> None:
         self.id, self.command, self.repeated = request.id, command, repeated
+        self.request = request
         self.payloads, self.nodes = payloads, nodes
         self.owner = threading.current_thread()
         self.discovery = Deadline(DISCOVERY_S)
@@ -73,7 +74,7 @@ class Posts:
         waiting = Waiting(request, kept=True)
         parts.pending.open(waiting)
         parts.pending.close(waiting, taken=False)
-        sent = parts.asker.send(post.payloads, nodes)
+        sent = parts.asker.send(request, post.payloads, nodes)
         post.ended = not sent
         return sent
 
@@ -182,4 +183,4 @@ class Posts:
         for request_id, nodes in missing.items():
             post = self._posts.get(request_id)
             if post is not None and nodes and post.may_repeat:
-                self._parts.asker.send(post.payloads, sorted(nodes))
+                self._parts.asker.send(post.request, post.payloads, sorted(nodes))

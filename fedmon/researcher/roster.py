@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.ids import NodeId
+from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, OTHER_WIRE, Presence
 
 PRESENCE_EVERY_S = 30.0
@@ -64,6 +64,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     id_in_use: bool = False
 
 
+def only_tells(node_id: str, capabilities: Collection[str]) -> bool:
+    """Tell whether a party answers ping and monitor alone.
+
+    A name that begins with ``job-`` is a batch job's whatever it claims: brokers let jobs choose the rest of it.
+    """
+    return node_id.startswith(JOB_PREFIX) or ONLY_TELLS in capabilities
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What one message changed: the node as it is now, and whether it is new to us or came up again."""
 
@@ -89,6 +97,10 @@ class _Entry:
         self.silent = self.said_stale = False
         self.doubles = 0
         self.doubled_at = float("-inf")
+
+    @property
+    def is_askable(self) -> bool:
+        return not only_tells(self.node_id, self.capabilities) and OTHER_WIRE not in self.capabilities
 
     def unheard_s(self, now: Instant) -> float:
         return now.mono - max(self.known_at, self.last_seen.mono if self.last_seen else 0.0)
@@ -248,10 +260,13 @@ class Roster:
             return {
                 node_id
                 for node_id, entry in self._entries.items()
-                if entry.state is not NodeState.OFFLINE
-                and not entry.is_stale(now)
-                and not {OTHER_WIRE, ONLY_TELLS} & set(entry.capabilities)
+                if entry.is_askable and entry.state is not NodeState.OFFLINE and not entry.is_stale(now)
             }
+
+    def askable(self) -> set[NodeId]:
+        """Return the nodes that serve more than ping and monitor, those that seem to be gone included."""
+        with self._lock:
+            return {node_id for node_id, entry in self._entries.items() if entry.is_askable}
 
     def get(self, node_id: str, now: Instant) -> Node | None:
         """Return what is known of one node, or null."""

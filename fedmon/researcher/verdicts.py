@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from fedmon.common.ids import NodeId
+from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import ONLY_TELLS, OTHER_WIRE, Error, ErrorCode
+from fedmon.common.wire.messages import OTHER_WIRE, Error, ErrorCode
 from fedmon.researcher.asking import Asked
 from fedmon.researcher.outcomes import Outcome, OutcomeStatus
-from fedmon.researcher.roster import Instant, Node, NodeState, Roster
+from fedmon.researcher.roster import Instant, Node, NodeState, Roster, only_tells
 from fedmon.researcher.tables import local_time
 
 R = TypeVar("R", bound=Reply)
@@ -64,6 +64,7 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
     elif OTHER_WIRE in node.capabilities:
         status = OutcomeStatus.TOO_OLD
         reason = f"it speaks the wire {OTHER_WIRE!r} and we do not; set `wire` alike on both sides"
-    elif ONLY_TELLS in node.capabilities:
-        reason = "it is a reporter: it tells what it measures, and answers ping and monitor alone"
+    elif only_tells(node_id, node.capabilities):
+        what = "batch job" if node_id.startswith(JOB_PREFIX) else "reporter"
+        reason = f"it is a {what}: it tells what it measures, and answers ping and monitor alone"
     return Outcome(node_id=node_id, status=status, reason=reason)

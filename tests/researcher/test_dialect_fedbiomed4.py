@@ -340,8 +340,12 @@ def test_what_this_wire_has_no_word_for_is_not_said(talk: Talk, kind: type[Reque
 def test_it_asks_and_hears_on_their_topics(talk: Talk) -> None:
     dialect = talk.dialect
 
-    assert dialect.places(None) == [("general/nodes", 0)]
-    assert dialect.places([NodeId("a"), NodeId("b")]) == [("general/a", 0), ("general/b", 0)]
+    request = talk.request(Ping)
+    assert [*dialect.addressed(request, [b"x"], None)] == [("general/nodes", b"x", 0)]
+    assert [*dialect.addressed(request, [b"x"], [NodeId("a"), NodeId("b")])] == [
+        ("general/a", b"x", 0),
+        ("general/b", b"x", 0),
+    ]
     assert ("general/researcher", 0) in dialect.subscriptions()
     assert [dialect.hears(f"general/{name}") for name in ("researcher", "monitoring", "logger")] == [True] * 3
     assert [dialect.hears(f"general/{name}") for name in ("monitoring/a", "status/a", "nodes")] == [False] * 3

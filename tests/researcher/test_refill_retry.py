@@ -31,6 +31,8 @@ class Line:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
 
+    is_connected = True
+
     def publish(self, _topic: str, payload: bytes, *, qos: int = 0) -> bool:
         assert qos == 1
         self.sent.append(msgspec.json.decode(payload))

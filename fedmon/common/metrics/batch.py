@@ -6,6 +6,24 @@ from typing import Self
 
 import msgspec
 
+USER_STREAM = "user"
+"""The stream of values that programs on a node report; those of a run are in their researcher's own stream."""
+
+
+def user_stream(researcher_id: str) -> str:
+    """Return the stream of what the runs of one researcher report."""
+    return f"{USER_STREAM}-{researcher_id}"
+
+
+def is_user_stream(stream: str) -> bool:
+    """Tell whether a stream holds values that programs or runs reported."""
+    return stream == USER_STREAM or stream.startswith(f"{USER_STREAM}-")
+
+
+def may_read(stream: str, researcher_id: str) -> bool:
+    """Tell whether a researcher may read a stream: what runs report is for their own researcher."""
+    return not stream.startswith(f"{USER_STREAM}-") or stream == user_stream(researcher_id)
+
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Samples ``seq`` to ``last_seq`` of one stream of one boot of one node.

@@ -26,9 +26,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
 
 
 class Request(Message, frozen=True, kw_only=True):
-    """The envelope of a request; a reply echoes id, session and sequence."""
+    """The envelope of a request; a reply echoes id, session and sequence.
+
+    ``node_id`` names the one node that a directed command is for; null in a broadcast.
+    """
 
     researcher_id: Id
+    node_id: Id | None = None
     instance: Id = "main"
     id: ShortText
     session: ShortText

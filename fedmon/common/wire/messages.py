@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
-from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunReply, Stop, StopReply
+from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunReply, RunScalars, Stop, StopReply
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 
 MAX_LEASE_S = 60.0
@@ -117,6 +117,8 @@ AnyRequest = (
 )
 STATE_CHANGING: tuple[type[Request], ...] = (Approval, Run, Stop)
 """Requests whose effect is committed with their id, so that asking again changes nothing twice."""
+NEVER_BROADCAST: tuple[type[Request], ...] = (Approval, TrainingPlanStatus, Run)
+"""Requests that carry or name the source of a plan: batch jobs hear broadcasts, so each node is sent its own."""
 
 
 # --- replies: node to the researcher that asked -------------------------------------------------------------------
@@ -260,6 +262,7 @@ AnyReply = (
     | Error
     | PlanDecision
     | JobOutcome
+    | RunScalars
 )
 Result = PlanDecision | JobOutcome
 """What a node sends of itself and keeps in its outbox until the researcher acknowledges it."""

@@ -7,16 +7,23 @@ makes; a node that is asked to start a job twice starts it once.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from fedmon.common.metrics.batch import user_stream
+from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.series import series
 from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
+from fedmon.common.wire.samples import AddScalar, SampleBatch
 
 MAX_JOBS_LISTED = 100
 MAX_TRACE_BYTES = 32_768
 MAX_SCALARS = 500
+NOT_FINITE = "failed: not finite"
+"""Why a reported value is null."""
 
 Level = Literal["bubblewrap", "landlock", "limits"]
 """How a job is confined, strongest first: see docs/security.md."""
@@ -108,6 +115,68 @@ class Scalar(msgspec.Struct, frozen=True, kw_only=True):
     t: float
     values: dict[str, float | None]
     step: int | None = None
+
+
+class JobScalar(Scalar, frozen=True, kw_only=True):
+    """One ``context.report`` of a job, as it is sent while the job runs.
+
+    ``seq`` is its number in the stream of its researcher, null where the node records nothing; ``mono`` is monotonic
+    time in seconds. ``dropped`` counts the values that came too fast until then.
+    """
+
+    job_id: Id
+    mono: float
+    seq: Count | None = None
+    dropped: Count = 0
+
+    def sample(self) -> Sample:
+        """Return it as a sample of its researcher's stream."""
+        values: dict[str, float | None] = {}
+        reasons: dict[str, str] = {}
+        for name, value in self.values.items():
+            key = series("user_value", name=name, job=self.job_id)
+            values[key] = value
+            if value is None:
+                reasons[key] = NOT_FINITE
+            if self.step is not None:
+                values[series("user_step", name=name, job=self.job_id)] = self.step
+        if self.dropped:
+            values["user_values_dropped_total"] = self.dropped
+        return Sample(t=self.t, mono=self.mono, values=values, reasons=reasons)
+
+
+class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
+    """What jobs of one researcher reported since the last such message, to that researcher alone."""
+
+    node_id: Id
+    researcher_id: Id
+    boot: Count
+    scalars: list[JobScalar]
+
+    def telemetry(self) -> Iterator[AddScalar | SampleBatch]:
+        """Return each report as a scalar of its job, and as a sample where the node records it."""
+        for one in self.scalars:
+            if one.seq is not None:
+                sample = one.sample()
+                yield SampleBatch(
+                    node_id=self.node_id,
+                    boot=self.boot,
+                    stream=user_stream(self.researcher_id),
+                    seq=one.seq,
+                    t=[round(sample.t, 3)],
+                    mono=[round(sample.mono, 6)],
+                    m={key: [value] for key, value in sample.values.items()},
+                    reasons=sample.reasons,
+                )
+            yield AddScalar(
+                node_id=self.node_id,
+                researcher_id=self.researcher_id,
+                job_id=one.job_id,
+                metric=one.values,
+                iteration=one.step,
+                t=one.t,
+                number=one.number,
+            )
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

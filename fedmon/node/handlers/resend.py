@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.batch import Batch, may_read, user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.envelope import Count, Reply, ShortText
 from fedmon.common.wire.messages import ErrorCode, Monitor
@@ -50,11 +50,13 @@ def answer(request: Monitor, services: Services) -> Reply:
     if recorder is None:
         reason = "this node keeps no recording, so samples that were missed cannot be sent again"
         return error(request, services.node_id, ErrorCode.UNSUPPORTED, reason)
+    # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
+    is_own = request.stream == user_stream(request.researcher_id)
     return page(
         request,
         recorder,
         node_id=services.node_id,
-        leaves=services.policy.metric_leaves,
+        leaves=(lambda _metric: True) if is_own else services.policy.metric_leaves,
         on_sent=lambda names, samples: services.audit.count_all("metrics", names, samples),
     )
 
@@ -70,9 +72,10 @@ def page(
         return error(request, node_id, ErrorCode.MALFORMED, reason)
     if not recorder.ready:
         return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)
-    kept = recorder.extent(request.stream, request.boot)
-    if kept is None and (request.boot is None or request.stream not in recorder.streams()):
-        return error(request, node_id, ErrorCode.FAILED, _nothing(request.stream, recorder))
+    is_allowed = may_read(request.stream, request.researcher_id)
+    kept = recorder.extent(request.stream, request.boot) if is_allowed else None
+    if kept is None and (request.boot is None or not is_allowed or request.stream not in recorder.streams()):
+        return error(request, node_id, ErrorCode.FAILED, _nothing(request, recorder))
     found = _Page()
     try:
         if kept is not None:
@@ -92,9 +95,9 @@ def page(
     )
 
 
-def _nothing(stream: str, recorder: Recorder) -> str:
-    kept = sorted({extent.stream for extent in recorder.extents()})
-    return f"this node keeps no samples of stream {stream[:64]!r}; it keeps {', '.join(kept[:20]) or 'none at all'}"
+def _nothing(request: Monitor, recorder: Recorder) -> str:
+    kept = ", ".join(sorted({extent.stream for extent in recorder.extents(request.researcher_id)})[:20])
+    return f"this node keeps no samples of stream {request.stream[:64]!r} for you; it keeps {kept or 'none at all'}"
 
 
 class _Page:

@@ -128,7 +128,7 @@ class Stream:
             hardware=self._hardware,
             counts=measuring.counts(),
             reason="" if is_ready else OPENING,
-            extents=measuring.recorder.extents() if is_ready else [],
+            extents=measuring.recorder.extents(request.researcher_id) if is_ready else [],
             **echo(request, self._node_id),
         )
 

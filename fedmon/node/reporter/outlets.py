@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.batch import USER_STREAM
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import series
 from fedmon.common.settings import BrokerSettings, broker_from_url
@@ -21,7 +22,7 @@ from fedmon.node.reporter.controller import Controller, ControllerCounts
 from fedmon.node.reporter.lease import REFUSAL, Capabilities, granted
 from fedmon.node.reporter.settings import ReporterSettings
 from fedmon.node.reporter.status import status_body
-from fedmon.node.user_values import STREAM, UserValues
+from fedmon.node.user_values import UserValues
 
 if TYPE_CHECKING:
     from fedmon.node.broker_link import BrokerLink
@@ -84,7 +85,7 @@ class Outlets:
             from fedmon.node.answers import Answers
             from fedmon.node.broker_link import BrokerLink
 
-            settings, streams = self._settings, [HOST_STREAM, *self._streams, STREAM]
+            settings, streams = self._settings, [HOST_STREAM, *self._streams, USER_STREAM]
             answers = Answers(
                 node_id=settings.node_id,
                 boot=self._boot,
@@ -180,9 +181,9 @@ class Outlets:
     async def _tell_broker(self, link: BrokerLink, timeout_s: float) -> bool:
         scenario = self._settings.scenario
         sample = Sample(t=time.time(), mono=time.monotonic(), values={series(FINISHED, scenario=scenario): 1.0})
-        self.publish(STREAM, sample)
+        self.publish(USER_STREAM, sample)
         if self._publisher is not None:
-            self._publisher.flush(STREAM)
+            self._publisher.flush(USER_STREAM)
         link.finish(f"scenario {scenario} finished"[:200])
         given_up = threading.Event()
         try:

@@ -26,7 +26,9 @@ from fedmon.node.runs.transfers import Transfers
 logger = logging.getLogger(__name__)
 
 NOT_STARTED = "the node could not start it; its owner's log says why"
-_ENVELOPE = frozenset({"researcher_id", "instance", "id", "session", "sequence", "expires", "protocol_version"})
+_ENVELOPE = frozenset(
+    {"researcher_id", "node_id", "instance", "id", "session", "sequence", "expires", "protocol_version"}
+)
 
 
 class Beginning:

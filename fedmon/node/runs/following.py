@@ -57,8 +57,7 @@ class Following:
             job_id = going.job.job_id
             energy_j = self._energy_j(job_id, ending.usage.wall_s)
             self._watching.end(job_id)
-            if ending.scalars:
-                self._telling.ended()
+            self._telling.ended(going.record.researcher_id)
             self._conclusion.take(going, over(going.job, ending, energy_j=energy_j), ending)
 
     def look_after(self, going: Going) -> None:
@@ -108,4 +107,5 @@ class Following:
         was_ordered = (going.folder.path / ORDER).exists()
         state, reason = (JobState.LOST, LOST) if began and was_ordered else (JobState.NOT_STARTED, NOT_STARTED)
         job = msgspec.structs.replace(going.job, state=state, reason=reason, ended=utc_now())
+        self._telling.ended(going.record.researcher_id)
         self._conclusion.conclude(going, job)

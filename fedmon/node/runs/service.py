@@ -10,8 +10,8 @@ from pathlib import Path
 from fedmon.common.errors import ConflictError, FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, Stop
-from fedmon.node.measuring import USER_STREAM, Measuring
+from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, RunScalars, Stop
+from fedmon.node.measuring import Measuring
 from fedmon.node.runs import admission
 from fedmon.node.runs.beginning import Beginning, content_of, taken_in
 from fedmon.node.runs.conclusion import Conclusion
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 class Runs:
     """The jobs of one node; belongs to its worker but for `start_up`, `close` and what says otherwise.
 
-    ``hand_over(job)`` runs a job on the worker's thread, ``publish(payload)`` sends telemetry, ``push(researchers)``
-    has the outbox sent. ``is_heard`` is False on a wire that has no words for any of this.
+    ``hand_over(job)`` runs a job on the worker's thread, ``send(message)`` sends scalars to their researcher,
+    ``push(researchers)`` has the outbox sent. ``is_heard`` is False on a wire that has no words for any of this.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Runs:
         folder: Path,
         measuring: Measuring,
         hand_over: Callable[[Callable[[], None]], object],
-        publish: Callable[[bytes], bool],
+        send: Callable[[RunScalars], bool],
         push: Callable[[Iterable[str]], None],
         is_heard: bool,
     ) -> None:
@@ -59,13 +59,8 @@ class Runs:
         self.confinement = Confinement(settings.runs, folder / "runtime", beside=self.launcher.start)
         self._transfers = Transfers(settings.repository, hand_over=hand_over)
         self._watching = Watching(measuring)
-        telling = Telling(
-            node_id=settings.id,
-            publish=publish,
-            policy=lambda: services.policy,
-            user_values=lambda: measuring.user_values if measuring.enabled else None,
-            flush=lambda: measuring.publisher.flush(USER_STREAM),
-            is_heard=is_heard,
+        self._telling = Telling(
+            measuring, node_id=settings.id, send=send, policy=lambda: services.policy, is_heard=is_heard
         )
         self._going: dict[str, Going] = {}
         self._conclusion = Conclusion(services, self.register, self._transfers, push=push, gone=self._gone)
@@ -77,7 +72,7 @@ class Runs:
             conclusion=self._conclusion,
             admit_again=self._admitted_again,
         )
-        self._following = Following(self._conclusion, telling, self._watching, energy_j=measuring.job_energy)
+        self._following = Following(self._conclusion, self._telling, self._watching, energy_j=measuring.job_energy)
         self._status = Status(services, self.register, self.folder, self._going)
         self._poke_lock = threading.Lock()
         self._poked_jobs: set[str] = set()
@@ -180,6 +175,7 @@ class Runs:
         self.confinement.tick()
         for going in list(self._going.values()):
             self._guarded(going, self._following.look_after)
+        self._telling.flush()
         self.save()
 
     def save(self) -> None:

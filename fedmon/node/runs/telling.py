@@ -1,77 +1,101 @@
-"""What a job reports while it runs goes where it is heard: telemetry, the recording, and the node's log."""
+"""What a job reports while it runs goes where it is heard: its researcher, the recording, and the node's log."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable
 
-from fedmon.common.errors import FedmonError, InvalidMessageError
-from fedmon.common.wire import codec
-from fedmon.common.wire.samples import AddScalar
+import msgspec
+
+from fedmon.common.metrics.batch import user_stream
+from fedmon.common.wire.runs import JobScalar, RunScalars
+from fedmon.node.measuring import Measuring
 from fedmon.node.policy import Policy
 from fedmon.node.runs.order import Logged, Reported
 from fedmon.node.throttle import Throttle
-from fedmon.node.user_values import UserValues
+from fedmon.node.user_values import BURST, PER_S
 
 logger = logging.getLogger(__name__)
 
-BURST = 2000
-PER_S = 500.0
 LOGGER = "fedmon.job"
+MAX_BYTES = 90_000
+"""What the scalars of one message may take; the rest of it is for the envelope."""
+_FRAME_BYTES, _VALUE_BYTES = 220, 32
 
 
 class Telling:
     """Passes scalars and logs of jobs on; belongs to the node's worker.
 
-    ``publish(payload)`` hands telemetry to the connection. Scalars that come too fast, or while there is no connection,
-    are not sent: they are numbered, and a researcher asks for those that are missing. ``policy()`` is the one in force.
-    ``user_values()`` is None where metrics are off, ``flush()`` has those that were gathered kept and sent.
+    ``send(message)`` hands a message to the connection of its researcher. Scalars that come too fast, or while there is
+    no connection, are not sent: they are numbered, and a researcher asks for those that are missing. ``policy()`` is
+    the one in force.
     """
 
     def __init__(
         self,
+        measuring: Measuring,
         *,
         node_id: str,
-        publish: Callable[[bytes], bool],
+        send: Callable[[RunScalars], bool],
         policy: Callable[[], Policy],
-        user_values: Callable[[], UserValues | None],
-        flush: Callable[[], None],
         is_heard: bool,
     ) -> None:
-        self._node_id, self._publish, self._policy = node_id, publish, policy
-        self._user_values, self._flush, self._is_heard = user_values, flush, is_heard
+        self._measuring, self._node_id, self._send = measuring, node_id, send
+        self._policy, self._is_heard = policy, is_heard
         self._throttle = Throttle(burst=BURST, per_s=PER_S)
+        self._waiting: dict[str, list[JobScalar]] = {}
+        self._bytes: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
         self.unsent = 0
 
     def scalar(self, job_id: str, researcher_id: str, event: Reported) -> None:
-        """Send one report, and have it recorded beside what is measured."""
-        message = AddScalar(
-            node_id=self._node_id,
-            researcher_id=researcher_id,
+        """Take one report: it is recorded for its researcher, and goes out with the next message."""
+        if not self._throttle.allows(researcher_id, len(event.values)):
+            self._dropped[researcher_id] += len(event.values)
+            self.unsent += 1
+            return
+        scalar = JobScalar(
             job_id=job_id,
-            metric=event.values,
-            iteration=event.step,
-            t=event.t,
             number=event.number,
+            t=event.t,
+            mono=time.monotonic() + (event.t - time.time()),
+            values=event.values,
+            step=event.step,
+            dropped=self._dropped[researcher_id],
         )
-        is_sent = False
-        if self._is_heard and self._throttle.allows(job_id):
-            with contextlib.suppress(InvalidMessageError):
-                is_sent = self._publish(codec.encode(message))
-        self.unsent += not is_sent
-        values = self._user_values()
-        if values is not None:
-            try:
-                # A value that was not finite is null here, and this way it is recorded as one.
-                numbers = {name: float("nan") if value is None else value for name, value in event.values.items()}
-                values.add_scalars(numbers, event.step, event.t, job=job_id)
-            except FedmonError as error:
-                logger.debug("a scalar of job %s is not recorded: %s", job_id, error)
+        if self._measuring.enabled and event.values:
+            stream = user_stream(researcher_id)
+            seq = self._measuring.publisher.publish(stream, scalar.sample(), is_private=True)
+            scalar = msgspec.structs.replace(scalar, seq=seq)
+        size_bytes = _FRAME_BYTES + sum(len(name) + _VALUE_BYTES for name in event.values)
+        if not self._is_heard or self._bytes[researcher_id] + size_bytes > MAX_BYTES:
+            self.unsent += 1
+            return
+        self._waiting.setdefault(researcher_id, []).append(scalar)
+        self._bytes[researcher_id] += size_bytes
 
-    def ended(self) -> None:
-        """Have the scalars of a job that ended recorded and sent, without waiting for those of others."""
-        self._flush()
+    def flush(self) -> None:
+        """Send what waits, one message for each researcher; called once a second."""
+        for researcher_id in list(self._waiting):
+            self._flush(researcher_id)
+
+    def ended(self, researcher_id: str) -> None:
+        """Have the scalars of a job that ended recorded and sent, before its outcome."""
+        self._measuring.publisher.flush(user_stream(researcher_id))
+        self._flush(researcher_id)
+
+    def _flush(self, researcher_id: str) -> None:
+        scalars = self._waiting.pop(researcher_id, [])
+        self._bytes.pop(researcher_id, None)
+        if not scalars or self._policy().refusal(researcher_id) is not None:
+            return
+        message = RunScalars(
+            node_id=self._node_id, researcher_id=researcher_id, boot=self._measuring.boot, scalars=scalars
+        )
+        if not self._send(message):
+            self.unsent += len(scalars)
 
     def log(self, job_id: str, event: Logged) -> None:
         """Log what the plan logged, unless its words stay here; the policy's level is applied on the way out."""

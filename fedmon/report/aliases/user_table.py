@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedmon.common.metrics.batch import is_user_stream
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.report.aliases.view_table import VIEW
 from fedmon.report.block import Block
@@ -15,7 +16,7 @@ from fedmon.report.source import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STREAM, _VALUE = "user", "user_value"
+_VALUE = "user_value"
 
 
 class UserTable:
@@ -24,7 +25,8 @@ class UserTable:
     def __init__(self, name: str, source: Source) -> None:
         self.name = name
         self._source = source
-        self.rows = sum(one.samples for one in source.streams if one.stream == _STREAM)
+        self._streams = sorted({(one.node_id, one.stream) for one in source.streams if is_user_stream(one.stream)})
+        self.rows = sum(one.samples for one in source.streams if is_user_stream(one.stream))
         found = {each for block in self._blocks() for each in block.columns} if self.rows else set()
         names = sorted({_name(each) for each in found})
         # Where and when have columns already; a value of the same name is told apart by what it is.
@@ -55,7 +57,11 @@ class UserTable:
             yield pa.record_batch([host, time, *columns], schema=schema)
 
     def _blocks(self) -> Iterator[Block]:
-        return self._source.blocks(stream=_STREAM, series=lambda series: metric_name(series) == _VALUE)
+        for node_id, stream in self._streams:
+            wanted = self._source.blocks(
+                node_id=node_id, stream=stream, series=lambda series: metric_name(series) == _VALUE
+            )
+            yield from wanted
 
 
 def _name(series: str) -> str:

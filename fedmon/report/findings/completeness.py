@@ -10,8 +10,6 @@ from fedmon.report.findings.finding import Finding, Severity
 from fedmon.report.totals import StreamTotal
 from fedmon.report.wording import counted, duration, listed, moment, percent
 
-USER = "user"
-
 
 def main_stream(case: Case, node: Node) -> StreamTotal | None:
     """Return the stream that the report is about on a node: the job's, else the machine's, else whatever there is."""

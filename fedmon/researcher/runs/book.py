@@ -17,7 +17,7 @@ from fedmon.researcher.runs.ledger import Ledger
 
 
 class RunBook:
-    """Belongs to the thread of the inbox; `open`, `forget` and `choices` are safe from any thread.
+    """Belongs to the thread of the inbox; `open` and `forget` are safe from any thread.
 
     A run of which something is to come is followed until it is there; after that as long as somebody holds it, so that
     what comes twice is known.
@@ -28,7 +28,6 @@ class RunBook:
         self._lock = threading.Lock()
         self._followed: dict[str, Ledger] = {}
         self._held: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
-        self._unsettled: dict[str, frozenset[NodeId]] = {}
         self._asked: dict[tuple[str, NodeId], Waiting] = {}
 
     def open(self, ledger: Ledger) -> Ledger:
@@ -54,10 +53,6 @@ class RunBook:
         with self._lock:
             return self._held.get(job_id)
 
-    def choices(self) -> list[frozenset[NodeId] | None]:
-        """Return of which nodes the live scalars are wanted, for each run."""
-        return [unsettled for ledger in self.followed if (unsettled := ledger.unsettled)]
-
     def heard(self, scalar: AddScalar) -> None:
         """Take a live scalar."""
         ledger = self._find(scalar.job_id)
@@ -74,20 +69,14 @@ class RunBook:
         for ledger in self.followed:
             ledger.may_have_missed(node_id)
 
-    def tick(self, now: float) -> bool:
-        """Ask for what is missing; return whether `choices` may have changed."""
-        changed = False
+    def tick(self, now: float) -> None:
+        """Ask for what is missing."""
         for ledger in self.followed:
             for node_id, fields in ledger.questions(now):
                 self._ask(ledger, node_id, fields)
-            unsettled = ledger.unsettled
-            changed = changed or unsettled != self._unsettled.get(ledger.job_id)
-            self._unsettled[ledger.job_id] = unsettled
-            if not unsettled and ledger.is_complete:
+            if not ledger.unsettled and ledger.is_complete:
                 with self._lock:
                     self._followed.pop(ledger.job_id, None)
-                self._unsettled.pop(ledger.job_id, None)
-        return changed
 
     def due_at(self) -> float | None:
         """Return when `tick` is due next, null for never."""

@@ -118,8 +118,10 @@ def _everybody(parts: Parts, tags: Sequence[str], dataset_id: str | None, deadli
         found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
         what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
     else:
-        there = parts.roster.nodes(Instant.now())
-        found = [node_id for node_id, node in there.items() if node.state is not NodeState.OFFLINE]
+        there, askable = parts.roster.nodes(Instant.now()), parts.roster.askable()
+        found = [
+            node_id for node_id, node in there.items() if node_id in askable and node.state is not NodeState.OFFLINE
+        ]
         what = "node is there"
     if not found:
         raise _nobody(what, outcomes, parts)

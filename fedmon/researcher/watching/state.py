@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from fedmon.common.metrics.batch import is_user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.gaps import GapAccount
@@ -96,7 +97,7 @@ class WatchState:
         host = self._latest.get((node, "host"))
         if host is None or host.newest is None or latest.newest is None or latest is host:
             return False
-        if latest.newest.stream == "user":
+        if is_user_stream(latest.newest.stream):
             return False
         return latest.newest.boot != host.newest.boot or host.newest.mono - latest.newest.mono > SILENT_AFTER_S
 
