@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ class Waits(TrainingPlan):
         context.report(loss=0.5, step=1)
         context.log("CANARY-LOG", level="ERROR")
         print("CANARY-OUT", flush=True)
-        time.sleep(context.arguments.get("seconds", 0))
+        seconds, reports = context.arguments.get("seconds", 0), context.arguments.get("reports", 0)
+        for number in range(reports):
+            context.report(loss=0.5, step=number)
+            time.sleep(seconds / reports)
+        time.sleep(0 if reports else seconds)
         if "fail" in context.arguments:
             raise ValueError("CANARY-ERROR")
         return {"rows": len(list(context.dataset.rows()))}
@@ -71,9 +76,9 @@ class Site:
         return [line for line in lines if line["event"] == event]
 
 
-def made(folder: Path, broker: Broker, settings: str = "") -> Path:
+def made(folder: Path, broker: Broker, settings: str = "", researchers: Sequence[str] = ("*",)) -> Path:
     """Make the folder of a node that approved the plan; ``settings`` are added to its file."""
-    write_node_with_cells(folder, node_id=folder.name, url=broker.url)
+    write_node_with_cells(folder, node_id=folder.name, url=broker.url, researchers=researchers)
     with (folder / "node.toml").open("a") as file:
         file.write(settings)
     plan = folder / "plan.py"

@@ -112,28 +112,26 @@ class RunningNode(EchoNode):
         trace = {"offset": offset, "text": piece, "next_offset": offset + len(piece), "size_bytes": len(self.printed)}
         return {stream: trace}
 
-    def report(self, job_id: str, *, live: bool = True, numbered: bool = True, **values: float) -> None:
+    def report(self, job_id: str, *, live: bool = True, **values: float) -> None:
         """Keep a scalar, and send it unless it is to be lost."""
         number = len(self.reports[job_id])
         self.reports[job_id].append({"number": number, "t": 1.0 + number, "values": values, "step": number})
         self.jobs[job_id]["scalars"] = number + 1
         if live:
-            self.stream(job_id, number if numbered else None, values, step=number)
+            self.stream(job_id, number, values, step=number)
 
-    def stream(self, job_id: str, number: int | None, values: dict[str, float], *, step: int = 0) -> None:
+    def stream(self, job_id: str, number: int, values: dict[str, float], *, step: int = 0) -> None:
         """Send a scalar as it comes live."""
+        scalar = {"job_id": job_id, "number": number, "t": 1.0 + step, "mono": 1.0, "values": values, "step": step}
         message = {
-            "command": "add_scalar",
+            "command": "run-scalars",
             "protocol_version": VERSION,
             "node_id": self.node_id,
             "researcher_id": "alice",
-            "job_id": job_id,
-            "metric": values,
-            "iteration": step,
-            "t": 1.0 + step,
-            "number": number,
+            "boot": self.boot,
+            "scalars": [scalar],
         }
-        self.publish(f"general/monitoring/{self.node_id}", message, qos=0)
+        self.publish(f"general/researcher/alice/all/{self.node_id}", message)
 
     def end(self, job_id: str, state: str = "succeeded", *, told: bool = True, result: Any = None, **job: Any) -> None:
         """End a job; its outcome is sent unless it is to be lost."""

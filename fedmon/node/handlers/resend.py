@@ -97,7 +97,7 @@ def page(
 
 def _nothing(request: Monitor, recorder: Recorder) -> str:
     kept = ", ".join(sorted({extent.stream for extent in recorder.extents(request.researcher_id)})[:20])
-    return f"this node keeps no samples of stream {request.stream[:64]!r} for you; it keeps {kept or 'none at all'}"
+    return f"this node keeps no samples of stream {request.stream[:64]!r}; it keeps {kept or 'none at all'}"
 
 
 class _Page:

@@ -104,12 +104,12 @@ class Ledger:
             return True
 
     def heard(self, message: AddScalar) -> None:
-        """Take a live scalar; what carries no number is asked for instead."""
+        """Take a live scalar."""
+        if message.number is None:
+            return
         values = {str(name): value for name, value in message.metric.items()}
         t = time.time() if message.t is None else message.t
-        scalar = None
-        if message.number is not None:
-            scalar = Scalar(number=message.number, t=t, values=values, step=message.iteration)
+        scalar = Scalar(number=message.number, t=t, values=values, step=message.iteration)
         with self.changed:
             part = self._parts.get(NodeId(message.node_id))
             if part is None:

@@ -38,7 +38,6 @@ class Part:
         self.scalars_lost = self._bytes = 0
         self._next_scalar = 0
         self._expected = 0
-        self._unnumbered = False
         self._result_gone = self._forgotten = False
         self._news_at = now
         self._asks = 0
@@ -64,7 +63,7 @@ class Part:
         return succeeded and self.result is None and not self._result_gone
 
     def _lacks_scalars(self) -> bool:
-        return self._unnumbered or self._next_scalar < self._expected
+        return self._next_scalar < self._expected
 
     # --- what is heard -----------------------------------------------------------------------------------------------
 
@@ -88,12 +87,9 @@ class Part:
         self.result = self.result or result
         self._result_gone = final and self.result is None
 
-    def scalar_heard(self, scalar: Scalar | None, now: float) -> Scalar | None:
-        """Take a live scalar, null for one that has no number; return it when it is new."""
+    def scalar_heard(self, scalar: Scalar, now: float) -> Scalar | None:
+        """Take a live scalar; return it when it is new."""
         self._news_at = now
-        if scalar is None:
-            self._unnumbered = True
-            return None
         self._expected = max(self._expected, min(scalar.number + 1, MAX_SCALARS_KEPT))
         if self.job is not None and self.job.state is JobState.STARTING:
             self.job = msgspec.structs.replace(self.job, state=JobState.RUNNING)  # only what runs reports
@@ -102,7 +98,6 @@ class Part:
     def page_said(self, scalars: Sequence[Scalar], now: float) -> list[Scalar]:
         """Take a page of scalars from the first missing one on; return those that are new."""
         self._heard(now)
-        self._unnumbered = False
         # A page has all that the node keeps up to its last: what is not among them, and with an empty page what was
         # announced, it keeps no more. A plan that reports without end leaves such a gap before nearly each one.
         asked_from = self._next_scalar
@@ -127,7 +122,7 @@ class Part:
         elif not self.job.state.is_over:
             said = reason or "the node does not know the job any more"
             self.job, self._forgotten = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said), True
-        self._result_gone, self._unnumbered = self.result is None, False
+        self._result_gone = self.result is None
         self._expected = self._next_scalar
 
     def _heard(self, now: float) -> None:

@@ -19,7 +19,7 @@ from fedmon.researcher.runs.handle import RunHandle
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.running_node import PLAN, RunningNode, json_parcel, npz_parcel
-from tests.support.waiting import stays, wait_until
+from tests.support.waiting import wait_until
 
 DIGEST = f"sha256:{PLAN}"
 
@@ -170,15 +170,6 @@ def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(
     assert sorted(told) == [("a", number) for number in range(12)]
     assert handle.states()["a"].scalars == 12
     assert handle.scalars_lost == {}
-
-
-def test_scalars_without_a_number_are_asked_for(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    handle = started(federate(), nodes=["a"])
-
-    two[0].report(handle.job_id, numbered=False, loss=0.5)
-
-    wait_until(lambda: handle.scalars["a"], what="the scalar")
-    assert handle.scalars["a"][0].values == {"loss": 0.5}
 
 
 def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longer(
@@ -517,17 +508,3 @@ def test_changes_end_when_it_is_over_and_tell_each_state(two: tuple[RunningNode,
 
     assert seen[0] == "running"
     assert seen[-1] == "succeeded"
-
-
-def test_only_metrics_of_nodes_that_still_run_it_are_heard(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
-    federation = federate()
-    handle = started(federation, nodes=["a"])
-    wait_until(lambda: federation.parts.connection._wanted == {"general/monitoring/a"})
-
-    two[0].end(handle.job_id, result=json_parcel({}))
-    handle.result(timeout_s=5)
-
-    wait_until(lambda: federation.parts.connection._wanted == frozenset())
-    assert stays(lambda: not two[1].sent("run"), 0.01)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedmon.common.store.recording import Recording
+from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from tests.researcher.runs.conftest import RealNodes
@@ -166,3 +168,47 @@ def test_a_run_outlives_the_process_that_started_it(real: RealNodes) -> None:
 
     with Federation(settings=real.settings("shell")) as again:
         assert again.job(job_id).result(timeout_s=20) == {"b": {"rows": None, "n": 42}}
+
+
+def reported(path: Path, job_id: str) -> int:
+    """Return how many reports of a job a store holds."""
+    with Recording(path, read_only=True) as recording:
+        return sum(
+            value is not None
+            for stream in recording.extents()
+            for batch in recording.read(stream.node_id, stream=stream.stream, boot=stream.boot)
+            for series, column in batch.columns.items()
+            if series.startswith("user_value") and job_id in series
+            for value in column
+        )
+
+
+def test_what_a_run_reports_is_recorded_by_its_researcher_in_any_process_and_by_no_other(
+    real: RealNodes, fed: Federation, tmp_path: Path
+) -> None:
+    # given a run of one process, with another one of its researcher and another researcher recording everything
+    later = Federation(settings=real.settings("later"), instance="later")
+    with (
+        Federation(settings=real.settings("recorder"), instance="recorder") as mine,
+        Federation(real.url, researcher_id="bob", folder=tmp_path / "bob") as bob,
+        mine.record(tmp_path / "mine", nodes=["a"], interval_s=0.5, history_s=0) as record,
+        bob.record(tmp_path / "other", nodes=["a"], interval_s=0.5, history_s=0) as other,
+    ):
+        wait_until(lambda: record.counts.stored and other.counts.stored, what="samples of the machine")
+        heard: list[AddScalar | SampleBatch] = []
+        bob.on("telemetry", heard.append)
+        handle = fed.run(real.plan, nodes=["a"], args={"reports": 20})
+        handle.result(timeout_s=30)
+        before = other.counts.stored
+        wait_until(lambda: other.counts.stored > before + 1, what="samples after the end")
+        wait_until(lambda: reported(tmp_path / "mine", handle.job_id) == 20, what="the reports in the store")
+
+    # and one that comes when all is over
+    with later, later.record(tmp_path / "later", nodes=["a"], history_s=300):
+        wait_until(lambda: reported(tmp_path / "later", handle.job_id) == 20, what="the reports in the later store")
+
+    # then only those of their researcher have them, and nobody misses anything
+    assert reported(tmp_path / "other", handle.job_id) == 0
+    assert not [one for one in heard if isinstance(one, AddScalar)]
+    assert [record.losses, other.losses] == [{}, {}]
+    assert [one.number for one in handle.scalars["a"]] == list(range(20))
