@@ -13,6 +13,7 @@ import pytest
 from fedmon.broker.roles import Role
 from fedmon.common.clock import Deadline
 from fedmon.common.settings import RepositorySettings, ResearcherSettings, broker_from_url
+from fedmon.common.wire import topics
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.researcher.federation import Federation
@@ -27,7 +28,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def production(tmp_path: Path) -> Iterator[Production]:
-    users = {"north": Role.NODE, "alice": Role.RESEARCHER, "grafana": Role.MONITOR}
+    users = {"north": Role.NODE, "alice": Role.RESEARCHER, "grafana": Role.MONITOR, "cluster": Role.JOB}
     with Production(tmp_path / "broker", users) as running:
         yield running
 
@@ -103,6 +104,29 @@ def test_ask_watch_approve_and_see_a_node_go(federation: Federation, node: NodeP
     assert None not in samples
     assert approved.returncode == 0, approved.stderr
     assert [(decision.node_id, decision.sha256) for decision in decisions] == [("north", sha256)]
+
+
+def test_the_account_of_batch_jobs_hears_no_plan(
+    federation: Federation, production: Production, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text("answer = 'CANARY'\n")
+    job = Party(
+        production.ports[Role.JOB], client_id="4711-n1", credentials=("cluster", PASSWORD), ca_file=production.ca_file
+    )
+    with job:
+        job.subscribe("#", topics.BROADCAST_FILTER, topics.command_filter("job-4711-n1"))
+
+        approved, status = federation.approve(plan), federation.plan_status(plan)
+        federation.ping()
+        job.wait_for(topics.broadcast("alice"))
+        federation.ping()
+        job.wait(lambda: len(job.heard) > 1)
+
+    assert [list(approved.ok), list(status.ok)] == [["north"]] * 2
+    heard = b"".join(payload for _topic, payload in job.heard)
+    assert b"CANARY" not in heard
+    assert approved.ok["north"].sha256.encode() not in heard
 
 
 def test_a_plan_too_large_for_a_message_goes_through_the_repository(

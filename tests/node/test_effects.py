@@ -13,7 +13,7 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import Approval, Ping
 from fedmon.node.database import Database
-from fedmon.node.effects import Effects, content_digest
+from fedmon.node.effects import MAX_REFUSALS, Effects, content_digest
 
 DAY = datetime.timedelta(days=1)
 
@@ -109,3 +109,30 @@ def test_the_digest_of_a_request_is_of_what_it_asks_and_not_of_its_envelope() ->
     assert content_digest(request) != content_digest(_approval("another"))
     ping = Ping(researcher_id="r", id="one", session="s", sequence=1, expires=seconds_from_now(60))
     assert content_digest(request) != content_digest(ping)
+
+
+def test_a_refusal_is_kept_for_a_day_though_its_request_expired_and_never_replaces_a_reply(effects: Effects) -> None:
+    long_ago = utc_now() - 5 * DAY
+    effects.remember("r", "served", b"the reply", seconds_from_now(60), content="digest")
+
+    effects.remember_refusal("r", "refused", b"no", long_ago)
+    effects.remember_refusal("r", "served", b"no", long_ago)
+
+    assert effects.purge(now=utc_now() + DAY / 2) == 0
+    assert effects.stored_reply("r", "refused", content="anything") == b"no"
+    assert effects.stored_reply("r", "served", content="digest") == b"the reply"
+    assert effects.purge(now=utc_now() + 2 * DAY) == 2
+
+
+def test_refusals_are_bounded_and_replies_are_none_of_them(database: Database, effects: Effects) -> None:
+    effects.remember("r", "served", b"the reply", seconds_from_now(60), content="digest")
+    with database.transaction():
+        for number in range(MAX_REFUSALS + 100):
+            effects.remember_refusal("r", f"refused-{number}", b"no", seconds_from_now(60 + number))
+
+    kept = database.rows("SELECT count(*) AS number FROM effects")[0]["number"]
+
+    assert 0.8 * MAX_REFUSALS < kept <= MAX_REFUSALS + 1
+    assert effects.stored_reply("r", "served") == b"the reply"
+    assert effects.stored_reply("r", "refused-0") is None
+    assert effects.stored_reply("r", f"refused-{MAX_REFUSALS + 99}") == b"no"

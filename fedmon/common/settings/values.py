@@ -25,7 +25,8 @@ Wire = Literal["fedmon", "fedbiomed4"]
 
 _WIRE = "Wire: fedmon, or fedbiomed4 to talk to programs of Fed-BioMed 4.4."
 _STRICT = (
-    "Refuse what carries no sender in its topic. When absent: on whenever we name ourselves to the broker "
+    "Refuse what carries no sender in its topic; a node also refuses a directed command that does not name the node. "
+    "When absent: on whenever we name ourselves to the broker "
     "(username or certificate), except with the wire fedbiomed4, whose topics never name a sender."
 )
 

@@ -42,14 +42,13 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.handed_over: list[Callable[[], None]] = []
         self.sent: list[Outgoing] = []
-        self.telemetry: list[bytes] = []
         self.settings = load_node(path, {})
         self.parts = Assembly(
             NodeFolder.open(path),
             self.settings,
             boot=1,
             hand_over=self.handed_over.append,
-            publish=self._publish,
+            publish=lambda _payload: True,
             send=self._send,
         )
         self.path = path
@@ -61,8 +60,9 @@ class Bench:
     def ask(self, request: Run | Stop | JobStatus) -> dict[str, Any]:
         """Return the reply to a request."""
         before = len(self.sent)
-        topic = topics.command(request.researcher_id, self.parts.services.node_id)
-        self.parts.router.receive(topic, msgspec.json.encode(request))
+        node_id = self.parts.services.node_id
+        directed = msgspec.structs.replace(request, node_id=node_id)
+        self.parts.router.receive(topics.command(request.researcher_id, node_id), msgspec.json.encode(directed))
         replies = [msgspec.json.decode(each.payload) for each in self.sent[before:]]
         return next(reply for reply in replies if reply.get("id") == request.id)
 
@@ -93,14 +93,15 @@ class Bench:
         found = [msgspec.json.decode(each.payload) for each in self.sent]
         return [each for each in found if each["command"] == "job-outcome"]
 
+    def scalars(self) -> list[dict[str, Any]]:
+        """Return the scalars that were sent so far."""
+        found = [msgspec.json.decode(each.payload) for each in self.sent]
+        return [scalar for each in found if each["command"] == "run-scalars" for scalar in each["scalars"]]
+
     def audit(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of the audit about one event."""
         lines = (self.path / "audit.jsonl").read_text().splitlines()
         return [line for line in map(msgspec.json.decode, lines) if line["event"] == event]
-
-    def _publish(self, payload: bytes) -> bool:
-        self.telemetry.append(payload)
-        return True
 
     def _send(self, outgoing: Outgoing) -> bool:
         codec.decode_reply(outgoing.payload)

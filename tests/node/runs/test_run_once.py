@@ -208,7 +208,7 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
         for job_id in (goes_on, ends):
             node.ask(run(sha256, job_id=job_id))
             begun(node, job_id)
-        reports = len(node.telemetry)
+        reports = len(node.scalars())
     folder = JobFolder(tmp_path / "n" / "runs" / ends)
     assert folder.stop(JobState.STOPPED, "asked to end")
     wait_until(folder.ending, 20.0, what="the ending")
@@ -218,7 +218,7 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
         # then it takes the one, goes on with the other, and tells no scalar twice
         assert over(node, ends)["job"]["state"] == "stopped"
         assert node.ask(JobStatus(job_id=goes_on, **envelope()))["jobs"][0]["state"] == "running"
-        assert (reports, node.telemetry) == (2, [])
+        assert (reports, node.scalars()) == (2, [])
         node.runs.stop_by_owner(goes_on, by="owner")
         assert over(node, goes_on)["job"]["state"] == "stopped-by-owner"
 
