@@ -69,3 +69,23 @@ def test_a_source_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_pa
 
     with Source([tmp_path / "r.fmr"]) as source:
         assert source.span == (T0 - 7150, T0 + 49)
+
+
+def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: Path) -> None:
+    path, moments = tmp_path / "r.fmr", [float(second) for second in range(COUNT)]
+    loss = {'user_value{name="loss",job="7"}': [1.0, 0.5]}
+    job = {"job_cpu_user_seconds_total": moments}
+    common = {"node_id": "n1", "boot": 1, "seq": 0}
+    with Recording(path) as store:
+        store.append(
+            [
+                Batch(**common, stream="job-7", t=[T0 + at for at in moments], mono=moments, columns=job),  # type: ignore[arg-type]
+                Batch(**common, stream="user-alice", t=[T0 + 3, T0 + 60], mono=[3.0, 60.0], columns=loss),  # type: ignore[arg-type]
+            ]
+        )
+
+    with Source([path]) as source:
+        findings = {one.name: one for one in find(choose(source, job="7").read())}
+
+    assert "loss from 1 to 0.5" in findings["training"].text
+    assert "user-alice" not in findings["gaps"].text

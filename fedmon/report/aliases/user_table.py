@@ -42,7 +42,7 @@ class UserTable:
         return pa.schema(fields, metadata={VIEW: self.name})
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows, by node and in the order in which they were reported."""
+        """Return the rows, by node and stream, in the order in which they were reported."""
         import pyarrow as pa
 
         schema = self.schema

@@ -81,14 +81,16 @@ def test_values_that_a_program_reported_have_a_table_of_their_own(tmp_path: Path
     host.add(0.5, {'user_value{name="loss"}': 0.5, 'user_step{name="loss"}': 3}, stream="user")
     host.add(0.75, {'user_value{name="time",job="7"}': 2.0}, stream="user")
     host.add(1.5, {'user_value{name="loss"}': None}, stream="user")
+    host.add(0.5, {'user_value{name="accuracy",job="8"}': 0.75}, stream="user-alice")
     path = host.write(tmp_path / "r.fmr")
 
     found = frames(path)
 
     assert list(found) == ["nebula_user"]
-    assert list(found["nebula_user"].columns) == ["host", "time", "loss", "user time"]
+    assert list(found["nebula_user"].columns) == ["host", "time", "accuracy", "loss", "user time"]
+    assert found["nebula_user"]["accuracy"].tolist()[-1] == 0.75
     assert found["nebula_user"]["loss"].tolist()[0] == 0.5
-    assert found["nebula_user"]["loss"].isna().tolist() == [False, True, True]
+    assert found["nebula_user"]["loss"].isna().tolist() == [False, True, True, True]
     assert found["nebula_user"]["time"][0].timestamp() == T0 + 0.5
 
 
