@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 LOGGER = "fedmon.job"
 MAX_BYTES = 90_000
 """What the scalars of one message may take; the rest of it is for the envelope."""
-_FRAME_BYTES, _VALUE_BYTES = 220, 32
+_FRAME_BYTES, _VALUE_BYTES = 256, 32
 
 
 class Telling:
