@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.ids import new_id
-from tests.end_to_end.run_sites import PLAN, SHA256, Site, made
+from tests.end_to_end.run_sites import SHA256, Site, made
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
@@ -105,17 +105,25 @@ def test_a_run_that_expired_does_not_begin_later_under_its_id(site: Site) -> Non
     assert site.researcher.ask("job-status", job_id=expired["job_id"])["command"] == "error"
 
 
-def test_a_run_that_was_refused_does_not_begin_when_its_bytes_come_again(site: Site, tmp_path: Path) -> None:
-    plan = tmp_path / "later.py"
-    plan.write_text(PLAN.replace("Waits", "Later"))
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [
+        (("policy", "deny", "eve"), ("policy", "allow", "eve")),
+        (("plan", "reject", SHA256), ("plan", "approve", SHA256)),
+    ],
+    ids=["researcher", "plan"],
+)
+def test_a_run_that_was_refused_does_not_begin_when_its_bytes_come_again(
+    site: Site, refuse: tuple[str, ...], allow: tuple[str, ...]
+) -> None:
     with RawResearcher(site.broker, "eve") as eve:
-        site.owner("policy", "deny", "eve")
-        denied = run_of(eve)
-        assert sent(eve, denied)["code"] == "refused"
+        site.owner(*refuse)
+        captured = run_of(eve)
+        assert sent(eve, captured)["code"] == "refused"
 
-        site.owner("policy", "allow", "eve")
+        site.owner(*allow)
 
-        assert sent(eve, denied)["code"] == "refused"
+        assert sent(eve, captured)["code"] == "refused"
         assert sent(eve, run_of(eve))["command"] == "run"
 
 
