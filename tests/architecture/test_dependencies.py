@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fedmon"
@@ -18,8 +19,28 @@ EXTRAS = ("broker", "report")
 """Each is named after the folder of fedmon that needs it."""
 FOR_ARRAYS = "runs"
 """Values of a run may hold arrays anywhere; only what meets one imports what this extra brings."""
-WITHOUT_AN_IMPORT = {"archspec", "nvidia-ml-py"}
-"""Declared for collectors that name their processor and graphics card."""
+WITHOUT_AN_IMPORT = {"archspec", "h11", "nvidia-ml-py"}
+"""Declared for collectors that name their processor and graphics card, and for what uvicorn reads requests with."""
+FIRST_SAFE = {
+    "fonttools": ("4.60.2", "CVE-2025-66034"),
+    "fpdf2": ("2.8.8", "CVE-2026-114610"),
+    "h11": ("0.16.0", "CVE-2025-43859"),
+    "numpy": ("1.22.2", "CVE-2021-41495"),
+    "pillow": ("13.0.0", "CVE-2026-112393"),
+    "psutil": ("5.6.6", "CVE-2019-18874"),
+    "pyarrow": ("23.0.1", "CVE-2026-25087"),
+    "pypdf": ("6.21.4", "CVE-2026-119203"),
+    "pytest": ("9.0.3", "CVE-2025-71176"),
+    "python-multipart": ("0.0.31", "CVE-2026-53540"),
+    "pyyaml": ("5.4", "CVE-2020-14343"),
+    "requests": ("2.33.0", "CVE-2026-25645"),
+    "scikit-learn": ("1.5.0", "CVE-2024-5206"),
+    "setuptools": ("84.1.0", "GHSA-xmj3-9gf7-h52w"),
+    "starlette": ("1.3.1", "CVE-2026-54283"),
+    "urllib3": ("2.8.0", "CVE-2026-97687"),
+    "uvicorn": ("0.11.7", "CVE-2020-7695"),
+}
+"""The first release without a published advisory, and the last advisory, as known on 2026-11-22."""
 
 
 @functools.cache
@@ -87,3 +108,13 @@ def test_each_declared_package_is_imported() -> None:
     used = frozenset().union(*(imported(path) for path in PACKAGE.rglob("*.py")))
 
     assert set().union(*map(declared, (*EXTRAS, FOR_ARRAYS))) - used <= WITHOUT_AN_IMPORT
+
+
+def test_no_lower_bound_admits_a_release_with_a_published_advisory() -> None:
+    lowest = {}
+    for requirement in map(Requirement, importlib.metadata.requires("fedmon") or []):
+        bounds = [Version(each.version) for each in requirement.specifier if each.operator == ">="]
+        lowest[plain(requirement.name)] = max(bounds, default=Version("0"))
+
+    assert FIRST_SAFE.keys() <= lowest.keys()
+    assert {name: advisory for name, (safe, advisory) in FIRST_SAFE.items() if lowest[name] < Version(safe)} == {}
