@@ -67,6 +67,7 @@ class BrokerLink:
             on_message=self._on_message,
             on_link=self._on_link,
             will=self._will,
+            keeps_session=True,
         )
 
     def start(self) -> None:

@@ -71,6 +71,7 @@ class Daemon:
             on_link=self._on_link,
             will=self.presence.will,
             id_is_contested=lambda: self.presence.duplicate is not None,
+            keeps_session=True,
         )
         self._logs = OutgoingLogHandler(self._send_log, level=_log_level(settings))
 

@@ -27,6 +27,7 @@ class Connection:
         timeout_s: float,
         on_message: Callable[[str, bytes, bool], None],
         on_link: Callable[[Link], None],
+        keeps_session: bool,
     ) -> None:
         connect_timeout_s = min(broker.connect_timeout_s, CONNECT_SHARE * timeout_s)
         self._broker = msgspec.structs.replace(broker, connect_timeout_s=connect_timeout_s)
@@ -38,6 +39,7 @@ class Connection:
             on_message=on_message,
             on_link=on_link,
             quiet_until_up=True,
+            keeps_session=keeps_session,
         )
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ import msgspec
 
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.identity import kept_client_id
-from fedmon.common.ids import new_id
+from fedmon.common.ids import MAIN_INSTANCE, new_id
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.settings.values import Wire
 from fedmon.common.wire.messages import PlanDecision
@@ -67,6 +67,7 @@ class Parts:
             timeout_s=timeout_s,
             on_message=self._on_message,
             on_link=self._on_link,
+            keeps_session=self.instance == MAIN_INSTANCE,
         )
         self.asker = Asker(
             self.connection,

@@ -21,7 +21,7 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.stubborn import broker_that_gives_connections_away, frozen_line, silent_peer
+from tests.support.stubborn import broker_that_gives_connections_away, frozen_line, greeter, silent_peer
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 1.0
@@ -63,6 +63,17 @@ def test_a_peer_that_accepts_and_never_answers_is_named_and_costs_no_cpu(tmp_pat
     assert "did not answer" in str(error)
     assert took_s < TIMEOUT_S + 0.5
     assert cpu_s < 0.5
+
+
+def test_a_refused_subscription_names_access_list_and_limits(tmp_path: Path) -> None:
+    let_in_and_refused = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x80"
+    port = free_port()
+    with greeter("127.0.0.1", port, let_in_and_refused):
+        error, *_ = failure(f"mqtt://127.0.0.1:{port}", tmp_path)
+
+    assert "refused our subscription" in str(error)
+    assert "access list" in str(error)
+    assert "max_consumers" in str(error)
 
 
 def test_tls_to_a_port_without_it_is_named_with_its_cause(mosquitto: Broker, tmp_path: Path) -> None:

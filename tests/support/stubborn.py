@@ -52,6 +52,29 @@ def broker_that_gives_connections_away(*, last_packet: bytes = b"\xe0\x01\x8e") 
             thread.join(5.0)
 
 
+@contextlib.contextmanager
+def greeter(address: str, port: int, greeting: bytes) -> Iterator[None]:
+    """Listen on an address, send each client the same bytes, and read until it leaves."""
+    with socket.create_server((address, port)) as listener:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    near, _ = listener.accept()
+                    with near:
+                        near.sendall(greeting)
+                        while near.recv(4096):
+                            pass
+
+        server = threading.Thread(target=greet)
+        server.start()
+        try:
+            yield
+        finally:
+            _shut(listener)
+            server.join(5)
+
+
 class FrozenLine:
     """A relay to a port of this machine that can hold every byte back without closing anything."""
 

@@ -61,7 +61,7 @@ class Connection(Protocol):
         ...
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
-        """Hand a message over; False when too much is on its way already."""
+        """Hand a message over; False when the broker did not let us in, or too much is on its way already."""
         ...
 
     def publish_and_wait(self, will: Will, timeout_s: float) -> None:
@@ -85,7 +85,8 @@ class KeptConnection(abc.ABC):
 
     ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
     ``will()`` is called before each connection. ``id_is_contested()`` tells whether another client was seen with our
-    client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure.
+    client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure. ``keeps_session`` has a
+    broker of several hosts keep subscriptions and QoS 1 messages while we change hosts.
     """
 
     def __init__(
@@ -99,9 +100,12 @@ class KeptConnection(abc.ABC):
         will: Callable[[], Will | None] = lambda: None,
         id_is_contested: Callable[[], bool] = lambda: False,
         quiet_until_up: bool = False,
+        keeps_session: bool = False,
     ) -> None:
         self._broker, self._client_id = broker, client_id
+        self._keeps_session = keeps_session and len(broker.hosts) > 1
         self._subscriptions = dict(subscriptions)
+        self._held: set[str] = set()
         self._on_message, self._on_link, self._will = on_message, on_link, will
         self._id_is_contested = id_is_contested
         self._changed = threading.Condition()
@@ -164,7 +168,7 @@ class KeptConnection(abc.ABC):
         if len(payload) > MAX_PACKET_BYTES:
             raise InvalidMessageError(f"{len(payload)} bytes for {topic} are over the limit of {MAX_PACKET_BYTES}")
         connection = self._connection
-        if not self._up or connection is None or not connection.publish(topic, payload, qos=qos, retain=retain):
+        if connection is None or not connection.publish(topic, payload, qos=qos, retain=retain):
             self.dropped += 1
             return False
         return True
@@ -173,6 +177,7 @@ class KeptConnection(abc.ABC):
         """Add a subscription, now and on every later connection."""
         with self._changed:
             self._subscriptions[topic_filter] = qos
+            self._held.add(topic_filter)
             if self._up and self._connection is not None:
                 self._connection.subscribe({topic_filter: qos})
 
@@ -227,7 +232,8 @@ class KeptConnection(abc.ABC):
             self._failed(ConnectionFailedError(host.host, host.port, cause), host)
             is_taken_over = contested and self._quick_losses >= QUICK_LOSSES
             last_s = LAST_CONTESTED_RETRY_S if is_taken_over else LAST_RETRY_S
-            delay_s = min(last_s, FIRST_RETRY_S * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+            rounds = attempt // len(self._broker.hosts)
+            delay_s = min(last_s, FIRST_RETRY_S * 2 ** min(rounds, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, timeout=delay_s)
 
@@ -286,6 +292,9 @@ class KeptConnection(abc.ABC):
             added = {name: qos for name, qos in self._subscriptions.items() if name not in wanted}
             if added:
                 connection.subscribe(added)
+            for name in (self._held | wanted.keys()) - self._subscriptions.keys():
+                connection.unsubscribe(name)
+            self._held = set(self._subscriptions)
             self._permanent = self._quiet = False
             self._up_since = time.monotonic()
             self._up = True

@@ -3,20 +3,31 @@
 Each connection is a fresh client of the library: a message that made a broker drop us is not sent again for ever,
 nothing waits unseen in a client's memory, and the last will can change from one connection to the next. What is not
 delivered is asked for again by the application, which alone can know that it was not.
+
+A broker of one host keeps nothing of us. In a cluster RabbitMQ ties a clean session to one host, so there the session
+is kept, as long as the broker's settings allow (with MQTT 5 for `SESSION_EXPIRES_S`). After an absence of more than
+`RESUME_WITHIN_S` the broker drops it, with the commands that it queued: their senders no longer wait for them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
+import math
+import secrets
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from fedmon.common.clock import Deadline
 from fedmon.common.settings import BrokerSettings, Host
@@ -28,31 +39,64 @@ __all__ = ["Link", "Transport", "Will"]
 logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING = 5_000
+SESSION_EXPIRES_S = 3600
+RESUME_WITHIN_S = 30.0
+QUICK_ANSWER_S, QUICK_ROUNDS = 1.0, 3
+"""A cluster that lost a host chooses a new leader (NATS) and loses the logins that it got until then."""
 
 
 class Transport(KeptConnection):
     """An MQTT connection that heals itself; see KeptConnection for its methods."""
 
+    _here_until = -math.inf
+    _tries = 0
+
     def _new_connection(self, will: Will | None) -> Connection:
-        return _Connection(self._broker, self._client_id, will, self._on_message)
+        last, broker, client_id, session = self._connection, self._broker, self._client_id, Session.CLEAN
+        self._tries += 1
+        if isinstance(last, _Connection) and last.granted:
+            self._here_until, self._tries = last.ended_at, 0
+        away_s = time.monotonic() - self._here_until
+        if self._keeps_session:
+            session = Session.RESUMED if away_s < RESUME_WITHIN_S else Session.NEW
+        elif len(broker.hosts) > 1:
+            client_id += f"-{secrets.token_hex(2)}"  # the queue of the former id may be on a host that is down
+        if len(broker.hosts) > 1 and away_s < math.inf and self._tries < QUICK_ROUNDS * len(broker.hosts):
+            timeout_s = min(QUICK_ANSWER_S, broker.connect_timeout_s)
+            broker = msgspec.structs.replace(broker, connect_timeout_s=timeout_s)
+        return _Connection(broker, client_id, will, self._on_message, session=session)
+
+
+class Session(enum.Enum):
+    """What the broker keeps of a client: nothing after its end, or what it has and gets from now on."""
+
+    CLEAN = enum.auto()
+    NEW = enum.auto()
+    RESUMED = enum.auto()
 
 
 class _Connection:
     """One client of the library, from connect to the end of its connection."""
 
     def __init__(
-        self, broker: BrokerSettings, client_id: str, will: Will | None, on_message: Callable[[str, bytes, bool], None]
+        self,
+        broker: BrokerSettings,
+        client_id: str,
+        will: Will | None,
+        on_message: Callable[[str, bytes, bool], None],
+        *,
+        session: Session = Session.CLEAN,
     ) -> None:
-        self._broker, self._deliver = broker, on_message
+        self._broker, self._client_id, self._deliver, self._session = broker, client_id, on_message, session
+        self.granted, self.ended_at, self._may_publish = False, 0.0, False
         self.closed = threading.Event()
         self.cause = ""
         self._answered = threading.Event()
-        self._granted = False
         self._sent = self._done = 0
         self._socket: Any = None
         self._wanted: dict[str, int] = {}
         version = MQTTProtocolVersion.MQTTv5 if broker.mqtt_version == "5" else MQTTProtocolVersion.MQTTv311
-        clean = None if broker.mqtt_version == "5" else True
+        clean = None if broker.mqtt_version == "5" else session is Session.CLEAN
         client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id, clean_session=clean, protocol=version, reconnect_on_failure=False
         )
@@ -77,10 +121,12 @@ class _Connection:
 
     def open(self, host: Host, wanted: dict[str, int]) -> bool:
         """Connect and subscribe; return False, with the cause noted, when the broker did not let us."""
+        if self._session is Session.NEW and not self._forgotten(host):
+            return False
         self._wanted = wanted
         deadline = Deadline(self._broker.connect_timeout_s)
         try:
-            self._client.connect(host.host, host.port, keepalive=self._broker.keepalive_s)
+            self._client.connect(host.host, host.port, keepalive=self._broker.keepalive_s, **self._kept())
         except (OSError, ValueError, UnicodeError) as error:
             self._end(explained(error, host, self._broker.connect_timeout_s))
             return False
@@ -88,10 +134,26 @@ class _Connection:
         if not self._answered.wait(max(0.5, deadline.left_s())):
             waited = f"{self._broker.connect_timeout_s:g} s"
             self._end(f"it accepts connections but did not answer as an MQTT broker within {waited}")
-        return self._granted and not self.closed.is_set()
+        return self.granted and not self.closed.is_set()
+
+    def _forgotten(self, host: Host) -> bool:
+        """Have the broker drop what it keeps of us: a clean session of the same id replaces it, and ends."""
+        clean = _Connection(self._broker, self._client_id, None, self._deliver)
+        is_done = clean.open(host, {})
+        clean.close()
+        if not is_done:
+            self._end(clean.cause)
+        return is_done
+
+    def _kept(self) -> dict[str, Any]:
+        if self._session is Session.CLEAN or self._broker.mqtt_version != "5":
+            return {}
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # of the library
+        properties.SessionExpiryInterval = SESSION_EXPIRES_S
+        return {"clean_start": False, "properties": properties}
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
-        if self._sent - self._done > MAX_OUTSTANDING:
+        if not self._may_publish or self.closed.is_set() or self._sent - self._done > MAX_OUTSTANDING:
             return False
         self._sent += 1
         return self._client.publish(topic, payload, qos=qos, retain=retain).rc == MQTTErrorCode.MQTT_ERR_SUCCESS
@@ -136,18 +198,26 @@ class _Connection:
     def _on_connect(self, client: mqtt.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
             self._end(refusal(str(reason), self._broker.username))
-        elif self._wanted:
+            return
+        # A session that goes on brings commands before our subscriptions are confirmed; they are answered.
+        self._may_publish = self._session is Session.RESUMED
+        if self._wanted:
             client.subscribe(list(self._wanted.items()))
         else:
-            self._granted = True
-            self._answered.set()
+            self._grant()
 
     def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
         for name, reason in zip(self._wanted, reasons, strict=False):
             if reason.is_failure and not self._answered.is_set():
-                self._end(f"it refused our subscription to {name}; ask its operator to check the access list")
+                self._end(
+                    f"it refused our subscription to {name}; ask its operator to check the access list, and the limit "
+                    "on subscriptions (of NATS: max_consumers)"
+                )
                 return
-        self._granted = True
+        self._grant()
+
+    def _grant(self) -> None:
+        self.granted = self._may_publish = True
         self._answered.set()
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
@@ -167,7 +237,7 @@ class _Connection:
 
     def _end(self, cause: str) -> None:
         if not self.closed.is_set():
-            self.cause = cause
+            self.cause, self.ended_at = cause, time.monotonic()
             self.closed.set()
             self._answered.set()
 
