@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import statistics
@@ -15,6 +16,12 @@ from fedmon.doctor.report import Check, failed, ok, skipped, warning
 
 ROUND_TRIPS = 20
 SLOW_S = 0.04
+PRODUCT_WITHIN_S = 1.0
+AMQP_PORT, NATS_PORT = 5672, 4222
+AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
+# Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
+_RABBITMQ = re.compile(rb"\x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00.([\w.+-]{1,32})", re.DOTALL)
+_NATS = re.compile(rb'^INFO \{.*"version":"([\w.+-]{1,32})"')
 RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this party read and write its own topics"
 
 
@@ -32,6 +39,43 @@ def reach(broker: BrokerSettings) -> Iterator[Check]:
         addresses = sorted({str(entry[4][0]) for entry in found})
         yield ok("name resolution", f"{host.host} is {', '.join(addresses)}")
         yield _reached(host, where, broker.connect_timeout_s)
+    yield from _product(broker)
+
+
+def _product(broker: BrokerSettings) -> Iterator[Check]:
+    """Say what RabbitMQ or NATS needs, where one greets at the port of its own protocol beside MQTT."""
+    for host in broker.hosts:
+        rabbitmq = _RABBITMQ.search(_greeting(host.host, AMQP_PORT, AMQP_HEADER, broker.connect_timeout_s))
+        nats = _NATS.search(_greeting(host.host, NATS_PORT, b"", broker.connect_timeout_s))
+        if rabbitmq and len(broker.hosts) == 1:
+            yield warning(
+                "sessions",
+                f"RabbitMQ {rabbitmq[1].decode()} with one host in the url: sessions are clean and end with that host",
+                "if the host is part of a cluster, name all of its hosts in the url",
+            )
+        elif rabbitmq:
+            yield ok(
+                "sessions",
+                f"RabbitMQ {rabbitmq[1].decode()}; sessions survive a host if mqtt.durable_queue_type is quorum",
+            )
+        if nats:
+            yield warning(
+                "limits",
+                f"NATS {nats[1].decode()} lets in about 1000 nodes by default: each has a consumer of QoS 1",
+                "for more nodes raise jetstream max_consumers of the account",
+            )
+        if rabbitmq or nats:
+            return
+
+
+def _greeting(host: str, port: int, opening: bytes, timeout_s: float) -> bytes:
+    """Return the first bytes that a port sends, empty where nothing answers."""
+    try:
+        with socket.create_connection((host, port), timeout=min(PRODUCT_WITHIN_S, timeout_s)) as line:
+            line.sendall(opening)
+            return line.recv(4096)
+    except (OSError, UnicodeError):
+        return b""
 
 
 def _reached(host: Host, where: str, timeout_s: float) -> Check:

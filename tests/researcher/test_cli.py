@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.support.echo_node import EchoNode
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
+from tests.support.stubborn import greeter
 from tests.support.waiting import wait_until
 
 
@@ -204,6 +206,39 @@ def test_the_doctor_says_what_to_do_about_a_broker_out_of_reach(broker: str, nam
     assert done.returncode == 1
     assert [check["name"] for check in bad] == [name]
     assert bad[0]["advice"]
+
+
+RABBITMQ = (
+    b"\x01\x00\x00 \x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00\x063.10.8\x00\x00\x00\x0ePLAIN \xce"
+)
+NATS = b'INFO {"server_id":"NCEU5","version":"2.15.1","proto":1,"jetstream":true} \r\n'
+
+
+@pytest.mark.parametrize(
+    ("port", "greeting", "hosts", "check"),
+    [
+        (5672, RABBITMQ, 1, ("sessions", "warning", "RabbitMQ 3.10.8", "name all of its hosts")),
+        (5672, RABBITMQ, 2, ("sessions", "ok", "RabbitMQ 3.10.8; sessions survive", "")),
+        (4222, NATS, 1, ("limits", "warning", "NATS 2.15.1 lets in about 1000", "max_consumers")),
+    ],
+    ids=["rabbitmq", "rabbitmq-cluster", "nats"],
+)
+def test_the_doctor_says_what_clusters_need(
+    port: int, greeting: bytes, hosts: int, check: tuple[str, ...], tmp_path: Path
+) -> None:
+    address = f"127.{random.randrange(1, 255)}.{random.randrange(255)}.{random.randrange(1, 255)}"
+    url = "mqtt://" + ",".join([f"{address}:{free_port()}"] * hosts)
+
+    with greeter(address, port, greeting):
+        done = fedmon_here(
+            "doctor", "--broker", url, "--json", environ=plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+        )
+    checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    name, verdict, found, advice = check
+
+    assert checks[name]["verdict"] == verdict
+    assert found in checks[name]["found"]
+    assert advice in checks[name]["advice"]
 
 
 def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path: Path) -> None:
