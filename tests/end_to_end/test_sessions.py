@@ -126,7 +126,7 @@ def test_of_a_researcher_the_instance_main_alone_keeps_a_session(
 def test_a_killed_host_of_a_cluster_costs_no_decision_no_outcome_and_no_sample(name: str) -> None:
     require(CLUSTERS[name].available(), f"{name} is not installed: apt install rabbitmq-server, pip install .[bench]")
 
-    found = measure(CLUSTERS[name], count=3, seconds=15.0)
+    found = measure(CLUSTERS[name], count=3, seconds=30.0)
 
     assert (found.decisions_lost, found.outcomes_lost, found.samples_lost) == (0, 0, 0)
     assert (found.decisions_doubled, found.outcomes_doubled, found.samples_doubled) == (0, 0, 0)
