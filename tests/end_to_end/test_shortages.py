@@ -79,7 +79,7 @@ def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker,
 
         assert [(done.returncode, done.stderr) for done in (status, rejected, after)] == [(0, "")] * 3
         assert "1 rejected" in after.stdout
-        assert "Exception in thread" not in node.log()
+        assert "Exception in thread" not in node.log(), node.log()
 
 
 def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp_path: Path) -> None:

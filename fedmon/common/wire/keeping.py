@@ -279,6 +279,8 @@ class KeptConnection(abc.ABC):
                 connected_at = time.monotonic()
                 self._came_up(connection, wanted, host)
                 connection.closed.wait()
+        except OSError as error:  # such as too many open files
+            return connected_at, str(error)
         finally:
             self._up = False
             self._up_since = float("inf")
