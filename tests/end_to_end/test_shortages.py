@@ -77,7 +77,7 @@ def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker,
             rejected = fedmon_here("node", "plan", "reject", SHA256, "--dir", str(folder))
         after = fedmon_here("node", "status", "--dir", str(folder))
 
-        assert [(done.returncode, done.stderr) for done in (status, rejected, after)] == [(0, "")] * 3
+        assert [(done.returncode, done.stderr) for done in (status, rejected, after)] == [(0, "")] * 3, node.log()
         assert "1 rejected" in after.stdout
         assert "Exception in thread" not in node.log(), node.log()
 

@@ -152,7 +152,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
             if document["restored"]
             else []
         ),
-        *(("DAMAGED", f"set aside as {name}; remove it when done") for name in document["set_aside"]),
+        *(("DAMAGED", f"set aside as {name}; remove it when done") for name in document["set_aside"] or ()),
         *([] if live is None else _live_lines(live)),
     ]
 

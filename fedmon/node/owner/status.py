@@ -87,8 +87,16 @@ def status(desk: Desk, _args: Nothing) -> dict[str, Any]:
         "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
         "undelivered": desk.outbox.waiting(),
         "restored": _restored(desk),
-        "set_aside": [path.name for path in sorted(desk.folder.path.glob(_SET_ASIDE))],
+        "set_aside": _set_aside(desk),
     }
+
+
+def _set_aside(desk: Desk) -> list[str] | None:
+    """List the damaged files that were set aside; None while the folder cannot be read."""
+    try:
+        return [path.name for path in sorted(desk.folder.path.glob(_SET_ASIDE))]
+    except OSError:
+        return None
 
 
 def _restored(desk: Desk) -> dict[str, str] | None:
