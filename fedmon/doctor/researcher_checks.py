@@ -58,6 +58,12 @@ def _nodes(federation: Federation) -> Iterator[Check]:
             "start one (`fedmon node start`); if one runs, ask the operator whether you may read general/status/+",
         )
         return
+    if known.beyond:
+        yield warning(
+            "nodes",
+            f"{known.beyond} nodes are not kept track of, beyond max_nodes = {federation.settings.max_nodes}",
+            "raise max_nodes in [researcher]",
+        )
     outcomes = federation.ping()
     answered = sum(outcome.ok for outcome in outcomes.values())
     found = f"{answered} of {len(known)} known nodes answer"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,10 +14,13 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import NEVER_BROADCAST, STATE_CHANGING
 from fedmon.researcher.dialect import Dialect
-from fedmon.researcher.pending import Answer, Pending, Waiting
+from fedmon.researcher.pending import READS, Answer, Pending, Waiting
 from fedmon.researcher.roster import Instant, Roster
 
 FIRST_RETRY_S = 0.25
+"""Time before silent nodes are asked again the first time; with more than 1,000 nodes it grows with their number."""
+BROADCAST_ABOVE = 200
+"""More silent nodes than this are asked again by one broadcast: as many single messages slow a busy broker down."""
 STREAMING_S = 0.1
 """While answers follow each other as closely as this, nobody is asked again: a thousand take longer than one."""
 DISCOVERY_S = 1.0
@@ -104,6 +107,17 @@ class Asker:
         # With nobody to send it to, nothing is missing but the nodes.
         return any(sent) or (not sent and self.line.is_connected)
 
+    def send_again(
+        self, request: Request, payloads: Sequence[bytes], silent: Collection[NodeId], *, all_asked: bool
+    ) -> bool:
+        """Ask silent nodes again, many of them by one broadcast where the request went to all; False when not sent.
+
+        A broadcast makes the others answer again as well, so that only reads are broadcast.
+        """
+        may_broadcast = all_asked and isinstance(request, READS) and not isinstance(request, NEVER_BROADCAST)
+        is_broadcast = may_broadcast and len(silent) > BROADCAST_ABOVE
+        return self.send(request, payloads, None if is_broadcast else sorted(silent))
+
     def tell(
         self,
         request: Request,
@@ -140,7 +154,8 @@ class Asker:
             self._on_ended(waiting, [answer.reply for answer in answers.values()])
         if not answers and self.line.flapping and not isinstance(request, STATE_CHANGING):
             raise self.line.lost_error()
-        return msgspec.structs.replace(asked, answers=answers)
+        answers |= waiting.unreadable_only()
+        return msgspec.structs.replace(asked, answers=answers, silent=asked.silent - answers.keys())
 
 
 class _Round:
@@ -168,10 +183,10 @@ class _Round:
         self._times = 0
 
     def run(self) -> Asked:
-        gap_s = FIRST_RETRY_S
-        retry = Deadline(gap_s)
         self._expect_more()
-        self._send(self._nodes)
+        gap_s = FIRST_RETRY_S * max(1.0, len(self._expected) / 1000)
+        retry = Deadline(gap_s)
+        self._note(self._asker.send(self._request, self._payloads, self._nodes))
         while True:
             discovering = self._discovering()
             missing = self._waiting.expect(
@@ -187,11 +202,11 @@ class _Round:
                 self._expect_more()
             urged, everybody = self._waiting.to_ask_at_once()
             if everybody or not self._sent:
-                self._send(self._nodes)
+                self._note(self._asker.send(self._request, self._payloads, self._nodes))
             elif retry.passed() and (quiet_s := self._waiting.quiet_s()) < STREAMING_S:
                 retry = Deadline(STREAMING_S - quiet_s)
             elif retry.passed():
-                urged |= {node for node in self._expected if not self._waiting.has_answered(node)}
+                urged |= self._waiting.missing() & self._expected
             if retry.passed():
                 gap_s *= 2
                 retry = Deadline(gap_s)
@@ -213,25 +228,25 @@ class _Round:
     def _to_wait_for(self, *, discovering: bool) -> set[NodeId]:
         return self._expected if self._nodes is None or not discovering else self._expected | set(self._nodes)
 
-    def _send(self, nodes: Sequence[NodeId] | None) -> None:
-        sent = self._asker.send(self._request, self._payloads, nodes)
-        self._sent = self._sent or sent
-        self._times += sent
-
     def _ask_again(self, nodes: set[NodeId]) -> None:
         wanted = nodes if self._nodes is None else nodes & set(self._nodes)
         if self._one_by_one:
             wanted &= self._asker.roster.askable()
         if wanted:
-            self._send(sorted(wanted))
+            all_asked = self._nodes is None
+            self._note(self._asker.send_again(self._request, self._payloads, wanted, all_asked=all_asked))
+
+    def _note(self, sent: bool) -> None:  # noqa: FBT001 - what `send` returned
+        self._sent = self._sent or sent
+        self._times += sent
 
     def _ended(self, missing: set[NodeId]) -> Asked:
         if not self._sent:
             raise self._asker.line.lost_error()
         if self._deadline.passed() and self._timeout_s >= DISCOVERY_S:
-            for node_id in missing:
+            for node_id in missing - self._waiting.unreadable_only().keys():
                 self._asker.roster.silent(node_id)
-        silent = missing if self._nodes is None else set(self._nodes)
+        silent = self._expected if self._nodes is None else set(self._nodes)
         return Asked(
             answers={},
             silent=frozenset(node for node in silent if not self._waiting.has_answered(node)),

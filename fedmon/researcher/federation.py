@@ -155,7 +155,8 @@ class Federation(Runs):
         """Return every node known, with its state; waits until the roster is settled, at most 2 s after connecting."""
         parts = self.parts
         parts.wait_settled()
-        return Nodes(parts.roster.nodes(Instant.now()), circumstances=parts.circumstances())
+        nodes = parts.roster.nodes(Instant.now())
+        return Nodes(nodes, circumstances=parts.circumstances(), beyond=parts.roster.beyond)
 
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
         """Clear what the broker retains of a node that is gone for good, or hide it here where we may not.

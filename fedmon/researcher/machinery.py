@@ -27,7 +27,7 @@ from fedmon.researcher.pending import Pending, Verdict, Waiting
 from fedmon.researcher.refill_consumers import Consumers
 from fedmon.researcher.refill_weight import memory_bytes
 from fedmon.researcher.replies import Replies
-from fedmon.researcher.roster import Change, Instant, Roster, only_tells
+from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
 from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.settling import Settling
 from fedmon.researcher.tally import Tally
@@ -217,11 +217,11 @@ class Machinery:
         self._heard(NodeId(outcome.node_id), revives=True)
 
     def on_unreadable_reply(self, node_id: NodeId, request_id: str, error: InvalidMessageError) -> None:
-        """Let a caller know that a node answered in words that we do not understand."""
+        """Let a caller know that a reply of this node could not be read."""
         waiting = self._pending.expects(node_id, request_id)
         if waiting is not None:
             code = ErrorCode.VERSION if error.code == ErrorCode.VERSION.value else ErrorCode.FAILED
-            waiting.refuse(node_id, code, f"its reply cannot be read: {error.reason}")
+            waiting.unreadable(node_id, code, error.reason)
 
     def on_presence(self, presence: Presence, *, retained: bool) -> None:
         """Note how a node says it is."""
@@ -290,9 +290,10 @@ class Machinery:
     def _changed(self, change: Change) -> None:
         if change.first_heard and not only_tells(change.node.node_id, change.node.capabilities):
             self._settling.heard_new(time.monotonic())
+        offline = change.node.state is NodeState.OFFLINE
+        for waiting in self._pending.all_open():
+            waiting.node_changed(change.node.node_id, offline=offline, came_up=change.came_up)
         if change.came_up:
-            for waiting in self._pending.all_open():
-                waiting.urge(change.node.node_id)
             self.consumers.node_came_up(change.node.node_id)
             self._runs.may_have_missed(change.node.node_id)
         self.tell("presence", change.node)

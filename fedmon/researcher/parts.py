@@ -25,7 +25,7 @@ from fedmon.researcher.machinery import Machinery
 from fedmon.researcher.outcomes import Circumstances
 from fedmon.researcher.pending import CLOSED, Pending
 from fedmon.researcher.replies import Replies
-from fedmon.researcher.roster import Instant, Roster
+from fedmon.researcher.roster import Roster
 from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.settling import CAP_S
 from fedmon.researcher.tally import Tally
@@ -57,7 +57,7 @@ class Parts:
         first_sequence = secrets.randbelow(2**31) if settings.wire == "fedbiomed4" else 0
         self.pending = Pending(new_id(), first_sequence=first_sequence)
         self.dialect = self._spoken(settings.wire)
-        self.roster = Roster(announced=self.dialect.announced)
+        self.roster = Roster(announced=self.dialect.announced, max_nodes=settings.max_nodes)
         self.dispatcher = Dispatcher(self.tally, on_room=self._wake)
         self.replies = Replies(queue, tally=self.tally)
         self.connection = Connection(
@@ -182,14 +182,18 @@ class Parts:
     def status(self) -> FederationStatus:
         """Return how this process stands."""
         urgent, bulk = self.inbox.dropped
-        dropped = {"messages dropped: replies and presence": urgent, "messages dropped: samples and logs": bulk}
+        dropped = {
+            "messages dropped: replies and presence": urgent,
+            "messages dropped: samples and logs": bulk,
+            "nodes beyond max_nodes": self.roster.beyond,
+        }
         return FederationStatus(
             broker=self.connection.place,
             connected=self.connection.is_connected,
             settled=self.machinery.settled.is_set(),
             researcher_id=self.researcher_id,
             instance=self.instance,
-            nodes=len(self.roster.nodes(Instant.now())),
+            nodes=len(self.roster),
             kept_replies=len(self.replies),
             backlog=self.inbox.backlog,
             counters=self.tally.as_dict() | {kind: number for kind, number in dropped.items() if number},

@@ -36,6 +36,12 @@ REMEMBERED_REQUESTS = 1_000
 SCRIPTS_NUMBERS = 2**32
 """How many numbers scripts may draw; requests of our own are numbered above them."""
 CLOSED = "the federation was closed while this call waited"
+RESTART_S = 2.0
+"""A node that went offline is still waited for this long: it may be restarting."""
+UNREADABLE = "a reply came but could not be read"
+
+READS = (Ping, ListDatasets, SearchDatasets, TrainingPlanStatus)
+"""Requests that change nothing: asking again costs no more than time."""
 
 REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
     Ping: Pong,
@@ -75,11 +81,12 @@ class Waiting:
     """
 
     def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
-        self.id, self.kept = request.id, kept
+        self.id, self.kept, self.request = request.id, kept, request
         self.changed = threading.Condition()
-        self._session, self._sequence, self._researcher_id = request.session, request.sequence, request.researcher_id
         self._answers: dict[NodeId, Answer] = {}
         self._answered: set[NodeId] = set()
+        self._unreadable: dict[NodeId, Answer] = {}
+        self._gone_at: dict[NodeId, float] = {}
         self.closed = self.taken = False
         self._on_answer = on_answer
         self._kind = next((REPLY_KINDS[kind] for kind in type(request).__mro__ if kind in REPLY_KINDS), Reply)
@@ -92,14 +99,15 @@ class Waiting:
 
     def offer(self, reply: Reply) -> Verdict:
         """Take a reply that carries this request's id, when it is one."""
-        if (
-            reply.session != self._session
-            or reply.sequence != self._sequence
-            or reply.researcher_id != self._researcher_id
-            or not isinstance(reply, self._kind | Error)
-        ):
-            return Verdict.STALE
         node_id = NodeId(reply.node_id)
+        asked = self.request
+        if (reply.session, reply.sequence, reply.researcher_id) != (
+            asked.session,
+            asked.sequence,
+            asked.researcher_id,
+        ) or not isinstance(reply, self._kind | Error):
+            self.unreadable(node_id, ErrorCode.FAILED, "its session, sequence or kind is not that of the request")
+            return Verdict.STALE
         with self.changed:
             if node_id in self._answered:
                 return Verdict.REPEATED
@@ -115,34 +123,72 @@ class Waiting:
             self._on_answer(reply)
         return Verdict.MATCHED
 
-    def refuse(self, node_id: NodeId, code: ErrorCode, reason: str) -> None:
-        """Answer for a node that did answer, but not in words that we can read."""
-        self.offer(
-            Error(
-                node_id=node_id,
-                researcher_id=self._researcher_id,
-                id=self.id,
-                session=self._session,
-                sequence=self._sequence,
-                code=code,
-                reason=reason,
-            )
+    def unreadable(self, node_id: NodeId, code: ErrorCode, reason: str) -> None:
+        """Note a reply that cannot be read; the node is still waited for.
+
+        A node of another version is waited for 2 s more: it will hardly answer in ours.
+        """
+        now = time.monotonic()
+        error = Error(
+            node_id=node_id,
+            researcher_id=self.request.researcher_id,
+            id=self.id,
+            session=self.request.session,
+            sequence=self.request.sequence,
+            code=code,
+            reason=f"{UNREADABLE}: {reason}",
         )
+        with self.changed:
+            self._unreadable[node_id] = Answer(reply=error, elapsed_s=now - self._started)
+            if code is ErrorCode.VERSION:
+                self._give_up_on(node_id, now)
+
+    def unreadable_only(self) -> dict[NodeId, Answer]:
+        """Return an error for each node whose replies could not be read, none of them."""
+        with self.changed:
+            return {node_id: error for node_id, error in self._unreadable.items() if node_id not in self._answered}
+
+    def node_changed(self, node_id: NodeId, *, offline: bool, came_up: bool) -> None:
+        """Hear that a node went offline or is back; one that came up is asked at once."""
+        with self.changed:
+            if self.closed or node_id in self._answered:
+                return
+            if offline:
+                self._give_up_on(node_id, time.monotonic())
+                return
+            self._gone_at.pop(node_id, None)
+            if came_up:
+                self._urged.add(node_id)
+                self.changed.notify_all()
+
+    def _give_up_on(self, node_id: NodeId, now: float) -> None:
+        self._gone_at.setdefault(node_id, now)
+        if node_id in self._missing:
+            self._woken = True
+            self.changed.notify_all()
 
     def expect(self, node_ids: Iterable[NodeId], *, may_end: bool) -> set[NodeId]:
-        """Say who is to answer, and whether that ends the wait; return who has not answered yet."""
+        """Say who is to answer, and whether that ends the wait; return who is still waited for."""
         with self.changed:
-            self._missing = set(node_ids) - self._answered
+            given_up = {node_id for node_id, at in self._gone_at.items() if time.monotonic() - at >= RESTART_S}
+            self._missing = set(node_ids) - self._answered - given_up
             self._may_end = may_end
             return set(self._missing)
 
+    def missing(self) -> set[NodeId]:
+        """Return who is still waited for."""
+        with self.changed:
+            return set(self._missing)
+
     def wait(self, timeout_s: float) -> None:
-        """Wait until everybody expected has answered, somebody is to be asked at once, or the time is over.
+        """Wait until all expected nodes have answered, one is to be asked or given up, or the time is over.
 
         Raises NotConnectedError when the federation is closed.
         """
         with self.changed:
-            self.changed.wait_for(self._something_to_do, timeout=timeout_s)
+            now = time.monotonic()
+            left_s = [at + RESTART_S - now for node_id, at in self._gone_at.items() if node_id in self._missing]
+            self.changed.wait_for(self._something_to_do, timeout=max(0.0, min([timeout_s, *left_s])))
             self._woken = False
             if self._aborted:
                 raise NotConnectedError(CLOSED)
@@ -151,13 +197,6 @@ class Waiting:
         return bool(
             self._aborted or self._woken or self._urged or self._all_again or (self._may_end and not self._missing)
         )
-
-    def urge(self, node_id: NodeId) -> None:
-        """Let the caller ask this node at once: it just came up."""
-        with self.changed:
-            if not self.closed and node_id not in self._answered:
-                self._urged.add(node_id)
-                self.changed.notify_all()
 
     def ask_all_again(self) -> None:
         """Let the caller send the request anew: the connection came back."""

@@ -16,7 +16,7 @@ from fedmon.researcher.asking import DISCOVERY_S, FIRST_RETRY_S
 from fedmon.researcher.barrier import Train
 from fedmon.researcher.kept import Entry, KeptReply
 from fedmon.researcher.parts import Parts
-from fedmon.researcher.pending import CLOSED, REMEMBERED_REQUESTS, Waiting
+from fedmon.researcher.pending import CLOSED, REMEMBERED_REQUESTS, RESTART_S, Waiting
 from fedmon.researcher.roster import Instant
 
 ERROR = "error"
@@ -34,8 +34,7 @@ class Post:
         command: str,
         repeated: Mapping[str, Any],
     ) -> None:
-        self.id, self.command, self.repeated = request.id, command, repeated
-        self.request = request
+        self.id, self.request, self.command, self.repeated = request.id, request, command, repeated
         self.payloads, self.nodes = payloads, nodes
         self.owner = threading.current_thread()
         self.discovery = Deadline(DISCOVERY_S)
@@ -113,7 +112,8 @@ class Posts:
                     retry = Deadline(gap_s)
                     self._ask_again(missing)
                 discovering = [post.discovery.left_s() for post in posts if not post.discovery.passed()]
-                pause_s = min(deadline.left_s(), retry.left_s(), *discovering)
+                # Who went offline meanwhile is not waited for.
+                pause_s = min(deadline.left_s(), retry.left_s(), RESTART_S, *discovering)
             for post in posts:
                 # Who waited in vain for its own does not wait for it again; who comes later is not asked any more.
                 post.ended = post.id not in missing or (post.id in own and timeout_s > 0)
@@ -183,4 +183,4 @@ class Posts:
         for request_id, nodes in missing.items():
             post = self._posts.get(request_id)
             if post is not None and nodes and post.may_repeat:
-                self._parts.asker.send(post.request, post.payloads, sorted(nodes))
+                self._parts.asker.send_again(post.request, post.payloads, nodes, all_asked=post.nodes is None)

@@ -12,12 +12,15 @@ import msgspec
 from fedmon.common.wire.envelope import Reply
 from fedmon.researcher.incoming import Incoming, OnKept, nothing
 from fedmon.researcher.kept import Entry, Keepable, KeptReply
-from fedmon.researcher.pending import Waiting
+from fedmon.researcher.pending import READS, Waiting
 from fedmon.researcher.shelf import DurableQueue, Shelf
 from fedmon.researcher.tally import Tally
 
-TAKEN_SOON_S = 0.02
-"""A caller that takes its replies within this time never makes the disk write."""
+TAKEN_SOON_S, READ_TAKEN_SOON_S = 0.02, 1.0
+"""A caller that takes its replies within this time never makes the disk write; the second is for reads.
+
+The replies to a read can be asked for again, and writing those of many nodes costs more than hearing them.
+"""
 MAX_KEPT = 10_000
 MAX_KEPT_BYTES = 16 * 2**20
 _LAST_TO_GO = ("job-outcome", "plan-decision")
@@ -30,6 +33,7 @@ class _Watched(msgspec.Struct, kw_only=True):
     """A request whose caller still waits: when to look, how many answers were stored, and as what."""
 
     due_at: float
+    every_s: float
     stored: int = 0
     kept: dict[int, Entry] = {}
 
@@ -98,9 +102,12 @@ class Replies:
     def watch(self, waiting: Waiting) -> None:
         """Keep the answers of a request when its caller does not take them soon."""
         if self.durable and waiting not in self._watched:
+            every_s = READ_TAKEN_SOON_S if isinstance(waiting.request, READS) else TAKEN_SOON_S
             with self._changed:
-                self._watched[waiting] = _Watched(due_at=time.monotonic() + TAKEN_SOON_S)
-                if len(self._watched) == 1:
+                due_at = time.monotonic() + every_s
+                is_first = all(due_at < watched.due_at for watched in self._watched.values())
+                self._watched[waiting] = _Watched(due_at=due_at, every_s=every_s)
+                if is_first:
                     self._changed.notify_all()
 
     def ended(self, waiting: Waiting, answers: Sequence[Reply]) -> None:
@@ -108,7 +115,7 @@ class Replies:
         if waiting.taken and waiting not in self._watched:
             return
         with self._changed:
-            watched = self._watched.pop(waiting, None) or _Watched(due_at=0.0)
+            watched = self._watched.pop(waiting, None) or _Watched(due_at=0.0, every_s=0.0)
             if waiting.taken:
                 self._gone.extend(watched.kept)
             else:
@@ -229,7 +236,7 @@ class Replies:
                 new = waiting.answered_since(watched.stored)
                 found.extend((waiting, answer.reply) for answer in new)
                 watched.stored += len(new)
-                watched.due_at = now + TAKEN_SOON_S
+                watched.due_at = now + watched.every_s
         return found
 
     def _change_shelf(self, marks: list[int], gone: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -14,13 +15,14 @@ from fedmon.common.clock import utc_now
 from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, OTHER_WIRE, Presence
 
+logger = logging.getLogger(__name__)
+
 PRESENCE_EVERY_S = 30.0
 STALE_AFTER_S = 3 * PRESENCE_EVERY_S
 CONFIRMED_WITHIN_S = 5.0
 """Time for a node to come back with the broker; one that neither came nor is remembered is not waited for."""
 OFFLINE_HOLDS_S = 1.0
 """A reply may be overtaken by the word that its sender is gone; one that comes later than this was sent after it."""
-MAX_NODES = 10_000
 DOUBLES_BEFORE_ID_IN_USE = 2
 
 
@@ -148,15 +150,25 @@ class Roster:
 
     A retained presence is a belief, a live message is a sign of life. A presence of an older boot never overrides a
     newer one, unless the newer was not heard for three intervals (a node whose folder was set back). Where nodes are
-    not ``announced`` by their presence, silence means nothing until one leaves a request unanswered.
+    not ``announced`` by their presence, silence means nothing until one leaves a request unanswered. Nodes beyond
+    ``max_nodes`` are not kept track of: they are counted, and the first is logged.
     """
 
-    def __init__(self, *, announced: bool = True) -> None:
-        self._announced = announced
+    def __init__(self, *, announced: bool = True, max_nodes: int = 10_000) -> None:
+        self._announced, self.max_nodes = announced, max_nodes
         self._stale_after_s = STALE_AFTER_S if announced else float("inf")
         self._lock = threading.Lock()
         self._entries: dict[NodeId, _Entry] = {}
         self._hidden: dict[NodeId, int] = {}
+        self._beyond: set[NodeId] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def beyond(self) -> int:
+        """How many nodes there are beyond ``max_nodes``; not counted further than ``max_nodes`` of them."""
+        return len(self._beyond)
 
     def presence(self, presence: Presence, *, retained: bool, now: Instant) -> Change | None:
         """Take what a node said of itself; return what changed, or null when it told nothing new."""
@@ -167,9 +179,9 @@ class Roster:
             entry = self._entries.get(node_id)
             first_heard = entry is None
             if entry is None:
-                if len(self._entries) >= MAX_NODES:
-                    return None
-                entry = self._entries[node_id] = _Entry(node_id, now, stale_after_s=self._stale_after_s)
+                entry = self._made(node_id, now)
+            if entry is None:
+                return None
             if presence.boot < entry.boot and not self._boot_was_set_back(entry, presence, now, retained=retained):
                 return None
             before = entry.view(now)
@@ -181,6 +193,22 @@ class Roster:
             if same and not first_heard:
                 return None
             return Change(node=after, first_heard=first_heard, came_up=came_up)
+
+    def _made(self, node_id: NodeId, now: Instant) -> _Entry | None:
+        """Return the entry of a new node, or null when there are ``max_nodes``."""
+        if len(self._entries) < self.max_nodes:
+            self._beyond.discard(node_id)
+            entry = self._entries[node_id] = _Entry(node_id, now, stale_after_s=self._stale_after_s)
+            return entry
+        if not self._beyond:
+            logger.warning(
+                "more than %d nodes: %s and further ones are counted, and not kept track of; raise max_nodes in "
+                "[researcher]",
+                self.max_nodes, node_id,
+            )  # fmt: skip
+        if len(self._beyond) < self.max_nodes:
+            self._beyond.add(node_id)
+        return None
 
     def _boot_was_set_back(self, entry: _Entry, presence: Presence, now: Instant, *, retained: bool) -> bool:
         if retained or presence.state == "offline":
@@ -216,9 +244,9 @@ class Roster:
         with self._lock:
             entry = self._entries.get(node_id)
             if entry is None:
-                if not revives or len(self._entries) >= MAX_NODES:
+                entry = self._made(node_id, now) if revives else None
+                if entry is None:
                     return None
-                entry = self._entries[node_id] = _Entry(node_id, now, stale_after_s=self._stale_after_s)
                 entry.since = entry.since or now.utc
                 entry.last_seen = now
                 self._hidden.pop(node_id, None)
@@ -291,6 +319,7 @@ class Roster:
     def cleared(self, node_id: NodeId) -> bool:
         """Take a node out whose retained presence was deleted at the broker; False when it is alive or unknown."""
         with self._lock:
+            self._beyond.discard(node_id)
             entry = self._entries.get(node_id)
             if entry is not None and entry.state is NodeState.OFFLINE:
                 del self._entries[node_id]

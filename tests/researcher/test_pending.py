@@ -151,23 +151,25 @@ def test_a_node_that_came_up_is_to_be_asked_at_once_unless_it_has_answered() -> 
     waiting, request = waiting_in(pending)
     pending.match(pong(request))
 
-    waiting.urge(A)
-    waiting.urge(B)
+    waiting.node_changed(A, offline=False, came_up=True)
+    waiting.node_changed(B, offline=False, came_up=True)
     waiting.wait(10)
 
     assert waiting.to_ask_at_once() == ({B}, False)
     assert waiting.to_ask_at_once() == (set(), False)
 
 
-def test_a_reply_that_cannot_be_read_answers_for_its_node() -> None:
+def test_a_reply_that_cannot_be_read_answers_for_its_node_only_when_no_other_came() -> None:
     pending = Pending("session")
     waiting, request = waiting_in(pending)
-    waiting.expect({A}, may_end=True)
+    waiting.expect({A, B}, may_end=True)
 
-    found = pending.expects(A, request.id)
-    waiting.refuse(A, ErrorCode.VERSION, "speaks fedmon/9")
-    waiting.wait(10)
+    for node_id in (A, B):
+        waiting.unreadable(node_id, ErrorCode.FAILED, "no number")
+    missing = waiting.missing()
+    pending.match(pong(request))
 
-    assert found is waiting
-    assert pending.expects(A, request.id) is None
-    assert [answer.reply.success for answer in waiting.answered_since(0)] == [False]
+    assert missing == {A, B}
+    assert pending.expects(B, request.id) is waiting
+    assert [answer.reply.node_id for answer in waiting.answered_since(0)] == ["a"]
+    assert {node_id: answer.reply.success for node_id, answer in waiting.unreadable_only().items()} == {B: False}

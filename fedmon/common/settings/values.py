@@ -187,6 +187,9 @@ class ResearcherSettings(msgspec.Struct, frozen=True, kw_only=True):
         Path,
         Meta(description="Folder of this researcher's id and waiting replies; the user's data folder when absent."),
     ]
+    max_nodes: Annotated[
+        int, Meta(description="Nodes that are kept track of; more are counted and reported.", ge=1, le=1_000_000)
+    ] = 10_000
     repository: RepositorySettings = RepositorySettings()
 
     def __post_init__(self) -> None:
