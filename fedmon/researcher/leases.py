@@ -13,8 +13,10 @@ from fedmon.common.wire.messages import Monitor
 from fedmon.researcher.asking import Asker, checked_timeout
 from fedmon.researcher.pending import Pending, Waiting
 
-LEASE_S = 30.0
-RENEW_EVERY_S = 10.0
+LEASE_S, RENEW_EVERY_S = 30.0, 10.0
+MANY_NODES = 1_000
+LONG_LEASE_S, RENEW_RARELY_S = 60.0, 20.0
+"""With more nodes than that: each renewal is answered by every one of them."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,8 @@ class Leases:
             return
         if self._due_at is not None and now < self._due_at:
             return
-        self._due_at = now + RENEW_EVERY_S if self._due_at is None else self._due_at + RENEW_EVERY_S
+        every_s = RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S
+        self._due_at = (now if self._due_at is None else self._due_at) + every_s
         self._forget_told()
         everybody = [wish for wish in self._wishes if wish.nodes is None]
         if everybody:
@@ -99,9 +102,13 @@ class Leases:
         fields: dict[str, Any] = {}
         if action == "start":
             live = any(wish.live for wish in wishes)
-            fields = {"interval_s": _smallest(wishes), "lease_s": LEASE_S, "live": live}
+            lease_s = LONG_LEASE_S if self._are_many() else LEASE_S
+            fields = {"interval_s": _smallest(wishes), "lease_s": lease_s, "live": live}
         request = self._asker.request(Monitor, action=action, **fields)
         self._told.append(self._asker.tell(request, nodes, on_answer=self._on_answer))
+
+    def _are_many(self) -> bool:
+        return len(self._asker.roster) > MANY_NODES
 
     def _forget_told(self) -> None:
         told, self._told = self._told, []

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.damage import tells_of_damage
@@ -19,12 +20,16 @@ from fedmon.researcher.refill_line import Want
 
 logger = logging.getLogger(__name__)
 
-QUEUE_BYTES = 16 * 1024 * 1024
-AT_ONCE_BYTES = 2 * 1024 * 1024
+QUEUE_BYTES = 32 * 1024 * 1024
+CALM_BYTES = QUEUE_BYTES // 4
+"""While less than this waits, there is time to merge rows."""
 LOST_BYTES = 500
 """What word of a loss takes in memory, so that very many of them are too much as well."""
-LINGER_S = 0.5
-"""So long what came is gathered for one transaction; what a killed process had not written is asked for again."""
+LINGER_S, AT_ONCE_BYTES = 0.5, 2 * 1024 * 1024
+"""So long, or so much, is gathered for one transaction; what a killed process had not written is asked for again."""
+MANY_STREAMS = 200
+LONG_LINGER_S, MANY_AT_ONCE_BYTES = 5.0, QUEUE_BYTES // 2
+"""The same with more streams than that: each has a row in each transaction, and longer rows cost less."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 OPEN_WITHIN_S = 600.0
 STOP_WITHIN_S = 30.0
@@ -55,7 +60,7 @@ _Entry = _Samples | _Lost | _Described
 class RecordWriter:
     """Owns the store from `open` to `stop`. Safe from any thread; nothing but these two waits.
 
-    What cannot be written, as on a full disk, waits in up to 16 MiB and is tried again after pauses of 1 to 30 s.
+    What cannot be written, as on a full disk, waits in up to 32 MiB and is tried again after pauses of 1 to 30 s.
     ``on_room`` is called on the writer's thread when there is room again after `has_room` said no.
     """
 
@@ -118,7 +123,7 @@ class RecordWriter:
                 return
             self._queue.append(entry)
             self._queued_bytes += entry.size_bytes
-            if len(self._queue) == 1 or self._queued_bytes >= AT_ONCE_BYTES:
+            if len(self._queue) == 1 or self._queued_bytes >= self._at_once_bytes():
                 self._changed.notify_all()
 
     # --- the writer's thread -----------------------------------------------------------------------------------------
@@ -169,27 +174,33 @@ class RecordWriter:
             self.positions[stream.node_id, stream.stream] = (stream.boot, stream.last_seq, stream.last_t)
         return recording
 
+    def _has_many_streams(self) -> bool:
+        return len(self.positions) > MANY_STREAMS
+
+    def _at_once_bytes(self) -> int:
+        return MANY_AT_ONCE_BYTES if self._has_many_streams() else AT_ONCE_BYTES
+
+    def _lingering(self) -> Deadline:
+        return Deadline(LONG_LINGER_S if self._has_many_streams() else LINGER_S)
+
     def _wait(self, recording: Recording) -> None:
-        """Wait until something is to be written; what can wait for quiet times is done meanwhile.
+        """Gather what comes for one transaction; meanwhile rows are merged, while little waits.
 
-        Raises StorageError when that finds the store damaged.
+        Raises StorageError when merging finds the store damaged.
         """
+        deadline = self._lingering()
+        self._maintain(recording, deadline)
         with self._changed:
-            if not self._queue and not self._stopping:
-                self._changed.wait(LINGER_S)
-                idle = not self._queue
-            else:
-                idle = False
-        if idle and not self._stopping:
-            self._maintain(recording)
-            with self._changed:
+            if not self._queue:
                 self._changed.wait_for(lambda: self._queue or self._stopping)
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._queued_bytes >= AT_ONCE_BYTES, LINGER_S)
+                deadline = self._lingering()
+            self._changed.wait_for(
+                lambda: self._stopping or self._queued_bytes >= self._at_once_bytes(), deadline.left_s()
+            )
 
-    def _maintain(self, recording: Recording) -> None:
+    def _maintain(self, recording: Recording, deadline: Deadline) -> None:
         try:
-            while recording.maintain() and not self._queue and not self._stopping:
+            while self._is_calm(deadline) and recording.maintain():
                 pass
             self.size_bytes = recording.size_bytes()
         except StorageError as error:
@@ -197,8 +208,17 @@ class RecordWriter:
                 raise
             logger.debug("store %s cannot be tidied now: %s", self.path, error)
 
+    def _is_calm(self, deadline: Deadline) -> bool:
+        """Tell whether there is time to merge rows."""
+        with self._changed:
+            return not self._stopping and self._queued_bytes < CALM_BYTES and not (self._queue and deadline.passed())
+
     def _write(self, recording: Recording) -> None:
-        while entries := self._next():
+        """Write what waits now; what comes meanwhile is for the next turn, so that rows are merged in between."""
+        left = len(self._queue)
+        while left > 0:
+            entries = self._next()
+            left -= len(entries)
             samples = [entry for entry in entries if isinstance(entry, _Samples)]
             if samples:
                 stored = recording.append(entry.batch for entry in samples)
@@ -233,7 +253,7 @@ class RecordWriter:
                     break
                 entries.append(entry)
                 size_bytes += entry.size_bytes
-                if size_bytes >= AT_ONCE_BYTES:
+                if size_bytes >= self._at_once_bytes():
                     break
         return entries
 

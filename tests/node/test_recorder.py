@@ -123,7 +123,7 @@ FULL_DISK = """
     recorder = Recorder(Path(sys.argv[1]), node_id="a", buffer_bytes=40_000)
     recorder.start()
     wait_until(lambda: recorder.ready)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     produced = 0
     def adds_up():
         counts = recorder.counts()

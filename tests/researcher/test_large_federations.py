@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from bench.echo_nodes import Message
+from bench.echo_nodes import VERSION, Message
+from fedmon.common.store.recording import Recording
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.crowd import Crowd
@@ -150,3 +153,141 @@ def test_very_many_nodes_are_shown_shortly_and_soon(mosquitto: Broker, federate:
     assert len(nodes.rows()) == count
     assert f"{count - 30} online" in repr(nodes)
     assert nodes._repr_html_().count("<tr>") == 21
+
+
+def renewals(crowd: Crowd, number: int) -> tuple[set[float], list[float]]:
+    """Return for how long leases were asked for, and the seconds between one broadcast and the next."""
+    arrived: list[float] = []
+
+    def told() -> bool:
+        arrived.extend([time.monotonic()] * (len(crowd.requests("monitor")) - len(arrived)))
+        return len(arrived) >= number
+
+    wait_until(told, 120)
+    between = [later - earlier for earlier, later in itertools.pairwise(arrived)]
+    return {request["lease_s"] for _, request in crowd.requests("monitor")}, between
+
+
+def test_above_a_thousand_nodes_leases_are_longer(mosquitto: Broker, federate: Open) -> None:
+    with Crowd(mosquitto.port, names(1_001)) as crowd:
+        federation = federate(timeout_s=60)
+        wait_until(lambda: len(federation.nodes()) == 1_001)
+        with federation.monitor():
+            lease_s, _ = renewals(crowd, 1)
+
+    assert lease_s == {60.0}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("count", "lease_s", "every_s"), [(1_000, 30.0, 10.0), (1_001, 60.0, 20.0)])
+def test_leases_are_renewed_more_rarely_above_a_thousand_nodes(
+    mosquitto: Broker, federate: Open, count: int, lease_s: float, every_s: float
+) -> None:
+    with Crowd(mosquitto.port, names(count)) as crowd:
+        federation = federate(timeout_s=60)
+        wait_until(lambda: len(federation.nodes()) == count)
+        with federation.monitor():
+            asked_for, between = renewals(crowd, 3)
+
+    assert asked_for == {lease_s}
+    assert all(every_s - 1 < one < every_s + 5 for one in between)
+
+
+SERIES = 30
+
+
+def batch(node_id: str, seq: int, length: int, value: Callable[[str], float]) -> Message:
+    """Return samples of one node, one a second."""
+    times = [1_800_000_000.0 + at for at in range(seq, seq + length)]
+    head = {"command": "sample", "protocol_version": VERSION, "node_id": node_id, "boot": 1, "stream": "host"}
+    columns = {f"series_{number}": [value(f"{node_id} {number}") for _ in times] for number in range(SERIES)}
+    return head | {"seq": seq, "t": times, "mono": times, "m": columns}
+
+
+class Walks:
+    """Random walks with four decimals, as measured values often are."""
+
+    def __init__(self) -> None:
+        self._random, self._at = random.Random(1), dict[str, float]()
+
+    def __call__(self, name: str) -> float:
+        self._at[name] = round(self._at.get(name, 50.0) + self._random.gauss(0, 0.01), 4)
+        return self._at[name]
+
+
+@contextlib.contextmanager
+def flow(crowd: Crowd, *, speed: float) -> Iterator[Callable[[], int]]:
+    """Have each node send ten samples each ten seconds, ``speed`` times as fast, in turn and without a pause.
+
+    Gives a function that returns how many samples of each node were sent.
+    """
+    ended, sent, value = threading.Event(), [0], Walks()
+
+    def run() -> None:
+        started, count = time.monotonic(), len(crowd.node_ids)
+        while not ended.is_set():
+            for number, node_id in enumerate(crowd.node_ids):
+                crowd.sample([batch(node_id, sent[0], 10, value)])
+                due = started + (sent[0] + 10 * number / count) / speed
+                ended.wait(max(0.0, due - time.monotonic()))
+            sent[0] += 10
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield lambda: sent[0]
+    finally:
+        ended.set()
+        thread.join(60)
+
+
+def longest_row(path: Path) -> int:
+    with Recording(path, read_only=True) as recording:
+        return max((len(batch.t) for batch in recording.read()), default=0)
+
+
+def test_a_record_merges_its_rows_while_samples_never_pause(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
+    path = tmp_path / "store.fedmon"
+    with Crowd(mosquitto.port, names(4)) as crowd, federate(timeout_s=60).record(path) as record:
+        wait_until(lambda: crowd.requests("monitor"))
+        with flow(crowd, speed=100.0) as sent:
+            wait_until(lambda: longest_row(path) >= 150, 60)
+            still_coming = sent()
+            wait_until(lambda: sent() > still_coming)
+        wait_until(lambda: record.counts.pending == 0)
+
+
+@pytest.mark.soak
+def test_a_record_of_100_streams_takes_little_room_after_ten_minutes_without_a_pause(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with (
+        Crowd(mosquitto.port, names(100)) as crowd,
+        federate(timeout_s=60).record(tmp_path / "store.fedmon") as record,
+    ):
+        wait_until(lambda: crowd.requests("monitor"))
+        with flow(crowd, speed=5.0) as sent:
+            wait_until(lambda: sent() >= 650, 600)
+            counts = record.counts
+
+    assert counts.stored >= 100 * 600
+    assert counts.size_bytes / (counts.stored * SERIES) <= 2.5
+
+
+def test_with_more_than_200_streams_samples_are_written_in_larger_transactions(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with (
+        Crowd(mosquitto.port, names(210)) as crowd,
+        federate(timeout_s=60).record(tmp_path / "store.fedmon") as record,
+    ):
+        wait_until(lambda: crowd.requests("monitor"))
+        crowd.sample([batch(name, 0, 1, lambda _: 1.0) for name in names(210)])
+        wait_until(lambda: record.counts.stored == 210, 30)
+        started = time.monotonic()
+        for seq in (1, 2, 3):
+            crowd.sample([batch(name, seq, 1, lambda _: 1.0) for name in names(210)])
+        wait_until(lambda: record.counts.stored == 840, 30)
+        took_s = time.monotonic() - started
+
+    assert took_s >= 4.5

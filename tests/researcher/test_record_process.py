@@ -108,7 +108,7 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
 ) -> None:
     with (
         RecordingNode(mosquitto.port, "a", page=200) as node,
-        recording(mosquitto, tmp_path, limit_bytes=500_000) as (process, lines),
+        recording(mosquitto, tmp_path, limit_bytes=200_000) as (process, lines),
     ):
         node.wait(lambda: node.leased, 15)
         node.sample(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedmon.common.store.recording_file import PAGE_BYTES, WAL_PAGES, RecordingFile
+from fedmon.common.store.recording_file import WAL_PAGES, RecordingFile
 from fedmon.common.store.recording_streams import Stream, Streams
 
 DROPPED_BY_SIZE = "dropped_by_size"
@@ -12,7 +12,7 @@ DROPPED_BY_AGE = "dropped_by_age"
 DAMAGED = "damaged"
 AGE_S, _AGE_WALL = "age_s", "age_wall"
 _SAVE_EVERY_S = 60.0
-_TRANSACTION_PAGES = 24
+_TRANSACTION_BYTES = 393_216
 _MOST_ROWS = 500
 """So many rows are dropped at most in one call, so that no append waits long."""
 
@@ -61,10 +61,10 @@ class Bounds:
     def set(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
         """Keep within other bounds from now on."""
         self._max_age_s = max_age_s
-        self.max_pages = None if max_bytes is None else max_bytes // PAGE_BYTES
+        self.max_pages = None if max_bytes is None else max_bytes // self._file.page_bytes()
         self.wal_pages = WAL_PAGES if self.max_pages is None else max(4, min(WAL_PAGES, self.max_pages // 8))
         # The log may grow by one transaction beyond the size at which it is written back.
-        reserve = max(2 * self.wal_pages, _TRANSACTION_PAGES)
+        reserve = max(2 * self.wal_pages, _TRANSACTION_BYTES // self._file.page_bytes())
         self._most_pages = None if self.max_pages is None else max(self.max_pages - reserve, self.max_pages // 2)
 
     def enforce(self, now: float) -> int:

@@ -14,7 +14,7 @@ from fedmon.common.store.recording_streams import Stream, Streams
 logger = logging.getLogger(__name__)
 
 TARGET_SAMPLES = 600
-HALFWAY_SAMPLES = 60
+HALFWAY_SAMPLES = 150
 IDLE_S = 600.0
 """A stream to which nothing was added for so long is taken as complete."""
 _MOST_BYTES = 131_072
@@ -25,7 +25,7 @@ Row = tuple[int, int, int, int]
 
 
 class Compaction:
-    """Merges rows of a recording, one run of them a call: to rows of 60 samples soon, and these to rows of 600."""
+    """Merges rows of a recording, one run of them a call: to rows of 150 samples soon, and these to rows of 300."""
 
     def __init__(self, file: RecordingFile, streams: Streams) -> None:
         self._file, self._streams = file, streams
@@ -121,7 +121,7 @@ class Compaction:
         if free < 8 or free < pages // 8:
             return False
         with self._file.transaction():
-            self._file.rows("PRAGMA incremental_vacuum(64)")
+            self._file.rows("PRAGMA incremental_vacuum(256)")
         return True
 
 

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording_body import encode
-from fedmon.common.store.recording_compaction import HALFWAY_SAMPLES, TARGET_SAMPLES
+from fedmon.common.store.recording_compaction import TARGET_SAMPLES
 from fedmon.common.store.recording_file import RecordingFile
 from fedmon.common.store.recording_reader import LARGEST
 from fedmon.common.store.recording_streams import Stream, Streams
 
 logger = logging.getLogger(__name__)
+
+ROW_SAMPLES = 60
+"""Short batches of one transaction are joined up to so many samples."""
 
 
 def add_batches(file: RecordingFile, streams: Streams, batches: Iterable[Batch], now: float) -> int:
@@ -28,7 +31,7 @@ def add_batches(file: RecordingFile, streams: Streams, batches: Iterable[Batch],
         stream = streams.make((batch.node_id, batch.stream, batch.boot))
         for part in _new_parts(stream, batch):
             before = waiting.get(stream.source)
-            if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < HALFWAY_SAMPLES:
+            if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < ROW_SAMPLES:
                 before.append(part)
             else:
                 if before:
