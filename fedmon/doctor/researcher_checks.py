@@ -60,7 +60,7 @@ def _nodes(federation: Federation) -> Iterator[Check]:
         return
     if known.beyond:
         yield warning(
-            "nodes",
+            "max_nodes",
             f"{known.beyond} nodes are not kept track of, beyond max_nodes = {federation.settings.max_nodes}",
             "raise max_nodes in [researcher]",
         )

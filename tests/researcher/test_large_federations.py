@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import sqlite3
 import threading
@@ -19,6 +20,8 @@ from fedmon.common.store.recording import Recording
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.crowd import Crowd
+from tests.support.environment import plain_environment
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 
@@ -123,11 +126,20 @@ def test_nodes_beyond_the_bound_are_counted_logged_once_and_reported(
         federation = federate(settings=settings)
         wait_until(lambda: federation.nodes().beyond == 10)
         nodes, pongs = federation.nodes(), federation.ping()
+        logged = sum("more than 60 nodes" in record.getMessage() for record in caplog.records)
+        environ = plain_environment(
+            FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_ID="alice", FEDMON_RESEARCHER_MAX_NODES="60"
+        )
+        environ["FEDMON_RESEARCHER_FOLDER"] = str(settings.folder)
+        doctor = json.loads(fedmon_here("doctor", "--json", environ=environ).stdout)
 
     assert len(nodes) == 60 <= len(pongs.ok)
     assert "10 more were heard of and are not kept track of: raise max_nodes" in str(nodes)
     assert federation.status().counters["nodes beyond max_nodes"] == 10
-    assert sum("more than 60 nodes" in record.getMessage() for record in caplog.records) == 1
+    assert [check["found"] for check in doctor["checks"] if check["name"] == "max_nodes"] == [
+        "10 nodes are not kept track of, beyond max_nodes = 60"
+    ]
+    assert logged == 1
 
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
