@@ -138,6 +138,7 @@ def test_responses_wait_no_longer_than_their_timeout_for_a_silent_node(
         requests = open_requests("a", "b")
         b.answer = lambda _: None
         requests.send_message(ping())
+        wait_until(lambda: requests.queue.qsize() == 1, what="the reply of a")
 
         started = time.monotonic()
         told = requests.get_responses(["pong"], timeout=0.6, while_responses=while_responses)
