@@ -27,6 +27,7 @@ from tests.node.job.tool_runs import (
     recordings,
     start,
     the,
+    wait_measured,
 )
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -34,7 +35,7 @@ from tests.support.waiting import wait_until
 
 def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     with start(tmp_path, "-i", "30", "--pid", str(program.pid), environ=environment()) as tool:
-        wait_until(lambda: is_measured(tmp_path))
+        wait_measured(tmp_path)
         program.kill()
         program.wait()
         said = tool.communicate(timeout=30)  # long before the next sample is due
@@ -65,7 +66,7 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
 ) -> None:
     exports = ("-e", "csv") if number is signal.SIGTERM else ()
     with start(tmp_path, *beside(program), *exports) as tool:
-        wait_until(lambda: is_measured(tmp_path))
+        wait_measured(tmp_path)
         tool.send_signal(number)
         tool.wait(30)
 
@@ -77,7 +78,7 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
 
 def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="4711.server")) as tool:
-        wait_until(lambda: is_measured(tmp_path))
+        wait_measured(tmp_path)
         file = tmp_path / ".ipc-4711.server"
         assert file.read_text() == "INPROGRESS\n"
         file.write_text("FINISHED\n")
@@ -112,9 +113,9 @@ def test_without_any_job_nothing_is_measured_and_the_ways_to_name_one_are_told(t
 def test_two_runs_of_one_job_on_one_host_record_apart(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     environ = environment(FEDMON_JOB_ID="7")
     with start(tmp_path, *beside(program), environ=environ) as first:
-        wait_until(lambda: is_measured(tmp_path))
+        wait_measured(tmp_path)
         with start(tmp_path, *beside(program), environ=environ) as second:
-            wait_until(lambda: is_measured(tmp_path, hosts=2))
+            wait_measured(tmp_path, hosts=2)
             (tmp_path / ".ipc-7").unlink()
             first.wait(30), second.wait(30)
 
@@ -130,7 +131,7 @@ def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> 
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], check=True)
     try:
         with start(tmp_path, "-i", "0.2", "-c", "0.2", command=["sleep", "3"]) as tool:
-            wait_until(lambda: is_measured(tmp_path))
+            wait_measured(tmp_path)
             full = tmp_path / "full"
             with full.open("wb", buffering=0) as file, contextlib.suppress(OSError):
                 while True:
@@ -190,7 +191,7 @@ def test_what_200_killed_runs_recorded_can_be_read(tmp_path: Path, program: subp
 
 def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     with start(tmp_path, "-i", "0.3", "-c", "0.5", "--pid", str(program.pid)) as tool:
-        wait_until(lambda: is_measured(tmp_path))
+        wait_measured(tmp_path)
         (path,) = recordings(tmp_path)
         for _ in range(3):
             before = left(path).samples.get("host", 0)

@@ -14,6 +14,7 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
+from tests.support.waiting import wait_until
 
 FEDMON = str(Path(sys.executable).with_name("fedmon"))
 
@@ -101,6 +102,16 @@ def fitting(values: Sequence[float | None]) -> Iterator[float]:
 def beside(process: subprocess.Popen[bytes]) -> tuple[str, ...]:
     """Return the options that measure a process five times a second."""
     return "-i", "0.2", "--pid", str(process.pid)
+
+
+def wait_measured(folder: Path, hosts: int = 1) -> None:
+    """Wait until so many hosts have told of the job that they measure; a failure shows their logs."""
+
+    class Logs:
+        def __str__(self) -> str:
+            return f"the measuring in {list(folder.rglob('*'))} ({logs(folder)})"
+
+    wait_until(lambda: is_measured(folder, hosts), what=Logs())
 
 
 def is_measured(folder: Path, hosts: int = 1) -> bool:
