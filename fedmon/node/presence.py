@@ -84,7 +84,6 @@ class PresenceKeeper:
     def announce(self) -> None:
         """Say that we are online under the present boot."""
         self._state = self._presence("online", "")
-        self._announced.append((self._state.boot, self._state.since))
         self.refresh()
 
     def refresh(self) -> None:
@@ -133,7 +132,7 @@ class PresenceKeeper:
         self._duplicate = Duplicate(boot=boot, seen=utc_now()), time.monotonic()
 
     def _presence(self, state: str, reason: str) -> Presence:
-        return Presence(
+        presence = Presence(
             node_id=self._node_id,
             boot=self.boot,
             state=state,  # type: ignore[arg-type]  # one of the three words
@@ -143,6 +142,8 @@ class PresenceKeeper:
             capabilities=self._capabilities(),
             streams=self._streams(),
         )
+        self._announced.append((presence.boot, presence.since))
+        return presence
 
     def _as_will(self, presence: Presence) -> Will:
         return Will(topic=topics.status(self._node_id), payload=codec.encode(presence))

@@ -11,7 +11,7 @@ from typing import Self
 
 import psutil
 
-from fedmon.broker import ports, probe
+from fedmon.broker import probe
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.production import FIRST_PORT, production_files, write_production
@@ -19,6 +19,7 @@ from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
 from fedmon.common.clock import Deadline
 from tests.broker.certificates import make_broker_certificate, make_client_authority
+from tests.support.ports import free_ports
 from tests.support.requirements import require
 
 RENDERED = pathlib.Path(__file__).parents[2] / "broker"
@@ -51,7 +52,7 @@ class Production:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        free = ports.free_ports("127.0.0.1", len(Role) + 1)
+        free = free_ports(len(Role) + 1)
         self.ports = dict(zip(Role, free, strict=False))
         self.observer_port = free[-1]
         folder = self.folder.path

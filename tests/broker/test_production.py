@@ -21,7 +21,6 @@ import yaml
 
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.ports import free_ports
 from fedmon.broker.production import FIRST_PORT, REPOSITORY_PORT, production_files
 from fedmon.broker.roles import Role
 from fedmon.broker.users import Users
@@ -29,6 +28,7 @@ from tests.broker.certificates import make_client_certificate
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client
 from tests.broker.shell import answer, foreground
+from tests.support.ports import free_port
 from tests.support.requirements import require
 
 SCHEMA = Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
@@ -183,7 +183,7 @@ def test_the_repository_of_the_compose_file_starts_and_its_health_check_sees_it(
     folder = production.folder.path
     BrokerFolder(folder / "secrets").replace("repository-token", "a token of the test\n")
     service = compose["services"]["repository"]
-    port = str(free_ports("127.0.0.1", 1)[0])
+    port = str(free_port())
     substitutes = {
         str(REPOSITORY_PORT): port,
         "/fedmon/": f"{folder}/",

@@ -211,6 +211,7 @@ def test_a_stopped_node_ends_within_five_seconds_and_says_so(
 
     assert code == 0
     assert federation.nodes()["north"].reason == "stopped by its owner"
+    assert "another process uses the id" not in nodes["north"].log()
     verified = fedmon_here("node", "audit", "verify", "--dir", str(nodes["north"].folder), "--json")
     assert verified.returncode == 0, verified.stdout
     assert "error" not in json.loads(verified.stdout)

@@ -9,6 +9,7 @@ import psutil
 from fedmon.broker import probe
 from fedmon.broker.engine import EmbeddedEngine, Engine, MosquittoEngine
 from fedmon.common.settings import BrokerSettings, Host
+from tests.support.ports import free_port
 from tests.support.requirements import require
 
 ENGINES: dict[str, type[Engine]] = {"mosquitto": MosquittoEngine, "embedded": EmbeddedEngine}
@@ -21,7 +22,7 @@ class Broker:
         engine = ENGINES[name]
         require(engine.available(), f"the {name} broker is not installed")
         self.name = name
-        self._engine = engine(folder=folder)
+        self._engine = engine(folder=folder, port=free_port())
         self.start()
 
     @property
