@@ -1,0 +1,77 @@
+"""A bare MQTT client: hears every message of a federation as bytes, and can send any."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.support.waiting import wait_until
+
+
+class Heard(NamedTuple):
+    """One message, with QoS and retain flag as its sender set them; one that is no JSON has a ``text``."""
+
+    topic: str
+    qos: int
+    retain: bool
+    message: dict[str, Any]
+
+
+class Tap:
+    """Hears everything under ``general`` at the QoS of its sender; a context manager."""
+
+    def __init__(self, url: str, *, on_message: Callable[[Heard], None] | None = None) -> None:
+        host, port = url.removeprefix("mqtt://").split(":")
+        self._place = (host, int(port))
+        self.heard: list[Heard] = []
+        self._on_heard = on_message
+        self._ready = threading.Event()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"tap-{uuid.uuid4().hex[:8]}", protocol=mqtt.MQTTv5)
+        options = SubscribeOptions(qos=1, retainAsPublished=True, noLocal=True)
+        self._client.on_connect = lambda client, *_: client.subscribe("general/#", options=options)
+        self._client.on_subscribe = lambda *_: self._ready.set()
+        self._client.on_message = self._on_message
+
+    def __enter__(self) -> Self:
+        self._client.connect(*self._place)
+        self._client.loop_start()
+        assert self._ready.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def send(self, topic: str, message: dict[str, Any], *, qos: int = 1, retain: bool = False) -> None:
+        """Publish a message."""
+        self._client.publish(topic, json.dumps(message).encode(), qos=qos, retain=retain)
+
+    def first(self, topic: str, **fields: Any) -> Heard | None:
+        """Return the first message so far on a topic (a pattern) that has these fields."""
+        for each in list(self.heard):
+            if re.fullmatch(topic, each.topic) and fields.items() <= each.message.items():
+                return each
+        return None
+
+    def wait_for(self, topic: str, *, timeout_s: float = 20.0, **fields: Any) -> Heard:
+        """Wait for the first message on a topic (a pattern) that has these fields."""
+        found = wait_until(lambda: self.first(topic, **fields), timeout_s, what=f"{fields} on {topic}")
+        assert found is not None
+        return found
+
+    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        if message.payload:
+            is_json = message.payload.startswith(b"{")
+            content = json.loads(message.payload) if is_json else {"text": message.payload.decode()}
+            heard = Heard(message.topic, message.qos, message.retain, content)
+            self.heard.append(heard)
+            if self._on_heard is not None:
+                self._on_heard(heard)
