@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "COVERAGE_PROCESS_CONFIG")
 
 
 def plain_environment(**more: str) -> dict[str, str]:
