@@ -95,7 +95,8 @@ class OldNode:
         own = json.dumps(row["message"]).replace(NODE, self.node_id).replace(RESEARCHER, "bea")
         message = json.loads(own) | fields
         if job_id:
-            (message.get("job") or message)["job_id"] = job_id
+            for part in message.get("scalars") or [message.get("job") or message]:
+                part["job_id"] = job_id
         place, _, qos, *flags = row["topics"][0].split()
         for word, own_id in {"<node_id>": self.node_id, "<researcher_id>": "bea", "<instance>": self._instance}.items():
             place = place.replace(word, own_id)
@@ -110,6 +111,12 @@ class OldNode:
         echoed = {key: ask[key] for key in ("id", "session", "sequence", "action") if key in ask}
         topic = f"general/researcher/bea/{self._instance}/{self.node_id}"
         self.say(f"node {name}", job_id=ask.get("job_id") or "", topic=topic, **echoed)
+
+
+def reported(tap: Tap, job_id: str) -> bool:
+    """Tell whether scalars of a run were heard."""
+    batches = [heard.message for heard in tap.heard if heard.message.get("command") == "run-scalars"]
+    return any(one["job_id"] == job_id for batch in batches for one in batch["scalars"])
 
 
 class Scene:
@@ -223,7 +230,7 @@ class Scene:
         for title, command in (("run --detach", "stop"), ("run --detach (2)", "node runs stop")):
             words = ("--tags", "cells", "--detach", "--arg", "seconds=60")
             long_one = find(self.verb("run", self.plan, *words, title=title), "job_id")
-            tap.wait_for(".*", command="add_scalar", job_id=long_one)
+            wait_until(lambda job_id=long_one: reported(tap, job_id), 20, what="a report of the run")  # type: ignore[misc]
             self.verb(command, long_one)
         self.verb("stop", "01a1fc42-0000-7000-8000-000000000001", title="stop (unknown)")
 
@@ -318,7 +325,7 @@ class Scene:
             node.say("node plan-decision")
             self.answers["decision"] = wait_until(lambda: told, 20, what="a decision")[0]
             run = fed.run(self.plan, tags=["cells"], nodes=names)
-            node.say("node add_scalar", job_id=run.job_id)
+            node.say("node run-scalars", job_id=run.job_id)
             node.say("node job-outcome", job_id=run.job_id)
             self.answers["run"] = run.result(timeout_s=20)
             self.answers["scalars"] = run.scalars
