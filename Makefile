@@ -7,8 +7,8 @@ PATH := $(PATH):/usr/sbin:/usr/local/sbin
 export PATH
 # What Python compiled is kept: to make it anew for each process would take a tenth of the time of the tests.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests wait more than they compute, so three times as many as this project's two cores is fastest.
-JOBS ?= 6
+# Tests wait more than they compute, so four times as many as this project's two cores is fastest.
+JOBS ?= 8
 
 .PHONY: demo test test-batch check bench soak venv format clean
 

@@ -52,7 +52,7 @@ def test_what_is_no_strict_json_is_refused(what: str) -> None:
 
 
 def test_one_name_twice_among_very_many_is_found_at_once() -> None:
-    names = [f'"{number:x}":0' for number in range(1_000_000)]
+    names = [f'"{number:x}":0' for number in range(300_000)]
     text = "{" + ",".join([*names, names[-1]]) + "}"
 
     with pytest.raises(InvalidValuesError, match="twice"):

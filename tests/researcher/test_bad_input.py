@@ -220,7 +220,7 @@ def unknown(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("junk", [unreadable, pytest.param(unknown, marks=pytest.mark.soak)])
-def test_ten_thousand_junk_replies_are_counted_quietly_and_cost_no_memory(
+def test_thousands_of_junk_replies_are_counted_quietly_and_cost_no_memory(
     node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture, junk: Callable[[int], bytes]
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -230,7 +230,7 @@ def test_ten_thousand_junk_replies_are_counted_quietly_and_cost_no_memory(
     process = psutil.Process(os.getpid())
     before = process.memory_info().rss
 
-    for counted in range(0, 10_000, 500):  # a broker drops what a slow reader's queue cannot hold
+    for counted in range(0, 3_000, 500):  # a broker drops what a slow reader's queue cannot hold
         for number in range(counted, counted + 500):
             node.publish("general/researcher/alice/main/a", junk(number), qos=0)
         wait_until(lambda counted=counted: sum(federation.status().counters.values()) == counted + 500)  # type: ignore[misc]
