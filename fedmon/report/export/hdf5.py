@@ -3,7 +3,7 @@
 Numbers are doubles with NaN for what is not known, times are whole microseconds since 1970 in UTC (the attribute
 ``units`` says so in the words of the CF conventions; the smallest number is no time), texts are UTF-8 of a fixed
 length. A name that HDF5 cannot have, because of a slash in it, is written as in web addresses (%2F); the attribute
-``name`` holds it as it is. `pandas.read_hdf` takes the same group for a data frame.
+``name`` holds it as it is.
 """
 
 from __future__ import annotations

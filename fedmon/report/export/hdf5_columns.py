@@ -87,14 +87,14 @@ class Group:
             column.flush(self._digest)
 
     def _describe(self) -> None:
-        """Say of all this that it is a frame of pandas."""
+        """Add the attributes that make the group a frame of pandas."""
         names = attribute_texts(self._schema.names)
         self._index.set.attrs["name"] = _NO_NAME
-        _say(self._index.set, kind="integer")
+        _set_texts(self._index.set, kind="integer")
         _index(self._group, "axis0", names)
         for number, name in enumerate(names):
             _index(self._group, f"block{number}_items", [name])
-        _say(self._group, axis1_variety="regular", encoding="UTF-8", errors="strict", **_PANDAS)
+        _set_texts(self._group, axis1_variety="regular", encoding="UTF-8", errors="strict", **_PANDAS)
         self._group.attrs["ndim"], self._group.attrs["nblocks"] = 2, len(names)
 
 
@@ -103,7 +103,7 @@ class _Column(Protocol):
         """Take at most a chunk of values."""
 
     def flush(self, digest: Any) -> None:
-        """Have them in the file."""
+        """Write them to the file."""
 
     def finish(self, block: str, digest: Any) -> None:
         """Make the column a block of pandas of this name."""
@@ -190,7 +190,7 @@ class _Times:
 
     def finish(self, _block: str, _digest: Any) -> None:
         self._block.set.attrs["name"] = _NO_NAME
-        _say(self._block.set, value_type="datetime64[ns]", tz="UTC")
+        _set_texts(self._block.set, value_type="datetime64[ns]", tz="UTC")
 
 
 class _Texts:
@@ -228,7 +228,7 @@ class _Texts:
         made = self._group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
         made[0] = np.frombuffer(_texts_of_pandas(self._kinds, parts, size), dtype=np.uint8)
         made.attrs["name"] = _NO_NAME
-        _say(made, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
+        _set_texts(made, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
 
     def _made(self, width: int, rows: int) -> h5py.Dataset:
         made = self._group.create_dataset(
@@ -281,12 +281,12 @@ def _index(group: h5py.Group, name: str, texts: Sequence[str]) -> None:
     """Write an index of pandas."""
     made = group.create_dataset(name, data=np.array([text.encode() for text in texts], dtype=bytes))
     made.attrs["name"] = _NO_NAME
-    _say(made, kind="string")
-    _say(group, **{f"{name}_variety": "regular"})
+    _set_texts(made, kind="string")
+    _set_texts(group, **{f"{name}_variety": "regular"})
 
 
-def _say(node: h5py.Group | h5py.Dataset, **words: str) -> None:
-    """Give attributes the type that PyTables reads as a text."""
+def _set_texts(node: h5py.Group | h5py.Dataset, **words: str) -> None:
+    """Set attributes of the type that PyTables reads as a text."""
     for name, text in words.items():
         node.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
 

@@ -86,7 +86,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     if starved and ratio < limits.CPU_HIGH.value:
         most = max(starved, key=lambda name: starved[name])
         text += f" It was starved on {most}: for {percent(starved[most])} of the time it wanted a CPU and had none."
-        severity, advice = Severity.WARNING, _fed(case)
+        severity, advice = Severity.WARNING, _advice_when_starved(case)
     return [
         Finding(
             name=_NAME,
@@ -122,8 +122,8 @@ def _starved(node: Node, ratio: float) -> float | None:
     return some if some >= limits.CPU_PRESSURE_HIGH.value and ratio <= limits.CPU_LOW.value else None
 
 
-def _fed(case: Case) -> str:
-    """Say what helps a job that was starved."""
+def _advice_when_starved(case: Case) -> str:
+    """Return the advice for a job that waited for CPUs."""
     held = [(node.one(_QUOTA), cpu_use(node)) for node in case.nodes]
     if any(
         quota is not None and use is not None and (quota.increase or 0.0) >= limits.THROTTLED.value * use.used_s
