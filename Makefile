@@ -32,7 +32,7 @@ check: venv
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m check
 
-# bench.cluster is for itself: it needs rabbitmq-server, and the extra bench.
+# bench.cluster runs by itself: it needs rabbitmq-server and the extra bench.
 bench: venv
 	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job runs experiment; do $(BIN)/python -m bench.$$name || exit 1; done
 

@@ -401,7 +401,7 @@ def measure(kind: type[Cluster], *, count: int, seconds: float, settled_s: float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("clusters", nargs="*", help="rabbitmq, nats, or both (default)")
+    parser.add_argument("clusters", nargs="*", metavar="{rabbitmq,nats}", help="default: both")
     parser.add_argument("--nodes", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=40.0)
     options = parser.parse_args()

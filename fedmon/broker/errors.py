@@ -39,7 +39,7 @@ class BrokerStartError(BrokerError):
 
 
 class NameTakenError(BrokerError):
-    """A user of that name, or one that could be taken for it, is there already."""
+    """The name belongs to another user or to batch jobs, or the party has a token already."""
 
     exit_code = 4
 
