@@ -56,7 +56,7 @@ class Tokens:
         if self._shared is not None and hmac.compare_digest(given, _digest(self._shared)):
             return None
         for party, digest in self._folder.entries(TOKENS_FILE).items():
-            if hmac.compare_digest(given, digest):
+            if hmac.compare_digest(given.encode(), digest.encode()):
                 return party
         raise UnknownTokenError("uploads need a token of the repository: Authorization: Bearer <token>")
 

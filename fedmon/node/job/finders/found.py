@@ -67,9 +67,9 @@ class UnknownJobError(JobNotFoundError):
     """The scheduler says that there is no such job, so that looking again is no use."""
 
     def __init__(self, job: str, why: str) -> None:
-        super().__init__(job, [Tried("scheduler", why)])
         text = f"there is no {job} ({why}): correct the variable that names it, name processes with --pid, or measure a"
-        self.args = (f"{text} command with 'fedmon job -- COMMAND'",)
+        NotFoundError.__init__(self, f"{text} command with 'fedmon job -- COMMAND'")
+        self.tried = (Tried("scheduler", why),)
 
 
 class MethodFailedError(Exception):
