@@ -185,11 +185,7 @@ class PlanRegister(PlanCatalogue):
             self._audit.record_durably(
                 "plan-delete", plan_id=plan.plan_id, sha256=plan.sha256, name=plan.name, was=plan.status.value, by=by
             )
-            self._database.execute("DELETE FROM plans WHERE plan_id = ?", (plan.plan_id,))
-            if plan.type is PlanType.DEFAULT:
-                self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (plan.sha256,))
-            self._database.execute("INSERT OR IGNORE INTO leavings (sha256) VALUES (?)", (plan.sha256,))
-            self._database.after_commit(self._settle_if_possible)
+            self._remove(plan.sha256, is_default=plan.type is PlanType.DEFAULT)
         return plan
 
     def record_verdict(self, sha256: str, verdict: Verdict) -> Decision | None:
@@ -217,10 +213,12 @@ class PlanRegister(PlanCatalogue):
         Raises StorageError when the bytes of a plan that is not here are missing or altered.
         """
         sha256, event = line["sha256"], line["event"]
+        plan = self.find(sha256)
         if event == "plan-delete":
-            self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
+            # What no line named before was taken in from the folder of default plans.
+            self._remove(sha256, is_default=plan is None or plan.type is PlanType.DEFAULT)
             return
-        if self.find(sha256) is None:
+        if plan is None:
             self._insert(
                 self.store.read(sha256),
                 line["name"],
@@ -261,6 +259,13 @@ class PlanRegister(PlanCatalogue):
             if self.find(row["sha256"]) is None:
                 self.store.remove(row["sha256"])
             self._database.execute("DELETE FROM leavings WHERE sha256 = ?", (row["sha256"],))
+
+    def _remove(self, sha256: str, *, is_default: bool) -> None:
+        self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
+        if is_default:
+            self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (sha256,))
+        self._database.execute("INSERT OR IGNORE INTO leavings (sha256) VALUES (?)", (sha256,))
+        self._database.after_commit(self._settle_if_possible)
 
     def _insert(
         self,

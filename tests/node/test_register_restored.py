@@ -18,7 +18,7 @@ import pytest
 from fedmon.common.ids import new_id
 from tests.node.owner_shell import told
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_with_cells
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -250,3 +250,24 @@ def test_the_register_is_copied_once_a_day_for_its_owner_only(folder: Path) -> N
 
     assert same == first
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+
+
+def test_a_default_plan_that_was_deleted_stays_away(shared_broker: Broker, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults"
+    defaults.mkdir()
+    for name in ("kept", "gone"):
+        (defaults / f"{name}.py").write_text(f"name = {name!r}\n")
+    node = {"default_plans_dir": str(defaults)}
+    folder = write_node_folder(tmp_path / "n", node_id="d", url=shared_broker.url, node=node, runs=NO_RUNS)
+    with NodeProcess(folder):
+        _copied(folder)
+        gone = next(plan for plan in told(folder, "plan", "list")["plans"] if plan["name"] == "gone")
+        told(folder, "plan", "delete", gone["plan_id"])
+    (folder / "state.sqlite").write_bytes(b"")
+
+    with NodeProcess(folder):
+        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        names = [plan["name"] for plan in told(folder, "plan", "list")["plans"]]
+
+    assert names == ["kept"]
+    assert not (folder / "plans" / gone["sha256"]).exists()
