@@ -43,8 +43,10 @@ def kept_client_id(folder: Path, party: str) -> str:
     """
     path = folder / CLIENT_FILE
     try:
-        if not path.is_file() or not _BITS.fullmatch(path.read_text(errors="replace")):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if not _BITS.fullmatch(path.read_text(errors="replace")):
+                path.unlink()
+        if not path.exists():
             _publish(path, secrets.token_hex(16))
         return f"{party}-{path.read_text().strip()}"
     except OSError as error:
