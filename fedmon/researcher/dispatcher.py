@@ -115,8 +115,8 @@ class Dispatcher:
             self._changed.notify()
             return
         thread = threading.Thread(target=self._run, name=f"fedmon-callbacks-{len(self._threads)}", daemon=True)
-        self._threads.add(thread)
         thread.start()
+        self._threads.add(thread)
 
     def _run(self) -> None:
         while True:

@@ -279,7 +279,7 @@ class KeptConnection(abc.ABC):
                 connected_at = time.monotonic()
                 self._came_up(connection, wanted, host)
                 connection.closed.wait()
-        except OSError as error:  # such as too many open files
+        except (OSError, RuntimeError) as error:  # such as too many open files, or threads
             return connected_at, str(error)
         finally:
             self._up = False
