@@ -158,7 +158,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[
 
 
 def _trouble(node_id: str, live: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Say what keeps the node from a steady connection under an id that is its alone."""
+    """Say what keeps the node from a steady connection under an id of its own."""
     lines: list[tuple[str, object]] = [("FLAPPING", live["flapping"])] if live["flapping"] else []
     if duplicate := live["duplicate"]:
         seen = f"boot {duplicate['boot']}, last seen {seconds(duplicate['seen'])}"
@@ -182,7 +182,9 @@ def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
     level = live["sandbox"] or "none"
     if live["sandbox"] is None or is_weaker(live["sandbox"], runs["minimum"]):
         why = "; ".join(f"{name}: {reason}" for name, reason in live["sandbox_reasons"].items())
-        return f"NONE CAN RUN: the sandbox is {level}, and the owner asks for {asked}; {why}; tried again in time"
+        return (
+            f"NONE CAN RUN: the sandbox is {level}, and the owner asks for {asked}; {why}; it is tried again by itself"
+        )
     return f"approved plans run in sandbox {level} ({asked}); {live['jobs']} of {runs['max_jobs']} jobs run"
 
 

@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 class Look(NamedTuple):
     """What one search has to look at: the processes of now, the cgroups, and a runner of commands.
 
-    ``asks_controller`` allows to ask the one that all hosts ask whether there is such a job.
+    ``asks_controller`` allows a question to the scheduler's controller, which all hosts share.
     """
 
     processes: Processes
