@@ -36,7 +36,6 @@ logger = logging.getLogger("fedmon.node.daemon")
 
 STOP_WITHIN_S = 4.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-OWNER_TIMEOUT_S = 10.0
 
 
 class Daemon:

@@ -25,7 +25,7 @@ Row = tuple[int, int, int, int]
 
 
 class Compaction:
-    """Merges rows of a recording, one run of them a call: to rows of 150 samples soon, and these to rows of 300."""
+    """Merges rows of a recording, one run of them a call: to rows of 150 samples soon, and these to rows of 600."""
 
     def __init__(self, file: RecordingFile, streams: Streams) -> None:
         self._file, self._streams = file, streams
