@@ -6,6 +6,8 @@ import logging
 import sqlite3
 from typing import Protocol
 
+import msgspec
+
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.node.audit import Audit
@@ -81,15 +83,16 @@ def _done_again(registers: Registers, behind: tuple[int, str]) -> tuple[set[str]
     known_jobs = {row["job_id"] for row in database.rows("SELECT job_id FROM runs")}
     for line in lines:
         if line["event"] == "run":
-            jobs += [line["job"]] if line["job"] not in known_jobs else []
+            jobs += [str(line.get("job"))] if line.get("job") not in known_jobs else []
             continue
-        kind, name = ("plan", line["sha256"]) if line["event"] in _PLANS else ("dataset", line["dataset_id"])
+        kind, key = ("plan", "sha256") if line["event"] in _PLANS else ("dataset", "dataset_id")
+        name = str(line.get(key))
         try:
             with database.transaction():
                 (plans if kind == "plan" else registers.datasets).redo(line)
             missing.pop(name, None)
-        except (FedmonError, sqlite3.IntegrityError) as error:
-            missing[name] = f"{kind} {line['name']!r} ({name}) is not restored: {error}"
+        except (FedmonError, sqlite3.IntegrityError, KeyError, msgspec.ValidationError) as error:
+            missing[name] = f"{kind} {line.get('name')!r} ({name}) is not restored: {error}"
         if kind == "plan":
             decided.add(name)
     sentences = [*missing.values()]

@@ -128,9 +128,9 @@ class Router:
         return error(request, self.services.node_id, ErrorCode.FAILED, reason)
 
     def _refusal(self, request: Request, code: ErrorCode, reason: str) -> Error:
-        """Return the error reply to a request that is refused; a state-changing one stays refused."""
+        """Return the error reply to a refused request; a state-changing one stays refused unless we are busy."""
         refusal = error(request, self.services.node_id, code, reason)
-        if isinstance(request, STATE_CHANGING):
+        if isinstance(request, STATE_CHANGING) and code is not ErrorCode.BUSY:
             try:
                 self.services.effects.remember_refusal(
                     request.researcher_id, request.id, msgspec.json.encode(refusal), request.expires

@@ -28,6 +28,8 @@ LAST_CONTESTED_RETRY_S = 60.0
 """The longest back-off while another client has our client id."""
 QUICK_LOSS_S = 2.0
 QUICK_LOSSES = 3
+DOWN_AFTER_ROUNDS = 10
+"""After so many rounds without a connection the broker is down, and no longer losing connections."""
 LOST = "connection lost"
 TAKEN_OVER = "Session taken over"
 """MQTT 5, reason code 0x8E: another client connected with our client id."""
@@ -233,6 +235,8 @@ class KeptConnection(abc.ABC):
             is_taken_over = contested and self._quick_losses >= QUICK_LOSSES
             last_s = LAST_CONTESTED_RETRY_S if is_taken_over else LAST_RETRY_S
             rounds = attempt // len(self._broker.hosts)
+            if connected_at is None and rounds >= DOWN_AFTER_ROUNDS:
+                self._quick_losses = 0
             delay_s = min(last_s, FIRST_RETRY_S * 2 ** min(rounds, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, timeout=delay_s)
