@@ -400,9 +400,10 @@ def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, Runn
     a.end(handle.job_id, result=json_parcel({"n": 1}))
     a.publish("general/researcher/alice/all/a", {**_last_outcome(a, handle.job_id)})
     a.wait(lambda: len(a.sent("ack")) == 2)
+    wait_until(lambda: told, what="the outcome")
+    wait_until(lambda: federation.status().kept_replies == 0, what="what a handle has to leave the disk")
 
     assert [one.job.job_id for one in told] == [handle.job_id]
-    wait_until(lambda: federation.status().kept_replies == 0, what="what a handle has to leave the disk")
 
 
 def _last_outcome(node: RunningNode, job_id: str) -> dict[str, Any]:
