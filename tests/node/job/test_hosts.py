@@ -92,7 +92,10 @@ def test_a_host_that_was_killed_costs_no_other_its_merge(job: Job, far: dict[str
 
 
 def test_a_host_that_ends_long_after_the_others_merges_and_they_do_not_wait_for_it(job: Job, tmp_path: Path) -> None:
-    process = job.start({"host": "a"}, {"host": "late", "waits_for": str(tmp_path / "go"), "shares_no_locks": True})
+    quick = {"host": "a", "waits_for": str(tmp_path / "first")}
+    process = job.start(quick, {"host": "late", "waits_for": str(tmp_path / "go"), "shares_no_locks": True})
+    wait_until(lambda: list(job.folder.hosts.glob("*-late.*")), what="the late host to begin")
+    (tmp_path / "first").touch()
     wait_until(lambda: list(job.folder.hosts.glob("*-a.1.end")), what="the end of the quick host")
     (tmp_path / "go").touch()
     said = job.said(process)
