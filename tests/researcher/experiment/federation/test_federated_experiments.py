@@ -83,8 +83,8 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     wait_until(lambda: ec.state(plan) is RESERVED)
     assert (ec.state(dataset), ec.get(dataset, "foundOn")) == (READY, "a,b")
     assert ec.state(first) is NEW
-    assert resource(ec, plan).waits_for == "the owner of a, b to approve it"
-    assert resource(ec, first).waits_for == f"resource {plan} (fedmon::TrainingPlan) to be READY"
+    wait_until(lambda: resource(ec, plan).waits_for == "the owner of a, b to approve it")
+    wait_until(lambda: resource(ec, first).waits_for == f"resource {plan} (fedmon::TrainingPlan) to be READY")
     for node_id in ("a", "b"):
         two.decide(node_id, "approve", ec.get(plan, "sha256"))
 
