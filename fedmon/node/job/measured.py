@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
 _STOP_WITHIN_S = 10.0
-_TELL_AGAIN_S = 30.0
+_TELL_AGAIN_S = 5.0
 _PERF_AFTER_S = 0.5
 """Finding out what perf can count starts some processes, for which no short command is to wait."""
 ALL_GONE = "all processes of the job have ended"
