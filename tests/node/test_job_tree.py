@@ -127,7 +127,7 @@ def test_a_child_that_nobody_waits_for_stays_counted() -> None:
     with Program() as program, Watch() as watch:
         watch.add(program.pid)
         program.tell("wait_for_nobody")
-        child = program.tell("worker 0.1")
+        child = program.tell("worker 0.5")
         alive = watch.tick()
         program.tell(f"end {child}")
         wait_until(lambda: watch.tick().values["job_processes"] == 1)

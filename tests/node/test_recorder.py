@@ -170,7 +170,7 @@ def test_keeping_never_waits_for_the_disk(path: Path) -> None:
             taken_s = began.elapsed_s()
             other.execute("ROLLBACK")
 
-    assert taken_s < 1.0
+    assert taken_s < 4.5  # a wait for the lock lasts 5 s
     with Recording(path, read_only=True) as recording:
         assert seqs(recording.read()) == list(range(3000))
 
