@@ -405,6 +405,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=40.0)
     options = parser.parse_args()
+    if unknown := set(options.clusters) - set(CLUSTERS):
+        parser.error(f"no such cluster: {', '.join(sorted(unknown))}; use rabbitmq or nats")
     for name in options.clusters or CLUSTERS:
         kind = CLUSTERS[name]
         if not kind.available():

@@ -201,14 +201,14 @@ class Engine(abc.ABC):
 
     def _await_ready(self, process: KeptProcess) -> None:
         deadline = Deadline(_START_S)
-        host = ports.reachable_host(self.host)
         # Listeners are opened in order, so the last one answers when all are there.
-        last = self.ports[self._roles[-1]]
+        last_role = self._roles[-1]
+        host, port = ports.reachable_host(self.host_of(last_role)), self.ports[last_role]
         answer = probe.Answer.SILENT
         while not deadline.passed():
             # The broker's own word comes first: only then is it our child that answers on this port.
             if " running" in self._new_log():
-                answer = probe.ask(host, last, timeout_s=_PROBE_S, tls=self._tls)
+                answer = probe.ask(host, port, timeout_s=_PROBE_S, tls=self._tls)
             if process.wait(_RETRY_S) is not None:
                 break
             if answer in (probe.Answer.ACCEPTED, probe.Answer.REFUSED):

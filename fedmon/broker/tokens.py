@@ -40,12 +40,12 @@ class Tokens:
 
     def remove(self, party: str) -> None:
         """Remove a party's token. Raises UnknownUserError."""
-        if party in self.parties():
+        if self._folder.path.is_dir():
             with self._folder.changing():
                 entries = self._folder.entries(TOKENS_FILE)
-                entries.pop(party, None)
-                self._folder.replace_entries(TOKENS_FILE, entries)
-                return
+                if entries.pop(party, None) is not None:
+                    self._folder.replace_entries(TOKENS_FILE, entries)
+                    return
         raise UnknownUserError(
             f"{party!r} has no token in {self._folder.path}; `fedmon broker repository token list` shows who has one"
         )

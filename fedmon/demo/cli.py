@@ -20,7 +20,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
 from fedmon.demo.hospitals import Hospitals
 from fedmon.demo.screen import Screen, choose_screen
-from fedmon.demo.story import Story
+from fedmon.demo.story import NODES, Story
 from fedmon.researcher.federation import Federation
 
 RESEARCHER = "demo-researcher"
@@ -93,7 +93,7 @@ def _keep(broker: Engine, hospitals: Hospitals, screen: Screen, document: dict[s
     """Say how to connect, then wait until somebody ends us."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"
-    owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in hospitals.names}
+    owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in NODES}
     document["connect"] = {"python": python, "mosquitto_sub": shell, "owners": owners}
     if json:
         print(json_text.dumps(document, indent=2), flush=True)

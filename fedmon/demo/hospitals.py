@@ -77,11 +77,6 @@ class Hospitals:
                 process.kill()
                 process.wait()
 
-    @property
-    def names(self) -> list[str]:
-        """The ids of the nodes."""
-        return [hospital.node_id for hospital in HOSPITALS]
-
     def dir_of(self, node_id: str) -> Path:
         """Return the folder of a node."""
         return self._folder / node_id
@@ -136,8 +131,16 @@ class Hospitals:
         """Raise DemoError, with the end of its log, when a node ended by itself."""
         for node_id, process in self._processes.items():
             if process.poll() is not None:
-                lines = (self._folder / f"{node_id}.log").read_text(errors="replace").splitlines()[-5:]
-                raise DemoError(f"node {node_id} ended with exit code {process.returncode}: {' | '.join(lines)}")
+                log = self._end_of_log(node_id, 5)
+                raise DemoError(f"node {node_id} ended with exit code {process.returncode}: {log}")
+
+    def ends_of_logs(self) -> str:
+        """Return the last lines that each node logged, on one line."""
+        return "; ".join(f"log of {node_id}: {self._end_of_log(node_id, 2)}" for node_id in self._processes)
+
+    def _end_of_log(self, node_id: str, count: int) -> str:
+        lines = (self._folder / f"{node_id}.log").read_text(errors="replace").splitlines()[-count:]
+        return " | ".join(lines) or "(empty)"
 
     def owner(self, node_id: str, *words: str) -> dict[str, Any]:
         """Run one of the owner's commands in a process of its own, and return its JSON. Raises DemoError."""

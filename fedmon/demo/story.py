@@ -40,7 +40,6 @@ class Story:
         self._fed, self._hospitals, self._screen, self._folder = federation, hospitals, screen, folder
         self._plan = folder / PLAN
         self._changed = threading.Condition()
-        self._presence: dict[str, tuple[Node, float]] = {}
         self._decisions: dict[str, tuple[PlanDecision, float]] = {}
         self.document: dict[str, Any] = {"ok": False, "timings_s": {}}
 
@@ -63,7 +62,7 @@ class Story:
     def _online(self) -> None:
         self._screen.step(1, STEPS, "Who is online?")
         started = time.monotonic()
-        self._wait(lambda: all(self._is_online(node) for node in NODES), 15.0, "the three nodes to come online")
+        self._wait(lambda: self._are(NodeState.ONLINE, *NODES), 15.0, "the three nodes did not come online")
         self._time("all_nodes_online", started)
         nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         pings = self._answered(self._fed.ping(), "ping")
@@ -121,7 +120,7 @@ class Story:
         started = time.monotonic()
         for node_id in NODES:
             self._decide(node_id, sha256)
-        self._wait(lambda: set(self._decisions) >= set(NODES), 5.0, "the owners' decisions")
+        self._wait(lambda: set(self._decisions) >= set(NODES), 5.0, "the owners' decisions did not arrive")
         self._time("three_owners_decide", started)
         rows = [
             (node_id, decision.status.value, decision.note)
@@ -178,9 +177,8 @@ class Story:
         self._screen.step(6, STEPS, f"The process of {VICTIM} is killed")
         started = time.monotonic()
         self._hospitals.kill(VICTIM)
-        self._wait(lambda: self._state(VICTIM) is NodeState.OFFLINE, 10.0, f"{VICTIM} to go offline")
-        node, seen = self._presence[VICTIM]
-        took_s = seen - started
+        self._wait(lambda: self._are(NodeState.OFFLINE, VICTIM), 10.0, f"{VICTIM} was not seen going offline")
+        node, took_s = self._fed.nodes()[VICTIM], time.monotonic() - started
         self._time_exactly("offline_seen", took_s)
         self._screen.table(
             ("node", "state", "reason", "seen after"), [(VICTIM, node.state.value, node.reason, _ms(took_s))]
@@ -193,7 +191,7 @@ class Story:
         self._screen.step(7, STEPS, f"{VICTIM} comes back")
         started = time.monotonic()
         self._hospitals.start(VICTIM)
-        self._wait(lambda: self._is_online(VICTIM), 15.0, f"{VICTIM} to come back")
+        self._wait(lambda: self._are(NodeState.ONLINE, VICTIM), 15.0, f"{VICTIM} did not come back online")
         self._time("back_online", started)
         answered = self._answered(self._fed.ping(), "ping")
         self._screen.note(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
@@ -236,9 +234,8 @@ class Story:
 
     # --- helpers of the steps ----------------------------------------------------------------------------------------
 
-    def _on_presence(self, node: Node) -> None:
+    def _on_presence(self, _node: Node) -> None:
         with self._changed:
-            self._presence[str(node.node_id)] = (node, time.monotonic())
             self._changed.notify_all()
 
     def _on_decision(self, decision: PlanDecision) -> None:
@@ -246,22 +243,20 @@ class Story:
             self._decisions[decision.node_id] = (decision, time.monotonic())
             self._changed.notify_all()
 
-    def _state(self, node_id: str) -> NodeState | None:
-        known = self._presence.get(node_id)
-        return known[0].state if known else None
-
-    def _is_online(self, node_id: str) -> bool:
-        return self._state(node_id) is NodeState.ONLINE
+    def _are(self, state: NodeState, *node_ids: str) -> bool:
+        # Not from the callback, which hears nothing of what was known before it was registered.
+        known = self._fed.nodes()
+        return all(node_id in known and known[node_id].state is state for node_id in node_ids)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = Deadline(timeout_s)
         with self._changed:
             # A short turn lets us see a node that ended by itself, which nobody would tell us.
             while not self._changed.wait_for(condition, timeout=min(0.5, deadline.left_s())):
-                if not what.endswith("offline"):
+                if not what.endswith("going offline"):
                     self._hospitals.check_alive()
                 if deadline.passed():
-                    raise DemoError(f"waited {timeout_s:g} s for {what}, in vain")
+                    raise DemoError(f"timed out after {timeout_s:g} s: {what}; {self._hospitals.ends_of_logs()}")
 
     def _answered(self, outcomes: Outcomes[Any], what: str) -> Outcomes[Any]:
         missing = {node: str(outcomes[node].reason) for node in outcomes if not outcomes[node].ok}

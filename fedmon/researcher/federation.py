@@ -289,9 +289,9 @@ class Federation(Runs):
     def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
         """Call back at each ``presence`` (a `Node`), ``decision`` (a `PlanDecision`) or ``outcome`` (a `JobOutcome`).
 
-        It ends when it is removed. Decisions, and outcomes of jobs that no handle follows, that came when nobody
-        listened are told at once; so they survive the end of a process. ``telemetry`` brings batches of samples and
-        scalars as they come. The calls of one subscription follow each other; those of several run at the same time.
+        It ends when it is removed. A presence is told when it changes; `nodes` says what is known already. Decisions
+        and outcomes that no handle follows are kept until somebody listens, also beyond the end of a process.
+        ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
         """
         parts = self.parts
         if event == "decision":

@@ -15,8 +15,13 @@ import msgspec
 import psutil
 import pytest
 
+from fedmon.broker.engine import choose_engine
+from fedmon.demo.hospitals import DemoError, Hospitals
 from fedmon.demo.regression import Cost, Round
 from fedmon.demo.rounds_table import explanation, round_columns, round_row
+from fedmon.demo.screen import SilentScreen
+from fedmon.demo.story import Story
+from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.waiting import wait_until
@@ -33,6 +38,34 @@ def kept() -> Iterator[KeptDemo]:
     """A demo that was left running, for all who only ask it."""
     with kept_demo() as demo:
         yield demo
+
+
+class OnlyFirstStep(SilentScreen):
+    """Ends the demo where its second step would begin."""
+
+    def step(self, number: int, total: int, title: str) -> None:  # noqa: ARG002
+        """Begin a step, or end the demo."""
+        if number > 1:
+            raise DemoError("far enough")
+
+
+def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path) -> None:
+    # Given three nodes that the researcher already knows to be online
+    with (
+        choose_engine("auto")() as broker,
+        Hospitals(tmp_path, broker.url) as hospitals,
+        Federation(broker.url, researcher_id="demo-researcher", folder=tmp_path / "researcher") as fed,
+    ):
+        hospitals.make()
+        wait_until(lambda: len(fed.nodes().online) == 3, timeout_s=30)
+
+        # When the demo begins
+        story = Story(fed, hospitals, OnlyFirstStep(), tmp_path)
+        with pytest.raises(DemoError, match="far enough"):
+            story.run()
+
+    # Then its first step sees all three
+    assert [node["state"] for node in story.document["nodes"]] == ["online"] * 3
 
 
 def check_told(document: dict[str, Any]) -> None:
