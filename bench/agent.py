@@ -47,7 +47,7 @@ import os, sys
 from pathlib import Path
 import msgspec
 from fedmon.common.settings import load_node
-from fedmon.node import sampler
+from fedmon.node.measure import sampler
 from fedmon.node.daemon import Daemon
 from fedmon.node.folder import NodeFolder
 folder, interval_s = NodeFolder.open(Path(sys.argv[1])), float(sys.argv[2])

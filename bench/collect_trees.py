@@ -30,7 +30,7 @@ import psutil
 from bench.line import medians, print_line
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, Roots
-from fedmon.node.jobs import JobWatches
+from fedmon.node.registers.jobs import JobWatches
 
 BUDGET_MS = 1.0
 """For a sample of 100 processes."""

@@ -37,10 +37,10 @@ from asynciojobs import Job, Scheduler
 from bench import experiment_types as types
 from bench.line import print_line
 from bench.taken import MEGABYTE, Taken, peak_bytes
-from fedmon.researcher.experiment.controller import ExperimentController
-from fedmon.researcher.experiment.resource import ResourceManager
-from fedmon.researcher.experiment.runner import ExperimentRunner
-from fedmon.researcher.experiment.states import ResourceAction, ResourceState
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.resource import ResourceManager
+from fedmon.experiment.runner import ExperimentRunner
+from fedmon.experiment.states import ResourceAction, ResourceState
 
 BENCH = "experiment"
 NODES, APPLICATIONS = 1000, 10

@@ -10,7 +10,7 @@ import threading
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.sample import Sample
 from fedmon.node.collectors import host_collectors
-from fedmon.node.sampler import Sampler
+from fedmon.node.measure.sampler import Sampler
 
 Column = list[float | None]
 STEP_S = 1.0

@@ -19,8 +19,8 @@ from fedmon.common.wire import codec
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import ListDatasets, Ping, SearchDatasets
 from fedmon.node.assembly import Assembly
-from fedmon.node.dialect import Outgoing
 from fedmon.node.folder import NodeFolder
+from fedmon.node.requests.dialect import Outgoing
 
 
 def measure(count: int) -> None:

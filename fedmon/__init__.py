@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fedmon.common.errors import FedmonError
     from fedmon.common.training_plan import TrainingPlan
-    from fedmon.node.reporter import Reporter
+    from fedmon.compat.nebula import Reporter
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.requests import Requests
     from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Federation": "fedmon.researcher.federation",
     "FedmonError": "fedmon.common.errors",
-    "Reporter": "fedmon.node.reporter",
+    "Reporter": "fedmon.compat.nebula",
     "Requests": "fedmon.researcher.requests",
     "RunFailedError": "fedmon.researcher.runs.errors",
     "RunNotOverError": "fedmon.researcher.runs.errors",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from fedmon.common.settings.keys import HISTORIC
@@ -17,9 +18,15 @@ from tests.support.shell_here import loggers_as_they_were
 # Nothing that collection makes is garbage: looking for some doubles its time, and slows every later collection.
 gc.disable()
 
+# How fast examples are made depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "suite", suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
+)
+hypothesis.settings.load_profile("suite")
+
 LONG = (
     "tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py", "tests/end_to_end/test_demo.py",
-    "tests/contract/test_federation.py", "tests/docs/", "tests/researcher/experiment/federation/", "tests/end_to_end/",
+    "tests/contract/test_federation.py", "tests/docs/", "tests/experiment/federation/", "tests/end_to_end/",
     "tests/node/job/", "tests/researcher/test_", "tests/researcher/historic/", "tests/researcher/runs/",
     "tests/report/test_document.py", "tests/report/plots/", "tests/report/",
 )  # fmt: skip

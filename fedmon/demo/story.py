@@ -17,12 +17,12 @@ from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.demo.regression import PLAN, Regression, Round
 from fedmon.demo.rounds_table import explanation, round_columns, round_row
 from fedmon.demo.screen import Screen
+from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.cli.watching.groups import HOST
+from fedmon.researcher.cli.watching.latest import Latest
+from fedmon.researcher.cli.watching.state import WatchState
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.outcomes import Outcomes
 from fedmon.researcher.roster import Node, NodeState
-from fedmon.researcher.watching.groups import HOST
-from fedmon.researcher.watching.latest import Latest
-from fedmon.researcher.watching.state import WatchState
 
 STEPS = 9
 WATCH_S = 4.0

@@ -9,8 +9,8 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.settings import load_node
 from fedmon.doctor.broker_checks import reach
 from fedmon.doctor.report import Check, failed, ok, skipped, warning
-from fedmon.node.control_client import ControlClient, DaemonNotRunningError
 from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
 
 
 def examine(path: Path, environ: Mapping[str, str]) -> Iterator[Check]:

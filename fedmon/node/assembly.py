@@ -9,26 +9,27 @@ from typing import TYPE_CHECKING
 from fedmon import __version__
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import NodeSettings
+from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.runs import RunScalars
-from fedmon.node.audit import Audit
-from fedmon.node.control import ControlServer
-from fedmon.node.database import Database
-from fedmon.node.datasets import DatasetRegister
-from fedmon.node.dialect import Dialect, FedmonDialect, Outgoing, Sender
-from fedmon.node.effects import Effects
-from fedmon.node.fetcher import Fetcher
 from fedmon.node.folder import NodeFolder
-from fedmon.node.jobs import JobRecord
-from fedmon.node.leases import Leases
-from fedmon.node.measuring import Measuring
-from fedmon.node.monitoring import Monitoring
-from fedmon.node.outbox import Outbox
-from fedmon.node.plan_checker import PlanChecker
-from fedmon.node.plan_records import Verdict
-from fedmon.node.plans import PlanRegister
-from fedmon.node.policy import Policy
-from fedmon.node.restore import restore
-from fedmon.node.router import Router
+from fedmon.node.measure.leases import Leases
+from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.monitoring import Monitoring
+from fedmon.node.owner.control import ControlServer
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.fetcher import Fetcher
+from fedmon.node.registers.jobs import JobRecord
+from fedmon.node.registers.plan_checker import PlanChecker
+from fedmon.node.registers.plan_records import Verdict
+from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.registers.restore import restore
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.dialect import Dialect, FedmonDialect, Outgoing, Sender
+from fedmon.node.requests.effects import Effects
+from fedmon.node.requests.outbox import Outbox
+from fedmon.node.requests.policy import Policy
+from fedmon.node.requests.router import Router
 from fedmon.node.runs.service import Runs
 from fedmon.node.services import Services
 
@@ -121,7 +122,7 @@ class Assembly:
 
     def start(self, daemon: Daemon) -> None:
         """Open the owner's door, and start measuring and checking; the worker runs already. Raises StorageError."""
-        from fedmon.node.owner_desk import open_desk
+        from fedmon.node.owner.owner_desk import open_desk
 
         self._desk = open_desk(daemon)
         self.checker.start()
@@ -219,7 +220,6 @@ class Assembly:
 
 def _dialect(settings: NodeSettings) -> Dialect:
     if settings.wire == "fedbiomed4":
-        from fedmon.node.dialect_fedbiomed4 import FedBioMedDialect
-
-        return FedBioMedDialect(settings.id)
+        dialect: Dialect = fedbiomed_dialect("node")(settings.id)
+        return dialect
     return FedmonDialect(strict_identity=settings.identity_is_strict)

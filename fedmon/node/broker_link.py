@@ -15,7 +15,7 @@ from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, LogRecord, Presence
 from fedmon.common.wire.transport import Link, Transport, Will
-from fedmon.node.answers import Answer
+from fedmon.node.requests.answers import Answer
 from fedmon.node.worker import Worker
 
 BACKLOG = 600

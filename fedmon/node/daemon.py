@@ -26,9 +26,9 @@ from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.transport import Link, Transport
 from fedmon.node.assembly import Assembly
-from fedmon.node.dialect import Outgoing
 from fedmon.node.folder import NodeFolder
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
+from fedmon.node.requests.dialect import Outgoing
 from fedmon.node.worker import Worker
 
 # By name, since this module is the program that runs, and would log outside of fedmon as "__main__".

@@ -17,7 +17,7 @@ from fedmon.common.wire.messages import CONNECTION_LOST, Presence
 from fedmon.common.wire.transport import Will
 from fedmon.node.boot import read_boot
 from fedmon.node.folder import NodeFolder
-from fedmon.node.throttle import Throttle
+from fedmon.node.requests.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

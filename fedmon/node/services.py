@@ -11,16 +11,16 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.common.wire.runs import Job, JobsReply, JobStatus, Run, Stop
-from fedmon.node.audit import Audit
-from fedmon.node.database import Database
-from fedmon.node.datasets import DatasetRegister
-from fedmon.node.effects import Effects
-from fedmon.node.monitoring import Monitoring
-from fedmon.node.outbox import Outbox
-from fedmon.node.plan_records import Decision
-from fedmon.node.plans import PlanRegister
-from fedmon.node.policy import Policy
-from fedmon.node.recorder import Recorder
+from fedmon.node.measure.monitoring import Monitoring
+from fedmon.node.measure.recorder import Recorder
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.plan_records import Decision
+from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.effects import Effects
+from fedmon.node.requests.outbox import Outbox
+from fedmon.node.requests.policy import Policy
 
 PAGE_BYTES = MAX_PAYLOAD_BYTES - 8_000
 """What the datasets of one page may take; the rest of a message is for the envelope."""

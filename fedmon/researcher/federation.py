@@ -24,27 +24,27 @@ from fedmon.common.wire.messages import (
     SearchReply,
     TrainingPlanStatusReply,
 )
-from fedmon.researcher import rows
-from fedmon.researcher.asking import checked_timeout
-from fedmon.researcher.calls import ask, ask_pages
-from fedmon.researcher.dispatcher import Subscription
-from fedmon.researcher.forgetting import Forgotten, forget
-from fedmon.researcher.leases import wished
-from fedmon.researcher.logs import LogStream
-from fedmon.researcher.machinery import EVENTS
-from fedmon.researcher.monitor import LiveSample, Watch
-from fedmon.researcher.nodelist import Nodelist, node_ids
+from fedmon.researcher.asking import rows
+from fedmon.researcher.asking.calls import ask, ask_pages
+from fedmon.researcher.asking.forgetting import Forgotten, forget
+from fedmon.researcher.asking.nodelist import Nodelist, node_ids
+from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.request import checked_timeout
+from fedmon.researcher.asking.submitting import question, submission
 from fedmon.researcher.nodes import Nodes
-from fedmon.researcher.opening import BrokerArguments, opened_with
-from fedmon.researcher.outcomes import Outcomes
-from fedmon.researcher.parts import FederationStatus, Parts
 from fedmon.researcher.roster import Instant
 from fedmon.researcher.runs.face import Runs
-from fedmon.researcher.submitting import question, submission
+from fedmon.researcher.samples.leases import wished
+from fedmon.researcher.samples.logs import LogStream
+from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.session.dispatcher import Subscription
+from fedmon.researcher.session.machinery import EVENTS
+from fedmon.researcher.session.opening import BrokerArguments, opened_with
+from fedmon.researcher.session.parts import FederationStatus, Parts
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
-    from fedmon.researcher.record import Record
+    from fedmon.researcher.samples.record import Record
 
 
 class Federation(Runs):
@@ -266,7 +266,7 @@ class Federation(Runs):
         Of nodes that are not in the store yet it begins ``history_s`` seconds back. Raises StorageError when the store
         cannot be opened.
         """
-        from fedmon.researcher.record import begin_record
+        from fedmon.researcher.samples.record import begin_record
 
         wish = wished(node_ids(nodes), interval_s, live=False)
         return begin_record(self.parts, Path(path), wish=wish, metrics=metrics, history_s=history_s)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from fedmon.common.ids import NodeId
-from fedmon.researcher.outcomes import Circumstances
+from fedmon.researcher.asking.outcomes import Circumstances
+from fedmon.researcher.asking.tables import Row, html_table, text_table
 from fedmon.researcher.roster import Node, NodeState
-from fedmon.researcher.tables import Row, html_table, text_table
 
 SHORT_ABOVE, SHOWN = 50, 20
 """With more nodes than the first, only so many of those that are not online are shown."""

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Self
 from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.log import escape_control
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
-from fedmon.researcher import handing_in
-from fedmon.researcher.asking import checked_timeout
-from fedmon.researcher.dispatcher import Subscription
+from fedmon.researcher.asking.request import checked_timeout
+from fedmon.researcher.asking.tables import text_table
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic_asking import asked, asked_for_datasets, explain, has_answered
-from fedmon.researcher.historic_forms import echoing, historic
-from fedmon.researcher.kept import KeptReply
-from fedmon.researcher.messaging import Messaging
-from fedmon.researcher.node_log import log_as_node
-from fedmon.researcher.one_per_process import OnePerProcess
-from fedmon.researcher.reply_queue import ReplyQueue
-from fedmon.researcher.responses import Responses
-from fedmon.researcher.tables import text_table
+from fedmon.researcher.historic import handing_in
+from fedmon.researcher.historic.historic_asking import asked, asked_for_datasets, explain, has_answered
+from fedmon.researcher.historic.historic_forms import echoing, historic
+from fedmon.researcher.historic.messaging import Messaging
+from fedmon.researcher.historic.one_per_process import OnePerProcess
+from fedmon.researcher.historic.responses import Responses
+from fedmon.researcher.replies.kept import KeptReply
+from fedmon.researcher.replies.reply_queue import ReplyQueue
+from fedmon.researcher.samples.node_log import log_as_node
+from fedmon.researcher.session.dispatcher import Subscription
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan

@@ -12,18 +12,20 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (249, 3, 139),
+    ".": (251, 3, 139),
     "broker": (2719, 28, 1538),
-    "common": (9623, 81, 5338),
-    "demo": (976, 8, 649),
+    "common": (9634, 82, 5345),
+    "compat": (2334, 20, 1431),
+    "demo": (974, 8, 647),
     "doctor": (515, 7, 336),
-    "node": (37547, 320, 23806),
+    "experiment": (17903, 146, 11714),
+    "node": (35616, 307, 22601),
     "plan": (2306, 21, 1562),
-    "report": (13287, 119, 7702),
-    "researcher": (29684, 239, 19420),
+    "report": (13298, 120, 7708),
+    "researcher": (11436, 98, 7505),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
-SMALL_MODULES = 129
+SMALL_MODULES = 131
 """Modules of less than 50 lines, ``__init__`` not counted."""
 SUPPRESSIONS = {"noqa": 222, "type: ignore": 44}
 

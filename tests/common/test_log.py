@@ -75,14 +75,14 @@ def handler(sent: Sent) -> Iterator[OutgoingLogHandler]:
 
 @pytest.mark.usefixtures("handler")
 def test_warnings_of_our_own_loggers_leave_with_level_name_and_time(sent: Sent) -> None:
-    logging.getLogger("fedmon.node.router").warning("dropped %d\nfrom %s", 3, "\x1b[31mx")
+    logging.getLogger("fedmon.node.requests.router").warning("dropped %d\nfrom %s", 3, "\x1b[31mx")
     logging.getLogger("fedmon").error("bad")
-    logging.getLogger("fedmon.node.router").info("quiet")
+    logging.getLogger("fedmon.node.requests.router").info("quiet")
     logging.getLogger("paho").error("not ours")
     logging.getLogger("fedmonster").error("not ours either")
 
     assert [record[:3] for record in sent.records] == [
-        ("WARNING", "fedmon.node.router", "dropped 3\\nfrom \\x1b[31mx"),
+        ("WARNING", "fedmon.node.requests.router", "dropped 3\\nfrom \\x1b[31mx"),
         ("ERROR", "fedmon", "bad"),
     ]
     assert all(created > 1_700_000_000 for *_, created in sent.records)

@@ -15,9 +15,11 @@ from tests.contract.tables import rewrite, table
 ROOT = Path(__file__).parents[2]
 MODULES: dict[str, tuple[str, ...]] = {
     "fedmon": (),
+    "fedmon.experiment": (),
     "fedmon.report": (),
     "fedmon.report.aliases": (),
     "fedmon.report.source": ("Source",),
+    "fedmon.report.views": (),
     "fedmon.researcher.experiment": (),
     "fedmon.node.collectors.plugins": (
         "Collector", "CollectorUnavailableError", "Context", "GROUP", "Instant", "Lane", "Metric", "Reading", "Roots",
@@ -35,6 +37,10 @@ HELD = {
     "fedmon.report.source.Source": "__enter__ close",
     "fedmon.report.WideTable": "batches name schema",
     "fedmon.report.TidyTable": "batches name schema",
+    "fedmon.report.views.nebula": "tables",
+    "fedmon.report.views.perfmon": "tables write_json",
+    "fedmon.experiment.Collector": "",
+    "fedmon.experiment.HeapScheduler": "next pending remove schedule __len__",
     "fedmon.report.aliases.nebula": "tables",
     "fedmon.report.aliases.perfmon": "tables write_json",
     "fedmon.researcher.experiment.Collector": "",
@@ -54,8 +60,9 @@ def _now() -> dict[str, list[str]]:
             bases = [row for row in rows if row != name and _is_above(public[row], value)]
             inherited = {row for base in bases for row in rows[base][1:]}
             found[f"{path}.{name}"] = [row for row in rows[name] if row not in inherited]
-    manager = importlib.import_module("fedmon.researcher.experiment").ResourceManager
-    found["fedmon.researcher.experiment.ResourceManager"] += [name for name in HOOKS if hasattr(manager, name)]
+    manager = importlib.import_module("fedmon.experiment").ResourceManager
+    for path in ("fedmon.experiment", "fedmon.researcher.experiment"):
+        found[f"{path}.ResourceManager"] += [name for name in HOOKS if hasattr(manager, name)]
     return found
 
 

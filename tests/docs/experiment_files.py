@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from fedmon.researcher.experiment.attributes import Attribute, Flags
-from fedmon.researcher.experiment.types import ResourceFactory
+from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.types import ResourceFactory
 
 RTYPES = (
     "fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan", "fedmon::Job", "fedmon::Monitor", "fedmon::Aggregator",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedmon.common.metrics.series import metric_name
-from fedmon.report.aliases.perfmon_columns import CPU, gpu_columns
-from fedmon.report.aliases.perfmon_events import DERIVED, GROUPS
-from fedmon.report.aliases.quantity import Computed, Counted, Growth, Quantity, Sum
+from fedmon.report.views.perfmon_columns import CPU, gpu_columns
+from fedmon.report.views.perfmon_events import DERIVED, GROUPS
+from fedmon.report.views.quantity import Computed, Counted, Growth, Quantity, Sum
 
 HEAD = "| JSON | table | made of |\n|---|---|---|\n"
 _ZONES = ("package-N", "core-N", "uncore-N", "dram-N")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from fedmon.researcher.experiment.drawing import COLOURS
-from fedmon.researcher.experiment.resource import ResourceManager
-from fedmon.researcher.experiment.states import ResourceState
-from tests.researcher.experiment.small_experiment import SmallExperiment
+from fedmon.experiment.drawing import COLOURS
+from fedmon.experiment.resource import ResourceManager
+from fedmon.experiment.states import ResourceState
+from tests.experiment.small_experiment import SmallExperiment
 
 FILE = Path(__file__).parents[2] / "docs/resource-states.svg"
 VERBS = ("discover", "reserve", "provision", "deploy", "start", "stop", "fail", "release")

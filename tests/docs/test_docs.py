@@ -49,7 +49,7 @@ def test_no_command_is_documented_that_is_not_there() -> None:
 
 
 def test_the_page_of_files_of_experiments_lists_what_types_take() -> None:
-    from fedmon.researcher.experiment.types import ResourceFactory
+    from fedmon.experiment.types import ResourceFactory
     from tests.docs.experiment_files import page
 
     assert (ROOT / "docs/experiment-files.md").read_text() == page()
@@ -59,8 +59,8 @@ def test_the_page_of_files_of_experiments_lists_what_types_take() -> None:
 
 
 def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:
-    from fedmon.researcher.experiment.document.condition_text import condition_from
-    from fedmon.researcher.experiment.document.toml_tables import ExperimentTable, ResourceTable
+    from fedmon.experiment.document.condition_text import condition_from
+    from fedmon.experiment.document.toml_tables import ExperimentTable, ResourceTable
 
     text = (ROOT / "docs/experiment-files.md").read_text()
     keys = {name for row in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.researcher.experiment import ResourceFactory
+from fedmon.experiment import ResourceFactory
 from tests.docs.commands import commands
 from tests.support.node_process import fedmon
 

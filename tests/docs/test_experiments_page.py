@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.researcher.experiment.conditions import StateCondition
-from fedmon.researcher.experiment.document.condition_text import condition_from
-from fedmon.researcher.experiment.journal import NAME
-from fedmon.researcher.experiment.resource import ResourceManager
-from fedmon.researcher.experiment.situation import Resource, Want
-from fedmon.researcher.experiment.states import ResourceState
-from fedmon.researcher.experiment.types import ResourceFactory
-from fedmon.researcher.experiment.verdicts import MET, MOOT, Blocked, verdict_on
+from fedmon.experiment.conditions import StateCondition
+from fedmon.experiment.document.condition_text import condition_from
+from fedmon.experiment.journal import NAME
+from fedmon.experiment.resource import ResourceManager
+from fedmon.experiment.situation import Resource, Want
+from fedmon.experiment.states import ResourceState
+from fedmon.experiment.types import ResourceFactory
+from fedmon.experiment.verdicts import MET, MOOT, Blocked, verdict_on
 from tests.docs.state_machine import VERBS, transitions
 
 PAGE = (Path(__file__).parents[2] / "docs/experiments.md").read_text()

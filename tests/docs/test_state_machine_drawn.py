@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from defusedxml import ElementTree as SafeTree
 
-from fedmon.researcher.experiment.states import ResourceState
+from fedmon.experiment.states import ResourceState
 from tests.docs.state_machine import ANY_TIME, FILE, svg, transitions
 
 Edge = tuple[str, str, str]

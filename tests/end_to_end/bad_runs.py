@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from fedmon.common.settings import ResearcherSettings
-from fedmon.node.control_client import ControlClient
-from fedmon.node.dataset_source import measure
+from fedmon.node.owner.control_client import ControlClient
+from fedmon.node.registers.dataset_source import measure
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from fedmon.researcher.runs.handle import RunHandle

@@ -16,7 +16,7 @@ from fedmon.common.plan_source import load_source
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.training_plan import TrainingPlan
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.messaging import Messaging
+from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode

@@ -52,7 +52,7 @@ def ask_approval(desk: Desk, source: bytes = PLAN, *, name: str = "logistic", by
 
 def events(path: Path) -> list[str]:
     """Return the events of a folder's audit, oldest first."""
-    from fedmon.node.audit_chain import chain_files, read_line
+    from fedmon.node.requests.audit_chain import chain_files, read_line
 
     lines = [read_line(raw) for file in chain_files(path) for raw in file.read_bytes().splitlines(keepends=True)]
     return [line.event for line in lines if line is not None]

@@ -15,17 +15,17 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.common.errors import StorageError
-from fedmon.node.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit
-from fedmon.node.audit_chain import chain_files, verify
+from fedmon.node.requests.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit
+from fedmon.node.requests.audit_chain import chain_files, verify
 
 WRITE_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from fedmon.node.audit import Audit
+from fedmon.node.requests.audit import Audit
 audit = Audit(Path(sys.argv[1]), rotate_bytes=20_000)
 for number in itertools.count():
     if number % 10:
@@ -39,7 +39,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from fedmon.common.errors import StorageError
-from fedmon.node.audit import Audit
+from fedmon.node.requests.audit import Audit
 audit = Audit(Path(sys.argv[1]))
 audit.record_durably("before")
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -145,7 +145,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _written(tmp_path_factory.mktemp("chain") / "audit")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_altered_byte_names_its_line(chain: Path, tmp_path: Path, data: st.DataObject) -> None:
     folder = Path(shutil.copytree(chain, tmp_path / "copy", dirs_exist_ok=True))
@@ -164,7 +164,7 @@ def test_any_altered_byte_names_its_line(chain: Path, tmp_path: Path, data: st.D
     assert (bad.file, bad.line, bad.n) == (path.name, index + 1, number)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_line_taken_out_moved_or_repeated_is_named(chain: Path, tmp_path: Path, data: st.DataObject) -> None:
     folder = Path(shutil.copytree(chain, tmp_path / "copy", dirs_exist_ok=True))

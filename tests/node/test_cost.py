@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedmon.node.cost import MAX_STRETCH, Cost
+from fedmon.node.measure.cost import MAX_STRETCH, Cost
 
 
 def test_sampling_within_its_budget_keeps_its_pace() -> None:

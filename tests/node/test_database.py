@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.node.database import Database
-from fedmon.node.datasets import DatasetRegister
-from fedmon.node.outbox import Outbox
-from fedmon.node.schema import SCHEMA, SCHEMA_VERSION
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.schema import SCHEMA, SCHEMA_VERSION
+from fedmon.node.requests.outbox import Outbox
 
 EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"
 
@@ -28,7 +28,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from fedmon.common.errors import StorageError
-from fedmon.node.database import Database
+from fedmon.node.registers.database import Database
 database = Database(Path(sys.argv[1]))
 database.execute("INSERT INTO removed_defaults VALUES (?)", ("a" * 64,))
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -48,7 +48,7 @@ print([row["sha256"][0] for row in database.rows("SELECT * FROM removed_defaults
 COMMIT_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from fedmon.node.database import Database
+from fedmon.node.registers.database import Database
 database = Database(Path(sys.argv[1]))
 for number in itertools.count():
     with database.transaction():

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
-from fedmon.node.database import Database
-from fedmon.node.dataset_records import DATA_TYPES, DatasetRecord
-from fedmon.node.dataset_source import Measured, measure
-from fedmon.node.datasets import DatasetRegister
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.dataset_records import DATA_TYPES, DatasetRecord
+from fedmon.node.registers.dataset_source import Measured, measure
+from fedmon.node.registers.datasets import DatasetRegister
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import Approval, Ping
-from fedmon.node.database import Database
-from fedmon.node.effects import MAX_REFUSALS, Effects, content_digest
+from fedmon.node.registers.database import Database
+from fedmon.node.requests.effects import MAX_REFUSALS, Effects, content_digest
 
 DAY = datetime.timedelta(days=1)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmon.node.grid import Grid
+from fedmon.node.measure.grid import Grid
 
 
 def test_a_million_ticks_do_not_drift() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedmon.node.cli.reach import connected
 from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.cli.reach import connected
 from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program
 from tests.node.owner_desks import events, made_folder

@@ -12,9 +12,9 @@ import pytest
 from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, InvalidInputError, NotFoundError
 from fedmon.common.metrics.sample import Sample
 from fedmon.node.collectors.base import Roots
-from fedmon.node.jobs import MAX_JOBS, JobRecord, JobWatches
+from fedmon.node.measure.sampler import Sampler
 from fedmon.node.owner import run
-from fedmon.node.sampler import Sampler
+from fedmon.node.registers.jobs import MAX_JOBS, JobRecord, JobWatches
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
 from tests.node.owner_desks import desk_of, events, made_folder

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmon.node.leases import MAX_LEASES, MAX_LEASES_OF_ONE, LeaseRefusedError, Leases, Pace
+from fedmon.node.measure.leases import MAX_LEASES, MAX_LEASES_OF_ONE, LeaseRefusedError, Leases, Pace
 
 
 def leases(*, default: float = 5.0, minimum: float = 0.2) -> Leases:

@@ -20,7 +20,7 @@ from fedmon.node.collectors.nvml.collector import GpuCollector
 from fedmon.node.collectors.nvml.lane import LaneReader
 from fedmon.node.collectors.nvml.library import Nvml
 from fedmon.node.collectors.nvml.processes import GpuUse
-from fedmon.node.sampler import Sampler
+from fedmon.node.measure.sampler import Sampler
 from tests.support.nvml import FakeGpu, FakeNvml, process, share
 from tests.support.waiting import wait_until
 

@@ -11,8 +11,8 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
-from fedmon.node.database import Database
-from fedmon.node.outbox import Outbox
+from fedmon.node.registers.database import Database
+from fedmon.node.requests.outbox import Outbox
 
 DAY = datetime.timedelta(days=1)
 

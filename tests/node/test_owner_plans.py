@@ -11,7 +11,7 @@ import pytest
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.node.owner.plan_reference import find, names_one_id
-from fedmon.node.plan_records import Decision, PlanRecord, PlanType
+from fedmon.node.registers.plan_records import Decision, PlanRecord, PlanType
 from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()

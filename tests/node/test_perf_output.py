@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.node.perf_events.output import Count, parse_line
-from fedmon.node.perf_events.probe import why_it_ended
+from fedmon.node.perf.output import Count, parse_line
+from fedmon.node.perf.probe import why_it_ended
 
 RECORDED = Path(__file__).parents[1] / "data" / "perf"
 

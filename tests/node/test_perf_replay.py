@@ -18,11 +18,11 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.perf import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
-from fedmon.node.perf_events.command import WholeMachine
-from fedmon.node.perf_events.event import Scope
-from fedmon.node.perf_events.process import PerfProcess
-from fedmon.node.perf_events.session import Session
-from fedmon.node.perf_events.source import PerfSource
+from fedmon.node.perf.command import WholeMachine
+from fedmon.node.perf.event import Scope
+from fedmon.node.perf.process import PerfProcess
+from fedmon.node.perf.session import Session
+from fedmon.node.perf.source import PerfSource
 from tests.support.waiting import wait_until
 
 REPLAY = Path(__file__).parents[1] / "data" / "perf" / "replay_perf"

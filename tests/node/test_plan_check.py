@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.node.plan_checker import PlanChecker
-from fedmon.node.plan_records import Verdict
-from fedmon.node.plan_store import PlanStore
+from fedmon.node.registers.plan_checker import PlanChecker
+from fedmon.node.registers.plan_records import Verdict
+from fedmon.node.registers.plan_store import PlanStore
 
 Verdicts = queue.Queue[tuple[str, Verdict]]
 BOMB = b"x = [1, 'text', {1: 2}, lambda y: y + 1]\n" * 300_000

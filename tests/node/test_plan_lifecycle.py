@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import ConflictError, NotFoundError
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
-from fedmon.node.audit import Audit
-from fedmon.node.database import Database
-from fedmon.node.outbox import Outbox
-from fedmon.node.plans import PlanRegister
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.outbox import Outbox
 
 SOURCES = st.sampled_from([b"x = 1\n", b"x = 1", b"x = 2\n"])
 RESEARCHERS = st.sampled_from(["r", "s"])

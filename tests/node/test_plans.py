@@ -18,12 +18,12 @@ import pytest
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.wire.messages import Approval, PlanStatus
-from fedmon.node.audit import Audit
-from fedmon.node.audit_chain import verify
-from fedmon.node.database import Database
-from fedmon.node.effects import Effects
-from fedmon.node.plan_records import PlanType, Verdict
-from fedmon.node.plans import MAX_PENDING_PER_RESEARCHER, PlanRegister
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.plan_records import PlanType, Verdict
+from fedmon.node.registers.plans import MAX_PENDING_PER_RESEARCHER, PlanRegister
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.audit_chain import verify
+from fedmon.node.requests.effects import Effects
 
 APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatus.REJECTED
 SOURCE = b"class Plan:\n    pass\n"
@@ -34,11 +34,11 @@ import hashlib, itertools, sys
 from pathlib import Path
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.wire.messages import Approval, PlanStatus
-from fedmon.node.audit import Audit
-from fedmon.node.database import Database
-from fedmon.node.effects import Effects
-from fedmon.node.outbox import Outbox
-from fedmon.node.plans import PlanRegister
+from fedmon.node.requests.audit import Audit
+from fedmon.node.registers.database import Database
+from fedmon.node.requests.effects import Effects
+from fedmon.node.requests.outbox import Outbox
+from fedmon.node.registers.plans import PlanRegister
 folder = Path(sys.argv[1])
 audit = Audit(folder)
 database = Database(folder / "state.sqlite")

@@ -19,7 +19,7 @@ from fedmon.common.metrics.metric import Unit, rows
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.plugins import GROUP, Context, plugin_collectors
-from fedmon.node.sampler import Sampler
+from fedmon.node.measure.sampler import Sampler
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fedmon.common.settings import PolicySettings
-from fedmon.node.policy import Policy
+from fedmon.node.requests.policy import Policy
 
 TABLE = SimpleNamespace(dataset_id="dataset_1", name="table")
 

@@ -20,7 +20,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.node.recorder import BUFFERED, DROPPED_BOUND, DROPPED_FULL, FILE_BYTES, RECORDED, Recorder
+from fedmon.node.measure.recorder import BUFFERED, DROPPED_BOUND, DROPPED_FULL, FILE_BYTES, RECORDED, Recorder
 from tests.common.store.recordings import NODE, batch, flat, seqs
 from tests.support.waiting import wait_until
 
@@ -116,7 +116,7 @@ def test_counts_add_up_at_every_moment_while_the_disk_fails_and_works_again(
 FULL_DISK = """
     import resource, sys, threading
     from pathlib import Path
-    from fedmon.node.recorder import *
+    from fedmon.node.measure.recorder import *
     from tests.common.store.recordings import batch, seqs
     from tests.support.waiting import wait_until
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

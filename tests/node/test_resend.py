@@ -16,9 +16,9 @@ from fedmon.common.settings import PolicySettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply
-from fedmon.node.handlers import resend
-from fedmon.node.policy import Policy
-from fedmon.node.recorder import RECORDED, Recorder
+from fedmon.node.measure.recorder import RECORDED, Recorder
+from fedmon.node.requests.handlers import resend
+from fedmon.node.requests.policy import Policy
 from fedmon.node.services import Services
 from tests.common.store.recordings import NODE, batch, flat, seqs
 from tests.support.waiting import wait_until

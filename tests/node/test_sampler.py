@@ -11,7 +11,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.sampler import Sampler
+from fedmon.node.measure.sampler import Sampler
 
 
 class Scripted:

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.tabular import Table, read_table
+from fedmon.node.registers.tabular import Table, read_table
 
 TYPES = {
     "int64": ["1", "-2", "+3", "007", " 4 ", str(2**63 - 1), str(-(2**63))],
@@ -59,7 +59,7 @@ FAR_TOO_LONG_A_LINE = """
 import resource, sys
 from pathlib import Path
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.tabular import read_table
+from fedmon.node.registers.tabular import read_table
 resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
 try:
     print(read_table(Path(sys.argv[1])))
@@ -177,7 +177,7 @@ def test_a_wide_table_is_read_in_bounded_memory(tmp_path: Path) -> None:
     assert (table.rows, table.columns, set(table.dtypes.values())) == (30, width, {"float64"})
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300) | st.text(alphabet='ab12.,;\t|"\n\r \ufeff\0', max_size=80).map(str.encode))
 def test_any_bytes_are_a_table_or_one_clear_refusal(tmp_path: Path, content: bytes) -> None:
     try:

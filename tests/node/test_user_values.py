@@ -17,8 +17,8 @@ from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import metric_of
 from fedmon.common.wire import codec
-from fedmon.node.publisher import Publisher
-from fedmon.node.user_values import MAX_NAME_CHARS, UserValues
+from fedmon.node.measure.publisher import Publisher
+from fedmon.node.measure.user_values import MAX_NAME_CHARS, UserValues
 from tests.node.owner_desks import made_folder
 from tests.node.owner_shell import node, refused, told
 from tests.support.brokers import Broker

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.common.metrics.batch import Batch
@@ -53,7 +53,7 @@ def of_blocks(blocks: Iterable[Block]) -> Flat:
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(
     columns=st.lists(COLUMNS, min_size=1, max_size=4),
     lengths=st.lists(st.sampled_from([1, 2, 7, 10, 40]), min_size=1, max_size=4),

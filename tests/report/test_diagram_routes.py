@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from fedmon.experiment.layers import placed
 from fedmon.report.diagram_routes import Grid, Labels, Route, point_of, routes
-from fedmon.researcher.experiment.layers import placed
 
 GRID = Grid(column=2.4, row=1.75, width=1.75, height=0.75)
 

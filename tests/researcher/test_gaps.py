@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fedmon.researcher.gaps import Arrival, GapAccount
+from fedmon.researcher.samples.gaps import Arrival, GapAccount
 
 
 def test_the_first_number_heard_is_where_the_account_begins() -> None:

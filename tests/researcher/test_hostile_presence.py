@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fedmon.researcher.tables import local_time
+from fedmon.researcher.asking.tables import local_time
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo", "UTC"])

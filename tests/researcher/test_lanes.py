@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from fedmon.common.clock import Deadline
-from fedmon.researcher.lanes import BULK_AT_ONCE, Lanes
+from fedmon.researcher.session.lanes import BULK_AT_ONCE, Lanes
 
 
 def test_a_full_bulk_lane_drops_and_counts_and_leaves_the_urgent_lane_alone() -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from bench.echo_nodes import VERSION, Message
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.leases import LEASE_S
-from fedmon.researcher.monitor import HELD_SAMPLES, LiveSample
+from fedmon.researcher.samples.leases import LEASE_S
+from fedmon.researcher.samples.monitor import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
 from tests.researcher.test_decisions import decision
 from tests.support.brokers import Broker
@@ -55,7 +55,7 @@ def log_record(level: str, text: str, node_id: str = "a") -> Message:
         "boot": 1,
         "time": "2026-11-21T10:00:00Z",
         "level": level,
-        "logger": "fedmon.node.router",
+        "logger": "fedmon.node.requests.router",
         "msg": text,
     }
 
@@ -465,9 +465,9 @@ def test_logs_of_nodes_come_as_records_of_python_logging_one_line_each(
 
     records = [record for record in caplog.records if record.name in ("fedmon.node.a", "fedmon.node.b")]
     assert [(record.name, record.levelname, record.getMessage()) for record in records] == [
-        ("fedmon.node.a", "INFO", "fedmon.node.router: yes"),
-        ("fedmon.node.a", "ERROR", "fedmon.node.router: 100 % \\x1b[31mred\\nsecond \\u202eline"),
-        ("fedmon.node.b", "CRITICAL", "fedmon.node.router: on fire"),
+        ("fedmon.node.a", "INFO", "fedmon.node.requests.router: yes"),
+        ("fedmon.node.a", "ERROR", "fedmon.node.requests.router: 100 % \\x1b[31mred\\nsecond \\u202eline"),
+        ("fedmon.node.b", "CRITICAL", "fedmon.node.requests.router: on fire"),
     ]
     assert seen == ["yes", "100 % \x1b[31mred\nsecond \u202eline"]
     assert all(getattr(record, "fedmon_remote", False) for record in records)

@@ -9,9 +9,9 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Dataset, ListReply, Pong
-from fedmon.researcher import rows
+from fedmon.researcher.asking import rows
+from fedmon.researcher.asking.outcomes import Circumstances, Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.nodes import Nodes
-from fedmon.researcher.outcomes import Circumstances, Outcome, Outcomes, OutcomeStatus
 
 HERE = Circumstances(
     broker="127.0.0.1:1883", researcher_id="r", instance="main", connected=True, settled=True, last_error=""
@@ -119,7 +119,7 @@ def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str, monkeyp
 
 
 def test_the_widest_column_is_folded_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedmon.researcher.tables import text_table
+    from fedmon.researcher.asking.tables import text_table
 
     monkeypatch.setenv("COLUMNS", "60")
 

@@ -10,11 +10,11 @@ from itertools import islice
 from bench.echo_nodes import Message
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Ping
-from fedmon.researcher.lanes import BULK_LIMIT
-from fedmon.researcher.monitor import LiveSample, Watch
-from fedmon.researcher.refill import NODES_AT_ONCE
-from fedmon.researcher.refill_delivery import HOLD_BYTES
-from fedmon.researcher.refill_follower import TOO_OLD
+from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.samples.refill import NODES_AT_ONCE
+from fedmon.researcher.samples.refill_delivery import HOLD_BYTES
+from fedmon.researcher.samples.refill_follower import TOO_OLD
+from fedmon.researcher.session.lanes import BULK_LIMIT
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.recording_node import RecordingNode

@@ -12,15 +12,15 @@ from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Columns, SamplesReply
-from fedmon.researcher.asking import Asker
-from fedmon.researcher.dialect import FedmonDialect
-from fedmon.researcher.pending import Pending
-from fedmon.researcher.refill import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Refill
-from fedmon.researcher.refill_delivery import HOLD_BYTES
-from fedmon.researcher.refill_follower import Follower
-from fedmon.researcher.refill_line import Want
-from fedmon.researcher.refill_start import Since
+from fedmon.researcher.asking.pending import Pending
+from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Roster
+from fedmon.researcher.samples.refill import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Refill
+from fedmon.researcher.samples.refill_delivery import HOLD_BYTES
+from fedmon.researcher.samples.refill_follower import Follower
+from fedmon.researcher.samples.refill_line import Want
+from fedmon.researcher.samples.refill_start import Since
+from fedmon.researcher.session.dialect import FedmonDialect
 
 NODE = NodeId("a")
 

@@ -16,9 +16,9 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong
-from fedmon.researcher.pending import Pending, Waiting
-from fedmon.researcher.replies import TAKEN_SOON_S, Replies
-from fedmon.researcher.tally import Tally
+from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.replies.replies import TAKEN_SOON_S, Replies
+from fedmon.researcher.session.tally import Tally
 from tests.support.waiting import stays, wait_until
 
 Keep = Callable[..., Replies]
@@ -265,7 +265,7 @@ def rows(tmp_path: Path) -> int:
 
 
 def test_large_replies_make_room_and_decisions_outlast_them(tmp_path: Path) -> None:
-    from fedmon.researcher.replies import MAX_KEPT_BYTES
+    from fedmon.researcher.replies.replies import MAX_KEPT_BYTES
 
     tally = Tally()
     replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)

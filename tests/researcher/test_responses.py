@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.researcher.responses import NoDataframeError, Responses
+from fedmon.researcher.historic.responses import NoDataframeError, Responses
 
 
 def pong(node_id: str, sequence: int = 0) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_a_dataframe_is_made_of_the_replies(tmp_path: Path) -> None:
     (tmp_path / "pandas.py").write_text("class DataFrame(list): pass\n")
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from fedmon.researcher.responses import Responses\n"
+        "from fedmon.researcher.historic.responses import Responses\n"
         "frame = Responses([{'node_id': 'a'}, {'node_id': 'b'}]).dataframe()\n"
         "print(type(frame).__name__, *(row['node_id'] for row in frame))\n"
     )
@@ -99,7 +99,7 @@ def test_a_dataframe_is_made_of_the_replies(tmp_path: Path) -> None:
 def test_without_pandas_the_error_says_what_to_do_and_nothing_else_needs_it() -> None:
     program = (
         "import sys; sys.modules['pandas'] = None\n"
-        "from fedmon.researcher.responses import NoDataframeError, Responses\n"
+        "from fedmon.researcher.historic.responses import NoDataframeError, Responses\n"
         "responses = Responses([{'node_id': 'a'}])\n"
         "try: responses.dataframe()\n"
         "except NoDataframeError as error: print(error)\n"

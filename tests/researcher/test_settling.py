@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmon.researcher.settling import CAP_S, QUIET_S, Settling
+from fedmon.researcher.session.settling import CAP_S, QUIET_S, Settling
 
 
 def test_it_is_settled_when_the_marker_is_back_and_nobody_new_was_heard_for_a_while() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.perf_events.command import Target, WholeMachine
-from fedmon.node.perf_events.event import Scope
-from fedmon.node.perf_events.job_target import JobTarget
-from fedmon.node.perf_events.plan import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, Plan, event_series, has_ratio
-from fedmon.node.perf_events.session import Session
-from fedmon.node.perf_events.source import PerfSource
-from fedmon.node.perf_events.totals import GroupWindow, Snapshot
+from fedmon.node.perf.command import Target, WholeMachine
+from fedmon.node.perf.event import Scope
+from fedmon.node.perf.job_target import JobTarget
+from fedmon.node.perf.plan import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, Plan, event_series, has_ratio
+from fedmon.node.perf.session import Session
+from fedmon.node.perf.source import PerfSource
+from fedmon.node.perf.totals import GroupWindow, Snapshot
 
 _PROBING = f"{Why.FIRST_SAMPLE.value}: perf's events are still being tried out"
 _NO_PROCESS = f"{Why.NOT_FOUND.value}: no process of the job lives"

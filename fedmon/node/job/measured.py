@@ -30,9 +30,9 @@ from fedmon.node.job.limit import TimeLimit
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.own_cgroup import remove_cgroup
 from fedmon.node.job.telling import Teller
-from fedmon.node.jobs import JobRecord
-from fedmon.node.measuring import Measuring
-from fedmon.node.recorder import BUFFERED, DROPPED_FULL
+from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL
+from fedmon.node.registers.jobs import JobRecord
 
 if TYPE_CHECKING:
     from fedmon.node.job.finders import Found

@@ -79,7 +79,7 @@ class _Steps:
     def json_files(self, source: Source) -> Iterable[Path]:
         """Write perfmon's JSON files."""
         with report_extra("a file of metrics"):
-            from fedmon.report.aliases.perfmon import write_json
+            from fedmon.report.views.perfmon import write_json
 
         self._folder.make_folder(self._folder.metrics)
         return write_json(source, self._folder.metrics, self._job(source), name_job=self._is_shared)
@@ -114,8 +114,8 @@ class _Steps:
         return write(source, html=self._folder.report_html, pdf=self._folder.report_pdf, job=self._job(source))
 
     def _tables(self, source: Source) -> Iterator[Table]:
-        from fedmon.report.aliases import perfmon
         from fedmon.report.frames import WideTable
+        from fedmon.report.views import perfmon
 
         yield from perfmon.tables(source, self._job(source))
         wide = WideTable(source)

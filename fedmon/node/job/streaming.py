@@ -14,12 +14,12 @@ from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.node.answers import Answers
 from fedmon.node.broker_link import BrokerLink
-from fedmon.node.handlers import resend
-from fedmon.node.handlers.envelope import echo, error
-from fedmon.node.handlers.monitor import OPENING
-from fedmon.node.measuring import Measuring
+from fedmon.node.measure.measuring import Measuring
+from fedmon.node.requests.answers import Answers
+from fedmon.node.requests.handlers import resend
+from fedmon.node.requests.handlers.envelope import echo, error
+from fedmon.node.requests.handlers.monitor import OPENING
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.node.job.ending import End
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
-from fedmon.node.measuring import Measuring
+from fedmon.node.measure.measuring import Measuring
 
 logger = logging.getLogger(__name__)
 

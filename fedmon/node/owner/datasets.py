@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import ConflictError
-from fedmon.node.dataset_records import DatasetRecord
-from fedmon.node.dataset_source import Measured
 from fedmon.node.owner.desk import Desk
+from fedmon.node.registers.dataset_records import DatasetRecord
+from fedmon.node.registers.dataset_source import Measured
 
 
 class ListDatasets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

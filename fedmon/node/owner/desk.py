@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fedmon.common.settings import NodeSettings
-from fedmon.node.audit import Audit
-from fedmon.node.database import Database
-from fedmon.node.datasets import DatasetRegister
 from fedmon.node.folder import NodeFolder
-from fedmon.node.jobs import JobWatches
-from fedmon.node.outbox import Outbox
-from fedmon.node.plan_records import Decision
-from fedmon.node.plans import PlanRegister
+from fedmon.node.measure.user_values import UserValues
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.jobs import JobWatches
+from fedmon.node.registers.plan_records import Decision
+from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.outbox import Outbox
 from fedmon.node.runs.register import JobRecord
-from fedmon.node.user_values import UserValues
 
 
 class OwnRuns(Protocol):

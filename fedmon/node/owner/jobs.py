@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
-from fedmon.node.jobs import JobOrigin, JobRecord, JobWatches
 from fedmon.node.owner.desk import Desk
+from fedmon.node.registers.jobs import JobOrigin, JobRecord, JobWatches
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from fedmon.common.errors import ConflictError, NotFoundError
-from fedmon.node.plan_records import PlanRecord
-from fedmon.node.plan_view import visible_text
+from fedmon.node.registers.plan_records import PlanRecord
+from fedmon.node.registers.plan_view import visible_text
 
 ID_PREFIX = "training_plan_"
 MIN_ID_DIGITS = 4

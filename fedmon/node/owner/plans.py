@@ -13,9 +13,9 @@ from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.owner.desk import Desk
 from fedmon.node.owner.plan_reference import find, names_one_id
-from fedmon.node.plan_records import PlanRecord, PlanType
-from fedmon.node.plan_source import read_plan_file
-from fedmon.node.plan_view import diff, visible, visible_text
+from fedmon.node.registers.plan_records import PlanRecord, PlanType
+from fedmon.node.registers.plan_source import read_plan_file
+from fedmon.node.registers.plan_view import diff, visible, visible_text
 
 
 class ListPlans(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from fedmon.common.errors import ConflictError, FedmonError, NotFoundError
 from fedmon.node.owner.desk import Desk
-from fedmon.node.plan_view import visible_text
+from fedmon.node.registers.plan_view import visible_text
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.order import Logged
 from fedmon.node.runs.register import JobRecord, JobRegister

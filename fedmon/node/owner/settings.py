@@ -11,7 +11,7 @@ import msgspec
 from fedmon.common.errors import ConflictError, SettingsError, StorageError
 from fedmon.common.settings import PolicySettings, load_node
 from fedmon.node.owner.desk import Desk
-from fedmon.node.policy import Policy
+from fedmon.node.requests.policy import Policy
 
 _POLICY_VARIABLE = "FEDMON_POLICY_"
 

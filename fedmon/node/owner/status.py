@@ -10,7 +10,7 @@ import msgspec
 
 from fedmon import __version__
 from fedmon.node.owner.desk import Desk
-from fedmon.node.policy import Policy
+from fedmon.node.requests.policy import Policy
 
 _SET_ASIDE = "*.sqlite.damaged-*Z"
 """Registers and recordings that were found damaged; they lie there until the owner has looked at them."""

@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from fedmon.common.settings import load_node
-from fedmon.node.audit import Audit
 from fedmon.node.boot import read_boot
-from fedmon.node.database import Database
-from fedmon.node.datasets import DatasetRegister
 from fedmon.node.folder import NodeFolder
-from fedmon.node.outbox import Outbox
 from fedmon.node.owner.desk import Desk
-from fedmon.node.plans import PlanRegister
-from fedmon.node.restore import restore
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.registers.restore import restore
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.outbox import Outbox
 from fedmon.node.runs.register import JobRegister
 from fedmon.node.runs.withdrawal import stop_jobs_of
 

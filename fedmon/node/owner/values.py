@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import ConflictError, InvalidInputError
+from fedmon.node.measure.user_values import PER_S
 from fedmon.node.owner.desk import Desk
-from fedmon.node.user_values import PER_S
 
 
 class AddScalar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

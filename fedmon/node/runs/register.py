@@ -11,7 +11,7 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import Job, Parcel
-from fedmon.node.database import Database, timestamp
+from fedmon.node.registers.database import Database, timestamp
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from fedmon.common.errors import ConflictError, FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, RunScalars, Stop
-from fedmon.node.measuring import Measuring
+from fedmon.node.measure.measuring import Measuring
 from fedmon.node.runs import admission
 from fedmon.node.runs.beginning import Beginning, content_of, taken_in
 from fedmon.node.runs.conclusion import Conclusion

@@ -14,7 +14,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Job, JobsReply, JobStatus, Parcel
-from fedmon.node.handlers.envelope import echo
+from fedmon.node.requests.handlers.envelope import echo
 from fedmon.node.runs import pages, results
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going

@@ -11,11 +11,11 @@ import msgspec
 
 from fedmon.common.metrics.batch import user_stream
 from fedmon.common.wire.runs import JobScalar, RunScalars
-from fedmon.node.measuring import Measuring
-from fedmon.node.policy import Policy
+from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.user_values import BURST, PER_S
+from fedmon.node.requests.policy import Policy
+from fedmon.node.requests.throttle import Throttle
 from fedmon.node.runs.order import Logged, Reported
-from fedmon.node.throttle import Throttle
-from fedmon.node.user_values import BURST, PER_S
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.dataset_source import measure
+from fedmon.node.registers.dataset_source import measure
 from fedmon.node.runs.order import GivenDataset
 from fedmon.plan import parcels, strict_json
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from fedmon.common.errors import FedmonError, NotFoundError
-from fedmon.node.measuring import Measuring
+from fedmon.node.measure.measuring import Measuring
 from fedmon.node.runs.order import TMP
 
 logger = logging.getLogger(__name__)

@@ -128,7 +128,7 @@ def export(
 
 
 def _viewed(source: Source, view: View, job: str | None) -> list[Table]:
-    from fedmon.report.aliases import VIEWS
+    from fedmon.report.views import VIEWS
 
     tables = VIEWS[view.value](source, job)
     if not tables:

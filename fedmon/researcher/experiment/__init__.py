@@ -1,81 +1,17 @@
-"""Experiments over the federation: resources with states, conditions between them, and a controller that explains.
-
-The names are those of NEPI's ExperimentController, so that its scripts port. Each is loaded when it is first used.
-"""
+"""Former path of `fedmon.experiment`."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import sys
+import warnings
+from typing import Any
 
-if TYPE_CHECKING:
-    from fedmon.researcher.experiment import tags
-    from fedmon.researcher.experiment.attributes import Attribute, Flags, Types
-    from fedmon.researcher.experiment.conditions import Metric
-    from fedmon.researcher.experiment.controller import ExperimentController
-    from fedmon.researcher.experiment.document.files import SFormats
-    from fedmon.researcher.experiment.drawing import PFormats
-    from fedmon.researcher.experiment.errors import ExperimentError
-    from fedmon.researcher.experiment.events import Retry
-    from fedmon.researcher.experiment.failure import FailureManager, OptionalFailures, QuorumFailures
-    from fedmon.researcher.experiment.federation.collector import Collector
-    from fedmon.researcher.experiment.parallel import ParallelRun
-    from fedmon.researcher.experiment.resource import ResourceManager, clsinit, clsinit_copy, failtrap
-    from fedmon.researcher.experiment.runner import ExperimentRunner
-    from fedmon.researcher.experiment.scheduler import HeapScheduler, Task
-    from fedmon.researcher.experiment.shapes import TopologyType
-    from fedmon.researcher.experiment.states import (
-        ECState,
-        FailureLevel,
-        ResourceAction,
-        ResourceState,
-        ResourceState2str,
-        TaskStatus,
-    )
-    from fedmon.researcher.experiment.topology import NetGraph
-    from fedmon.researcher.experiment.traces import Trace, TraceAttr
-    from fedmon.researcher.experiment.types import ResourceFactory, populate_factory
-    from fedmon.researcher.experiment.waits import WaitResult
-
-_MODULES = {
-    "attributes": ("Attribute", "Flags", "Types"),
-    "conditions": ("Metric",),
-    "controller": ("ExperimentController",),
-    "document.files": ("SFormats",),
-    "drawing": ("PFormats",),
-    "errors": ("ExperimentError",),
-    "events": ("Retry",),
-    "failure": ("FailureManager", "OptionalFailures", "QuorumFailures"),
-    "federation.collector": ("Collector",),
-    "parallel": ("ParallelRun",),
-    "resource": ("ResourceManager", "clsinit", "clsinit_copy", "failtrap"),
-    "runner": ("ExperimentRunner",),
-    "scheduler": ("HeapScheduler", "Task"),
-    "shapes": ("TopologyType",),
-    "states": ("ECState", "FailureLevel", "ResourceAction", "ResourceState", "ResourceState2str", "TaskStatus"),
-    "topology": ("NetGraph",),
-    "traces": ("Trace", "TraceAttr"),
-    "types": ("ResourceFactory", "populate_factory"),
-    "waits": ("WaitResult",),
-}
-_PLACES = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [
-    "Attribute", "Collector", "ECState", "ExperimentController", "ExperimentError", "ExperimentRunner", "FailureLevel",
-    "FailureManager", "Flags", "HeapScheduler", "Metric", "NetGraph", "OptionalFailures", "PFormats", "ParallelRun",
-    "QuorumFailures", "ResourceAction", "ResourceFactory", "ResourceManager", "ResourceState", "ResourceState2str",
-    "Retry", "SFormats", "Task", "TaskStatus", "TopologyType", "Trace", "TraceAttr", "Types", "WaitResult", "clsinit",
-    "clsinit_copy", "failtrap", "populate_factory", "tags",
-]  # fmt: skip
+warnings.warn("fedmon.researcher.experiment is now fedmon.experiment", DeprecationWarning, stacklevel=2)
+for _name in ("federation", "natures"):
+    # Documented with the former path.
+    sys.modules[f"{__name__}.{_name}"] = importlib.import_module(f"fedmon.experiment.{_name}")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tags":
-        return importlib.import_module(f"{__name__}.tags")
-    if name not in _PLACES:
-        raise AttributeError(f"{__name__} has no {name}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    return getattr(importlib.import_module("fedmon.experiment"), name)

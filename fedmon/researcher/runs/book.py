@@ -11,8 +11,8 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.runs import JobOutcome, JobStatus
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking import Asker
-from fedmon.researcher.pending import Pending, Waiting
+from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.runs.ledger import Ledger
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.settings import ResearcherSettings
-from fedmon.researcher.nodelist import Nodelist, node_ids
+from fedmon.researcher.asking.nodelist import Nodelist, node_ids
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
     from fedmon.common.wire.messages import ApprovalReply
     from fedmon.common.wire.runs import RunLimits
-    from fedmon.researcher.parts import Parts
     from fedmon.researcher.runs.handle import RunHandle
     from fedmon.researcher.runs.run_list import RunList
+    from fedmon.researcher.session.parts import Parts
 
     Runnable = Plan | ApprovalReply
 

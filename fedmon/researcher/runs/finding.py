@@ -8,15 +8,15 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import ID_PATTERN, NodeId
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus
-from fedmon.researcher.calls import ask, ask_pages
-from fedmon.researcher.outcomes import Outcomes, OutcomeStatus
-from fedmon.researcher.parts import Parts
+from fedmon.researcher.asking.calls import ask, ask_pages
+from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
 from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.errors import RunNotKnownError
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.ledger import Ledger
 from fedmon.researcher.runs.run_list import RunList
 from fedmon.researcher.runs.wording import named, reasons
+from fedmon.researcher.session.parts import Parts
 
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
 

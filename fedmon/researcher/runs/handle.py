@@ -12,9 +12,9 @@ from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import RunReply, Scalar, Stop, StopReply
-from fedmon.researcher.asking import checked_timeout
-from fedmon.researcher.calls import ask
-from fedmon.researcher.outcomes import Outcomes
+from fedmon.researcher.asking.calls import ask
+from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.request import checked_timeout
 from fedmon.researcher.roster import Instant, NodeState
 from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
@@ -23,10 +23,10 @@ from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates
 from fedmon.researcher.runs.traces import JobLog, read_log
 
 if TYPE_CHECKING:
-    from fedmon.researcher.dispatcher import Subscription
-    from fedmon.researcher.parts import Parts
     from fedmon.researcher.runs.ledger import Ledger
     from fedmon.researcher.runs.scalar_listener import RunScalar
+    from fedmon.researcher.session.dispatcher import Subscription
+    from fedmon.researcher.session.parts import Parts
 
 logger = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedmon.common.wire.runs import Job, JobsReply, JobState
-from fedmon.researcher.outcomes import Outcomes
+from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
 from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.wording import named, why_not
-from fedmon.researcher.tables import Row, html_table, local_time, text_table
 
 
 class RunList(Outcomes[JobsReply]):

@@ -13,10 +13,10 @@ from fedmon.common.ids import NodeId, checked_id, new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import Run, RunLimits, RunReply
-from fedmon.researcher.asking import checked_timeout
-from fedmon.researcher.calls import ask, ask_pages
-from fedmon.researcher.outcomes import Outcomes, OutcomeStatus
-from fedmon.researcher.parts import Parts
+from fedmon.researcher.asking.calls import ask, ask_pages
+from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.request import checked_timeout
+from fedmon.researcher.asking.submitting import ENVELOPE_BYTES
 from fedmon.researcher.roster import Instant, NodeState
 from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.errors import NobodyToRunError
@@ -24,7 +24,7 @@ from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.ledger import Ledger
 from fedmon.researcher.runs.wording import named, why_not
-from fedmon.researcher.submitting import ENVELOPE_BYTES
+from fedmon.researcher.session.parts import Parts
 
 MAX_TAGS = 64
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmon.common.wire.runs import Job, JobsReply, RunReply, StopReply
-from fedmon.researcher.tables import Row
+from fedmon.researcher.asking.tables import Row
 
 
 def running(reply: RunReply) -> list[Row]:

@@ -10,10 +10,10 @@ from fedmon.common.errors import ConflictError, NoAnswerError, NotFoundError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.wire.runs import JobsReply, JobStatus, Trace
-from fedmon.researcher.calls import ask
-from fedmon.researcher.outcomes import OutcomeStatus
-from fedmon.researcher.parts import Parts
+from fedmon.researcher.asking.calls import ask
+from fedmon.researcher.asking.outcomes import OutcomeStatus
 from fedmon.researcher.runs import tables
+from fedmon.researcher.session.parts import Parts
 
 MAX_PAGES = 1_000
 MAX_TEXT = 64 * 2**20

@@ -19,8 +19,8 @@ from fedmon.common.metrics.formula import Formula
 from fedmon.node.job.cli import app
 from fedmon.node.job.ipc import StopFile
 from fedmon.node.job.options import JobOptions, checked
-from fedmon.report.aliases import perfmon
 from fedmon.report.source import Source
+from fedmon.report.views import perfmon
 from tests.node.jobs_real import Program, Watch
 from tests.report.aliases.recorded import RecordedHost, Values
 from tests.support.named_tests import problems_of

@@ -16,8 +16,8 @@ from fedmon.common.settings import load_node
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.runs import JobStatus, Run, Stop
 from fedmon.node.assembly import Assembly
-from fedmon.node.dialect import Outgoing
 from fedmon.node.folder import NodeFolder
+from fedmon.node.requests.dialect import Outgoing
 from tests.support.node_process import CELLS, write_node_folder
 
 PLAN = b"""from fedmon import TrainingPlan

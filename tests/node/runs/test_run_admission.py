@@ -16,7 +16,7 @@ from fedmon.common.ids import new_id
 from fedmon.common.settings import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
-from fedmon.node.policy import Policy
+from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import admission
 from fedmon.node.runs.refusal import RunRefusedError
 from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run

@@ -14,7 +14,7 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
-from fedmon.node.policy import Policy
+from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going
 from fedmon.node.runs.register import JobRegister

@@ -12,7 +12,7 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel
-from fedmon.node.policy import Policy
+from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import transfers
 from fedmon.node.runs.register import JobRecord
 from tests.node.runs.run_desks import Bench, bench, digest, envelope, run

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from fedmon.common.metrics.series import series
+from fedmon.compat.nebula.settings import Generation
+from fedmon.compat.nebula.traffic import Traffic
+from fedmon.compat.nebula.view import Processes, gpus, resources
 from fedmon.node.collectors import host_collectors
-from fedmon.node.reporter.settings import Generation
-from fedmon.node.reporter.traffic import Traffic
-from fedmon.node.reporter.view import Processes, gpus, resources
-from fedmon.report.aliases import VIEWS, nebula
 from fedmon.report.source import Source
+from fedmon.report.views import VIEWS, nebula
 from tests.report.aliases.recorded import T0, RecordedHost, Values, read_all
 from tests.report.aliases.test_perfmon_view import gpu_values
 from tests.support.machine_tree import machine_tree, proc_files, write_tree

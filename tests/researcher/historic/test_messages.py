@@ -509,7 +509,7 @@ def test_logs_of_nodes_arrive_in_python_logging(
         "boot": 1,
         "time": "2026-01-01T00:00:00Z",
         "level": "INFO",
-        "logger": "fedmon.node.plans",
+        "logger": "fedmon.node.registers.plans",
         "msg": "a plan came in",
     }
     caplog.set_level(logging.INFO)

@@ -14,7 +14,7 @@ import pytest
 from bench.echo_nodes import Message
 from fedmon.common.errors import ConnectionFailedError, InvalidIdError, InvalidInputError
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.messaging import ComponentType, Messaging
+from fedmon.researcher.historic.messaging import ComponentType, Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
@@ -81,7 +81,7 @@ def test_replies_logs_and_metrics_go_to_the_handler_on_the_historic_topics(
         "boot": 1,
         "time": "2026-01-01T00:00:00Z",
         "level": "INFO",
-        "logger": "fedmon.node.plans",
+        "logger": "fedmon.node.registers.plans",
         "msg": "a plan came in",
     }
     scalar = {"command": "add_scalar", "protocol_version": "fedmon/1", "node_id": "a", "metric": {"loss": 0.5}}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from fedmon.common.store.queue import TasksQueue
-from fedmon.researcher.messaging import Messaging
-from fedmon.researcher.reply_queue import ReplyQueue
+from fedmon.researcher.historic.messaging import Messaging
+from fedmon.researcher.historic.responses import Responses
+from fedmon.researcher.replies.reply_queue import ReplyQueue
 from fedmon.researcher.requests import Requests
-from fedmon.researcher.responses import Responses
 
 NEEDED = inspect.Parameter.empty
 SIGNATURES: dict[Any, dict[str, Any]] = {

@@ -15,8 +15,8 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import Job, JobState, Problem, Usage
-from fedmon.researcher.cli_run_show import progress
-from fedmon.researcher.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.cli.run_show import progress
 from fedmon.researcher.runs.states import NodeRun, RunStates, shown_scalars
 
 JOB = Job(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())

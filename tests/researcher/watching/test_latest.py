@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedmon.researcher.watching.latest import REMEMBERED_S, Latest
+from fedmon.researcher.cli.watching.latest import REMEMBERED_S, Latest
 from tests.researcher.watching.samples import labelled, live
 
 READ = 'host_disk_read_bytes_total{device="sda"}'

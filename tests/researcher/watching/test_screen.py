@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from fedmon.researcher.cli_output import rich_screen
-from fedmon.researcher.watching.groups import GROUPS
-from fedmon.researcher.watching.screen import Screen, compose
-from fedmon.researcher.watching.state import WatchState
+from fedmon.researcher.cli.output import rich_screen
+from fedmon.researcher.cli.watching.groups import GROUPS
+from fedmon.researcher.cli.watching.screen import Screen, compose
+from fedmon.researcher.cli.watching.state import WatchState
 from tests.researcher.watching.samples import labelled, live, said
 
 GIB = float(2**30)

@@ -1,0 +1,1 @@
+"""Names, wires and files of earlier systems, over fedmon's own."""

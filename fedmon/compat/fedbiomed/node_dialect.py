@@ -1,0 +1,206 @@
+"""How a node speaks with researchers of Fed-BioMed 4.4.
+
+Their requests become ours, with an id and a session that they lack, so that router, policy, audit and handlers are the
+same as on our own wire; our replies become theirs, field for field.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import new_id
+from fedmon.common.wire import fedbiomed4, fedbiomed4_messages, messages
+from fedmon.common.wire.envelope import Message, Request
+from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
+from fedmon.common.wire.fedbiomed4_datasets import record_of
+from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
+from fedmon.node.requests.dialect import Outgoing, RefusedMessageError, Sender
+from fedmon.node.requests.handlers.by_url import HTTP_OK, ApprovalByUrl, PlanError, StatusByUrl
+
+SESSION = "fedbiomed4"
+"""Their requests name no session: for us each researcher has one that never ends."""
+EXPIRES_AFTER_S = 3600.0
+ENVELOPE_BYTES = 4_000
+
+_PROTOCOL_ERRORS = frozenset(
+    {ErrorCode.MALFORMED, ErrorCode.VERSION, ErrorCode.UNKNOWN_COMMAND, ErrorCode.UNSUPPORTED, ErrorCode.WRONG_ADDRESS}
+)
+_STATUS_WORDS = {
+    PlanStatus.APPROVED: ("Approved", "the owner of this node approved this plan"),
+    PlanStatus.REJECTED: ("Rejected", "the owner of this node rejected this plan"),
+    PlanStatus.PENDING: ("Pending", "the owner of this node has not decided yet"),
+    None: (fedbiomed4.PLAN_STATUS_UNKNOWN, "this node does not know these bytes; ask for approval first"),
+}
+
+
+class FedBioMedDialect:
+    """The wire of Fed-BioMed 4.4, as a node speaks it.
+
+    It pushes no decisions, and knows no pages: what does not fit into one message is refused as too large.
+    """
+
+    commands: AbstractSet[str] = fedbiomed4.REQUEST_COMMANDS
+    page_bytes = fedbiomed4.MAX_MESSAGE_BYTES - ENVELOPE_BYTES
+    marks: tuple[str, ...] = (messages.OTHER_WIRE,)
+
+    def __init__(self, node_id: str) -> None:
+        self._topics = (fedbiomed4.NODES, fedbiomed4.node_topic(node_id))
+
+    def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
+        """Return the filters and QoS under which the node hears requests."""
+        return [(fedbiomed4.NODES, 0), (fedbiomed4.node_topic(node_id), 0)]
+
+    def sender(self, topic: str) -> str | None:  # noqa: ARG002
+        """Return None: topics of this wire carry no sender."""
+        return None
+
+    def request(self, topic: str, payload: bytes) -> Request:
+        """Read a request. Raises RefusedMessageError."""
+        if topic not in self._topics:
+            raise RefusedMessageError(InvalidMessageError(f"nothing is expected on topic {topic[:200]!r}"), None, {})
+        try:
+            asked = fedbiomed4.decode_request(payload)
+            checked_party(asked.researcher_id, what="researcher id")
+        except InvalidMessageError as error:
+            researcher_id = fedbiomed4.sender(payload)
+            sender = None if researcher_id is None else Sender(researcher_id=researcher_id)
+            raise RefusedMessageError(error, sender, {}) from None
+        return _request_of(asked)
+
+    def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:
+        """Write an answer; None for a search without a match, and for what this wire has no message for.
+
+        Raises InvalidMessageError when it does not fit into one message.
+        """
+        answer = _answer_of(reply, to.researcher_id, request)
+        if answer is None:
+            return None
+        return Outgoing(topic=fedbiomed4.REPLIES, payload=fedbiomed4.encode(answer), qos=0)
+
+    def log(self, record: LogRecord) -> Outgoing:
+        """Write a record of the node's log. Raises InvalidMessageError."""
+        local = record.time.astimezone()
+        text = fedbiomed4_messages.LogText(
+            asctime=f"{local:%Y-%m-%d %H:%M:%S},{local.microsecond // 1000:03d}",
+            node_id=record.node_id,
+            name=record.logger,
+            level=record.level,
+            message=record.msg,
+        )
+        message = fedbiomed4_messages.Log(
+            researcher_id=fedbiomed4.UNKNOWN_RESEARCHER,
+            node_id=record.node_id,
+            level=record.level,
+            msg=fedbiomed4.encode_log_text(text),
+        )
+        return Outgoing(topic=fedbiomed4.LOGGER, payload=fedbiomed4.encode(message), qos=0)
+
+
+def _request_of(asked: fedbiomed4_messages.AnyRequest) -> Request:
+    envelope: dict[str, Any] = {
+        "researcher_id": asked.researcher_id,
+        "id": new_id(),
+        "session": SESSION,
+        "expires": seconds_from_now(EXPIRES_AFTER_S),
+    }
+    match asked:
+        case fedbiomed4_messages.PingRequest():
+            return messages.Ping(sequence=asked.sequence, **envelope)
+        case fedbiomed4_messages.ListRequest():
+            return messages.ListDatasets(sequence=0, limit=sys.maxsize, **envelope)
+        case fedbiomed4_messages.SearchRequest():
+            return messages.SearchDatasets(sequence=0, tags=asked.tags, limit=sys.maxsize, **envelope)
+        case fedbiomed4_messages.ApprovalRequest():
+            return ApprovalByUrl(
+                sequence=asked.sequence,
+                url=asked.training_plan_url,
+                description=asked.description,
+                **envelope,
+            )
+        case fedbiomed4_messages.StatusRequest():
+            return StatusByUrl(sequence=0, url=asked.training_plan_url, job_id=asked.job_id, **envelope)
+
+
+def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply | None:
+    match reply:
+        case messages.Pong():
+            return fedbiomed4_messages.PingReply(
+                researcher_id=researcher_id, node_id=reply.node_id, success=True, sequence=reply.sequence
+            )
+        case messages.ListReply():
+            return fedbiomed4_messages.ListReply(**_datasets(reply, researcher_id, with_dtypes=False))
+        case messages.SearchReply():
+            if not reply.datasets:
+                return None
+            return fedbiomed4_messages.SearchReply(**_datasets(reply, researcher_id, with_dtypes=True))
+        case messages.ApprovalReply():
+            return fedbiomed4_messages.ApprovalReply(
+                researcher_id=researcher_id,
+                node_id=reply.node_id,
+                sequence=reply.sequence,
+                status=HTTP_OK,
+                success=True,
+            )
+        case messages.TrainingPlanStatusReply() if isinstance(request, StatusByUrl):
+            word, explanation = _STATUS_WORDS[reply.status]
+            note = f"{explanation}: {reply.note}" if reply.note else explanation
+            return _status(reply.node_id, researcher_id, request, success=True, status=word, msg=note)
+        case Error():
+            return _failure(reply, researcher_id, request)
+        case _:
+            return None
+
+
+def _failure(error: Error, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply:
+    """Return what says that a request was not served: a reply of its own kind where the plan is the trouble."""
+    if error.code is ErrorCode.FAILED and isinstance(request, ApprovalByUrl):
+        return fedbiomed4_messages.ApprovalReply(
+            researcher_id=researcher_id,
+            node_id=error.node_id,
+            sequence=request.sequence,
+            status=error.http_status if isinstance(error, PlanError) else HTTP_OK,
+            success=False,
+        )
+    if error.code is ErrorCode.FAILED and isinstance(request, StatusByUrl):
+        status = fedbiomed4.PLAN_STATUS_ERROR
+        return _status(error.node_id, researcher_id, request, success=False, status=status, msg=error.reason)
+    return fedbiomed4_messages.ErrorMessage(
+        researcher_id=researcher_id,
+        node_id=error.node_id,
+        errnum=FB301 if error.code in _PROTOCOL_ERRORS else FB300,
+        extra_msg=error.reason,
+    )
+
+
+def _status(
+    node_id: str, researcher_id: str, request: StatusByUrl, *, success: bool, status: str, msg: str
+) -> fedbiomed4_messages.StatusReply:
+    return fedbiomed4_messages.StatusReply(
+        researcher_id=researcher_id,
+        node_id=node_id,
+        job_id=request.job_id,
+        success=success,
+        approval_obligation=True,
+        status=status,
+        msg=msg,
+        training_plan_url=request.url,
+    )
+
+
+def _datasets(reply: DatasetsReply, researcher_id: str, *, with_dtypes: bool) -> dict[str, Any]:
+    if reply.next_offset is not None:
+        raise InvalidMessageError(
+            f"the {reply.count} datasets do not fit into one message of this wire; search with more tags",
+            code=ErrorCode.TOO_LARGE.value,
+        )
+    return {
+        "researcher_id": researcher_id,
+        "node_id": reply.node_id,
+        "success": True,
+        "databases": [record_of(dataset, with_dtypes=with_dtypes) for dataset in reply.datasets],
+        "count": len(reply.datasets),
+    }

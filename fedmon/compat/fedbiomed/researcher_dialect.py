@@ -1,0 +1,266 @@
+"""How a researcher speaks with nodes of Fed-BioMed 4.4.
+
+Most of their replies say to which request they belong: by sequence, or by the job id, which is ours to choose. Those to
+list and search do not; but a node answers in order, so each of these is followed by a ping, the barrier: what a node
+said before the barrier's pong is its answer, and when it said nothing to a search it has no match.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import NodeId
+from fedmon.common.wire import fedbiomed4, messages, topics
+from fedmon.common.wire import fedbiomed4_messages as wire
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.fedbiomed4_datasets import dataset_of
+from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
+from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.compat.fedbiomed.telemetry import Rounds, RoundScalar, log_record_of, scalar_of
+from fedmon.researcher.asking.barrier import Held, Listed, Sent, Train
+from fedmon.researcher.asking.pending import Pending
+from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.replies.kept import Document
+from fedmon.researcher.session.tally import Tally
+
+MAX_REASON = 2_000
+NOT_TOLD = "it is with the node; this wire does not tell what its owner decided: ask for the plan's status"
+
+_PLAN_STATUS = {
+    "Approved": PlanStatus.APPROVED,
+    "Rejected": PlanStatus.REJECTED,
+    "Pending": PlanStatus.PENDING,
+    fedbiomed4.PLAN_STATUS_UNKNOWN: None,
+}
+
+
+class FedBioMedDialect:
+    """The wire of Fed-BioMed 4.4. `read` belongs to the thread of the inbox, the rest is safe from any thread."""
+
+    announced = False
+    plans_inline = False
+
+    def __init__(self, *, researcher_id: str, instance: str, pending: Pending, tally: Tally) -> None:
+        self._researcher_id, self._instance = researcher_id, instance
+        self._pending, self._tally = pending, tally
+        self._sent, self._held, self._rounds = Sent(), Held(), Rounds()
+
+    # --- saying ------------------------------------------------------------------------------------------------------
+
+    def subscriptions(self) -> list[tuple[str, int]]:
+        """Return the filters and QoS that are always heard: the replies to everybody, and our own marker."""
+        marker = topics.reply(self._researcher_id, self._instance, self._researcher_id)
+        return [(fedbiomed4.REPLIES, 0), (marker, 0)]
+
+    def encode(self, request: Request) -> tuple[bytes, ...]:
+        """Write a request; a list and a search with their barrier. Raises InvalidMessageError when it is too large."""
+        sender = self._researcher_id
+        match request:
+            case messages.Ping():
+                return (self._ping(request),)
+            case messages.ListDatasets():
+                return fedbiomed4.encode(wire.ListRequest(researcher_id=sender)), self._ping(request)
+            case messages.SearchDatasets():
+                search = wire.SearchRequest(researcher_id=sender, tags=request.tags)
+                return fedbiomed4.encode(search), self._ping(request)
+            case messages.Approval():
+                self._sent.add(request)
+                approval = wire.ApprovalRequest(
+                    researcher_id=sender,
+                    description=request.description,
+                    sequence=request.sequence,
+                    training_plan_url=request.url or "",
+                )
+                return (fedbiomed4.encode(approval),)
+            case StatusByUrl():
+                self._sent.add(request)
+                question = wire.StatusRequest(researcher_id=sender, job_id=request.id, training_plan_url=request.url)
+                return (fedbiomed4.encode(question),)
+            case Train():
+                self._sent.add(request)
+                return (fedbiomed4.encode(request.fields | {"researcher_id": sender}),)
+            case _:
+                return ()
+
+    def _ping(self, request: Request) -> bytes:
+        self._sent.add(request)
+        return fedbiomed4.encode(wire.PingRequest(researcher_id=self._researcher_id, sequence=request.sequence))
+
+    def addressed(
+        self, _request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
+    ) -> Iterator[tuple[str, bytes, int]]:
+        """Return topic, bytes and QoS of each message that asks these nodes, or all."""
+        places = [fedbiomed4.NODES] if nodes is None else [fedbiomed4.node_topic(node) for node in nodes]
+        return ((topic, payload, 0) for topic in places for payload in payloads)
+
+    def finds_nodes_by(self, request: Request) -> bool:
+        """Tell whether this is a ping: nothing else finds nodes here, as they do not announce themselves."""
+        return isinstance(request, messages.Ping)
+
+    def metrics_filter(self, _node_id: NodeId | None) -> str:
+        """Return the filter that brings scalars, and the metrics that nodes of ours publish beside them."""
+        return topics.ALL_MONITORING
+
+    def logs_filter(self, _node_id: NodeId | None) -> str:
+        """Return the filter that brings the log of every node."""
+        return fedbiomed4.LOGGER
+
+    # --- hearing -----------------------------------------------------------------------------------------------------
+
+    def hears(self, topic: str) -> bool:
+        """Tell whether this is a topic of Fed-BioMed."""
+        return topic in (fedbiomed4.REPLIES, fedbiomed4.MONITORING, fedbiomed4.LOGGER)
+
+    def read(self, topic: str, payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
+        """Read a message: what it says, in our words. Raises InvalidMessageError."""
+        if topic == fedbiomed4.MONITORING:
+            return (scalar_of(payload),)
+        if topic == fedbiomed4.LOGGER:
+            return (log_record_of(payload),)
+        try:
+            told = fedbiomed4.decode_reply(payload, researcher_id=self._researcher_id)
+        except InvalidMessageError as error:
+            node_id = fedbiomed4.answering_node(payload, researcher_id=self._researcher_id)
+            if node_id is not None:
+                self._held.add(NodeId(node_id), error, size_bytes=len(payload), at=time.monotonic())
+            raise
+        reply = None if told is None else self._reply_of(told, size_bytes=len(payload))
+        return () if reply is None else (reply,)
+
+    def samples_of(self, scalar: AddScalar) -> SampleBatch | None:
+        """Return scalars as a sample of their job."""
+        return self._rounds.samples_of(scalar) if isinstance(scalar, RoundScalar) else None
+
+    def _reply_of(self, told: wire.AnyReply, *, size_bytes: int) -> Reply | None:
+        node_id = NodeId(told.node_id)
+        match told:
+            case wire.ListReply() | wire.SearchReply():
+                self._held.add(node_id, _listed(told), size_bytes=size_bytes, at=time.monotonic())
+                return None
+            case wire.PingReply():
+                return self._pong(told)
+            case wire.ApprovalReply():
+                return self._approval(told)
+            case wire.StatusReply():
+                return self._plan_status(told)
+            case wire.TrainReply():
+                return _as_it_came(told, self._sent.training(told.node_id, job_id=told.job_id))
+            case wire.ErrorMessage():
+                return self._error(told)
+
+    def _pong(self, told: wire.PingReply) -> Reply | None:
+        sent = self._sent.by_number(told.sequence)
+        request, since = (None, 0.0) if sent is None else (sent.request, sent.at)
+        match request:
+            case messages.Ping():
+                return messages.Pong(
+                    success=told.success, time=utc_now(), boot=0, agent_version="", **_echo(request, told.node_id)
+                )
+            case messages.ListDatasets() | messages.SearchDatasets():
+                return _answer_to(request, told.node_id, self._held.take(NodeId(told.node_id), since=since))
+            case _:
+                self._count_unasked(told)
+                return None
+
+    def _approval(self, told: wire.ApprovalReply) -> Reply | None:
+        sent = self._sent.by_number(told.sequence)
+        request = None if sent is None else sent.request
+        if not isinstance(request, messages.Approval):
+            self._count_unasked(told)
+            return None
+        if not told.success:
+            how = f"its download ended with HTTP status {told.status}" if told.status else "it could not download it"
+            return _failed(request, told.node_id, f"the node did not take the plan in: {how}")
+        return messages.ApprovalReply(
+            plan_id="", sha256=request.sha256, status=PlanStatus.PENDING, note=NOT_TOLD, **_echo(request, told.node_id)
+        )
+
+    def _plan_status(self, told: wire.StatusReply) -> Reply | None:
+        request = self._sent.by_id(told.job_id)
+        if not isinstance(request, StatusByUrl):
+            self._count_unasked(told)
+            return None
+        if not told.success or told.status not in _PLAN_STATUS:
+            return _failed(request, told.node_id, told.msg or f"the node answered {told.status!r}")
+        return messages.TrainingPlanStatusReply(
+            sha256=request.sha256,
+            status=_PLAN_STATUS[told.status],
+            note=told.msg[:MAX_REASON],
+            approval_obligation=told.approval_obligation,
+            **_echo(request, told.node_id),
+        )
+
+    def _error(self, told: wire.ErrorMessage) -> Reply | None:
+        """Give an error to the oldest request that this node owes an answer: it does not say which one it is about."""
+        reason = f"{told.errnum}: {told.extra_msg}"
+        owed = [one for one in self._pending.all_open() if not one.has_answered(NodeId(told.node_id))]
+        for waiting in sorted(owed, key=lambda one: not one.kept):
+            request = self._sent.by_id(waiting.id)
+            if request is not None:
+                return _failed(request, told.node_id, reason)
+        self._tally.count("errors from nodes", f"{told.node_id}: {reason}")
+        training = self._sent.training(told.node_id, job_id=None)
+        return None if training is None else _as_it_came(told, training)
+
+    def _count_unasked(self, told: wire.Reply) -> None:
+        self._tally.count("replies of a wrong session, sequence or kind", f"{type(told).__name__} of {told.node_id}")
+
+
+def _listed(told: wire.ListReply | wire.SearchReply) -> Listed | InvalidMessageError:
+    try:
+        datasets = [dataset_of(record) for record in told.databases]
+    except InvalidMessageError as error:
+        return error
+    return Listed(by_tags=isinstance(told, wire.SearchReply), success=told.success, datasets=datasets)
+
+
+def _answer_to(
+    request: messages.ListDatasets | messages.SearchDatasets, node_id: str, said: list[Listed | InvalidMessageError]
+) -> Reply:
+    """Return what a node answered before the barrier.
+
+    Another process of ours may have asked it something else meanwhile. An answer to other tags that fits these as well
+    is a part of the answer to these, so that the longest is the one.
+    """
+    echo = _echo(request, node_id)
+    fitting = [listed for listed in said if isinstance(listed, Listed) and _fits(listed, request)]
+    if fitting:
+        longest = max(fitting, key=lambda listed: len(listed.datasets))
+        kind = messages.SearchReply if longest.by_tags else messages.ListReply
+        return kind(success=longest.success, datasets=longest.datasets, count=len(longest.datasets), **echo)
+    unreadable = [error for error in said if isinstance(error, InvalidMessageError)]
+    if unreadable:
+        return _failed(request, node_id, f"its reply cannot be read: {unreadable[-1].reason}")
+    if isinstance(request, messages.SearchDatasets):
+        return messages.SearchReply(datasets=[], count=0, **echo)
+    return _failed(request, node_id, "the node answered the ping that followed, but not this request; ask again")
+
+
+def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatasets) -> bool:
+    if not isinstance(request, messages.SearchDatasets):
+        return not listed.by_tags
+    return listed.by_tags and all(set(request.tags) <= set(dataset.tags) for dataset in listed.datasets)
+
+
+def _as_it_came(told: wire.Reply, request: Request | None) -> Document:
+    return Document.of(msgspec.to_builtins(told), **({} if request is None else _echo(request, told.node_id)))
+
+
+def _failed(request: Request, node_id: str, reason: str) -> messages.Error:
+    return messages.Error(code=ErrorCode.FAILED, reason=reason[:MAX_REASON], **_echo(request, node_id))
+
+
+def _echo(request: Request, node_id: str) -> dict[str, Any]:
+    return {
+        "node_id": node_id,
+        "researcher_id": request.researcher_id,
+        "id": request.id,
+        "session": request.session,
+        "sequence": request.sequence,
+    }

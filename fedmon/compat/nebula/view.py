@@ -1,0 +1,166 @@
+"""What NEBULA's reporter logs, computed from our metrics: its tags, its units, and no value that nobody measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from fedmon.common.metrics.nebula_tags import (
+    CONNECTIONS,
+    CPU_GLOBAL,
+    CPU_PROCESS,
+    CPU_TEMPERATURE,
+    DISK,
+    MIB,
+    PACKETS_RECEIVED,
+    PACKETS_SENT,
+    PROCESSORS,
+    RAM_GLOBAL_MB,
+    RAM_GLOBAL_PERCENT,
+    RAM_PROCESS_MB,
+    RAM_PROCESS_PERCENT,
+    VOLUMES,
+    WHOLE,
+    gpu_tag,
+    unit_of,
+)
+from fedmon.common.metrics.rate import rate
+from fedmon.common.metrics.series import metric_name, series, split_series
+from fedmon.compat.nebula.settings import Generation
+from fedmon.compat.nebula.traffic import Traffic
+
+CPU_SECONDS = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
+RSS = "job_memory_rss_bytes"
+_TEMPERATURE = "host_temperature_celsius"
+_GPU = re.compile(r'gpu_[a-z_]+\{gpu="(\d+)"\}')
+
+
+class Reported(dict[str, float]):
+    """Values by tag, as a plain dict for any sink, which also says when, where and in what unit they were measured.
+
+    ``t`` is Unix and ``mono`` monotonic seconds, ``node_id`` who measured, ``seq`` numbers what was logged since the
+    start, ``units`` maps the tags to their units; user's values have none.
+    """
+
+    def __init__(self, values: Mapping[str, float], *, t: float, mono: float, node_id: str, seq: int) -> None:
+        super().__init__(values)
+        self.t, self.mono, self.node_id, self.seq = t, mono, node_id, seq
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Map each tag to its unit; empty text where it has none."""
+        return {tag: unit_of(tag) for tag in self}
+
+
+class Processes:
+    """CPU time and memory of the reporter's own process and its children, as shares."""
+
+    def __init__(self) -> None:
+        self._earlier: tuple[float, float] | None = None
+
+    def cpu_percent(self, values: Mapping[str, float | None], mono: float) -> float | None:
+        """Return the CPU time since the last call, 100 for one core; None without two readings."""
+        spent = _both(values)
+        if spent is None:
+            return None
+        earlier, self._earlier = self._earlier, (spent, mono)
+        if earlier is None:
+            return None
+        busy = rate(earlier[0], spent, mono - earlier[1])
+        return None if busy is None else round(100 * busy, 1)
+
+
+def resources(
+    values: Mapping[str, float | None],
+    *,
+    cpu_process: float | None,
+    traffic: Traffic,
+    connections: int | None,
+    generation: Generation,
+) -> dict[str, float]:
+    """Return the 13 values of a machine, without those that are not known now."""
+    total, available = values.get("host_memory_total_bytes"), values.get("host_memory_available_bytes")
+    used = total - available if total is not None and available is not None else None
+    rss = values.get(RSS)
+    sent, received, divisor = VOLUMES[generation]
+    found: dict[str, float | None] = {
+        CPU_GLOBAL: _times(values.get("host_cpu_busy_ratio"), 100, 1),
+        CPU_PROCESS: cpu_process,
+        CPU_TEMPERATURE: cpu_temperature(values),
+        RAM_GLOBAL_PERCENT: _share(used, total, 1),
+        RAM_GLOBAL_MB: _times(used, 1 / MIB, 3),
+        RAM_PROCESS_PERCENT: _share(rss, total, 3),
+        RAM_PROCESS_MB: _times(rss, 1 / MIB, 3),
+        DISK: _disk(values),
+        CONNECTIONS: connections,
+    }
+    if not traffic.is_first:
+        volume = {sent: traffic.total["bytes_sent"], received: traffic.total["bytes_recv"]}
+        found |= volume if divisor == 1 else {tag: round(size / divisor, 3) for tag, size in volume.items()}
+        found |= {PACKETS_SENT: traffic.total["packets_sent"], PACKETS_RECEIVED: traffic.total["packets_recv"]}
+    return _known(found)
+
+
+def gpus(values: Mapping[str, float | None]) -> Iterator[dict[str, float]]:
+    """Yield up to 7 values of each GPU, in the order of their numbers; what one refuses is left out."""
+    for number in sorted({int(match[1]) for match in map(_GPU.match, values) if match}):
+
+        def of(name: str, number: int = number, **labels: str) -> float | None:
+            return values.get(series(name, gpu=str(number), **labels))
+
+        tag = gpu_tag(number)
+        found = _known(
+            {
+                f"{tag} (%)": _times(of("gpu_utilization_ratio"), 100, 1),
+                f"{tag} temperature (°)": of("gpu_temperature_celsius"),
+                f"{tag} memory (%)": _share(of("gpu_memory_used_bytes"), of("gpu_memory_total_bytes"), 3),
+                f"{tag} power": of("gpu_power_watts"),
+                f"{tag} clocks": _times(of("gpu_clock_hertz", clock="sm"), 1e-6, 3),
+                f"{tag} memory clocks": _times(of("gpu_clock_hertz", clock="memory"), 1e-6, 3),
+                f"{tag} fan speed": _times(of("gpu_fan_speed_ratio"), 100, 1),
+            }
+        )
+        if found:
+            yield found
+
+
+def cpu_temperature(values: Mapping[str, float | None]) -> float | None:
+    """Return the temperature of the processor: its whole where a sensor tells it, else its warmest part."""
+    by_chip: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        if value is not None and metric_name(key) == _TEMPERATURE:
+            labels = split_series(key)[1]
+            by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = value
+    for known in PROCESSORS:
+        for chip, sensors in by_chip.items():
+            if chip.startswith(known):
+                whole = [value for name, value in sensors.items() if name.startswith(WHOLE)]
+                return max(whole or sensors.values())
+    return None
+
+
+def _disk(values: Mapping[str, float | None]) -> float | None:
+    """Return how full "/" is, of what its users can fill; as df does."""
+    size, free, available = (
+        values.get(series(f"host_filesystem_{what}_bytes", mountpoint="/")) for what in ("size", "free", "available")
+    )
+    if size is None or free is None or available is None:
+        return None
+    return _share(size - free, size - free + available, 1)
+
+
+def _both(values: Mapping[str, float | None]) -> float | None:
+    user, system = map(values.get, CPU_SECONDS)
+    return None if user is None or system is None else user + system
+
+
+def _times(value: float | None, factor: float, digits: int) -> float | None:
+    return None if value is None else round(value * factor, digits)
+
+
+def _share(part: float | None, whole: float | None, digits: int) -> float | None:
+    return None if part is None or not whole else round(100 * part / whole, digits)
+
+
+def _known(found: Mapping[str, float | None]) -> dict[str, float]:
+    return {tag: value for tag, value in found.items() if value is not None}

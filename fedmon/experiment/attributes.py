@@ -1,0 +1,284 @@
+"""Attributes of resources: their types, ranges and flags, all of them enforced."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from enum import IntFlag
+from typing import Any
+
+from fedmon.experiment.attribute_types import Types, as_type, bounds, member
+from fedmon.experiment.errors import (
+    AttributeAccessError,
+    InvalidAttributeError,
+    InvalidAttributeValueError,
+)
+from fedmon.experiment.noted_values import LARGEST, as_json, from_noted, is_same, noted, plain
+from fedmon.experiment.states import ResourceState
+
+__all__ = ["MASK", "Attribute", "Flags", "SetHook", "Types", "write_refusal"]
+
+MASK = "********"
+"""What files and logs show in place of a credential."""
+
+
+class Flags(IntFlag):
+    """Who may do what with an attribute, and when. The code of a resource type may always, in its own hooks."""
+
+    NoRead = 1
+    NoWrite = 2
+    Design = 4  # not once the resource is being deployed
+    Construct = 8  # used while it is deployed, so not later
+    Credential = 16 | 4
+    Filter = 32 | 4
+    Reserved = 64  # for the resource type alone
+    Global = 128  # of the type: every resource made later begins with its value
+
+
+SetHook = Callable[[Any, Any], Any]
+
+
+class Attribute:
+    """A named value of a resource, what it may be, and who may change it.
+
+    ``range`` is the smallest and the largest allowed number. ``set_hook(old, new)`` returns what is to be stored.
+    Null is no value, and always allowed. Raises InvalidAttributeError for what cannot be defined.
+    """
+
+    _hidden_in = ""  # of a copy for somebody who may not read it: whose attribute it is
+
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - these are NEPI's names
+        type: Types = Types.String,  # noqa: A002
+        flags: int | None = None,
+        default: Any = None,
+        allowed: Iterable[Any] | None = None,
+        range: tuple[float, float] | None = None,  # noqa: A002
+        set_hook: SetHook | None = None,
+    ) -> None:
+        if not name or not isinstance(name, str):
+            raise InvalidAttributeError(f"an attribute needs a name, not {name!r}")
+        self._name, self._help = name, help
+        try:
+            self._type = Types(type)
+            self._flags = Flags(flags or 0)
+            self._allowed = None if allowed is None else tuple(allowed)
+            self._range = None if range is None else bounds(range)
+        except (ValueError, TypeError) as error:
+            raise InvalidAttributeError(f"attribute {name!r}: {error}") from error
+        if self._type is Types.Enumerate and not self._allowed:
+            raise InvalidAttributeError(f"attribute {name!r} is an Enumerate: say with allowed=... what of")
+        if self._range is not None and self._type not in {Types.Integer, Types.Double}:
+            raise InvalidAttributeError(f"attribute {name!r} has a range, and {self._type.name} has no order")
+        if set_hook is not None and not callable(set_hook):
+            raise InvalidAttributeError(f"attribute {name!r}: the set hook {set_hook!r} cannot be called")
+        self._set_hook = set_hook
+        try:
+            self._default = self._fitting(default)
+        except ValueError as error:
+            raise InvalidAttributeError(f"attribute {name!r}: its default {default!r} does not fit: {error}") from error
+        self._value = self._default
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    @property
+    def help(self) -> str:
+        """What it is for."""
+        return self._help
+
+    @property
+    def type(self) -> Types:
+        """What values it takes."""
+        return self._type
+
+    @property
+    def flags(self) -> Flags:
+        """Who may do what with it."""
+        return self._flags
+
+    @property
+    def default(self) -> Any:
+        """The value that it has at first."""
+        return self._default
+
+    @property
+    def allowed(self) -> tuple[Any, ...] | None:
+        """The values that it takes; null where the type alone decides."""
+        return self._allowed
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The smallest and the largest allowed number."""
+        return self._range
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the value is another than the default."""
+        return bool(self._value != self._default)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the value stays out of files and logs."""
+        return self.has_flag(Flags.Credential)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the value stays out of documents, which anybody may read."""
+        return self.is_secret or self.has_flag(Flags.NoRead)
+
+    @property
+    def value(self) -> Any:
+        """The value; setting one that does not fit raises InvalidAttributeValueError, a ValueError.
+
+        Raises AttributeAccessError where whoever asked for it may not read it.
+        """
+        if self._hidden_in:
+            raise AttributeAccessError(self._name, self._hidden_in, "NoRead", "cannot be read")
+        return self._value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._value = self.accepted(value)
+
+    def has_flag(self, flag: int) -> bool:
+        """Tell whether it has a flag; of Credential and Filter, whether it has all that they consist of."""
+        wanted = int(flag)  # every resource asks this when it is made, and plain numbers are ten times as fast
+        return int(self._flags) & wanted == wanted
+
+    def is_valid_value(self, value: Any) -> bool:  # noqa: ARG002 - for subclasses
+        """Tell whether a value of the right type fits; for subclasses to say."""
+        return True
+
+    def accepted(self, value: Any, *, resource: str = "") -> Any:
+        """Return what would be stored for a value: checked, and handed through the set hook.
+
+        Raises InvalidAttributeValueError, naming ``resource``.
+        """
+        value = self.checked(value, resource=resource)
+        if self._set_hook is None:
+            return value
+        try:
+            return self._set_hook(self._value, value)
+        except Exception as error:
+            raise self._refused(value, resource, f"its set hook says {type(error).__name__}: {error}") from error
+
+    def checked(self, value: Any, *, resource: str = "") -> Any:
+        """Return a value as the attribute's type has it. Raises InvalidAttributeValueError, naming ``resource``."""
+        try:
+            value = self._fitting(value)
+            is_valid = value is None or self.is_valid_value(value)
+        except Exception as error:
+            raise self._refused(value, resource, str(error) or type(error).__name__) from error
+        if not is_valid:
+            raise self._refused(value, resource, "not valid")
+        return value
+
+    def stored(self, value: Any, *, resource: str = "") -> Any:
+        """Return a value as it was stored, out of a file: where there is a set hook, that has said what is.
+
+        Raises InvalidAttributeValueError, naming ``resource``, where there is none and the value does not fit.
+        """
+        if self._set_hook is None:
+            return self.checked(value, resource=resource)
+        return next((each for each in self._allowed or () if is_same(each, value)), value)
+
+    def as_noted(self, value: Any, *, resource: str = "") -> Any:
+        """Return a value as journals hold it: credentials masked, and numbers of more than 64 bits as a text.
+
+        Raises InvalidAttributeValueError, naming ``resource``, for one that no file can hold.
+        """
+        if self.is_secret:
+            return MASK
+        if self._type is Types.Integer:
+            if type(value) is int and not -LARGEST <= value < LARGEST:
+                return hex(value)
+            if isinstance(value, str):  # which a set hook made of a number
+                return as_json(str.__str__(value))
+        try:
+            return noted(value)
+        except ValueError as error:
+            raise self._refused(value, resource, str(error)) from error
+
+    def as_plain(self, value: Any, *, resource: str = "") -> Any:
+        """Return a value that is to be set later as files hold it till then; one of another form as the type has it.
+
+        Raises InvalidAttributeValueError, naming ``resource``.
+        """
+        found = self.checked(value, resource=resource)
+        try:
+            return plain(value)
+        except ValueError:  # such as a number of a library
+            try:
+                return plain(found)
+            except ValueError as error:
+                raise self._refused(value, resource, str(error)) from error
+
+    def from_note(self, note: Any) -> Any:
+        """Return the value that `as_noted` had."""
+        return int(note, 16) if self._type is Types.Integer and isinstance(note, str) else from_noted(note)
+
+    def shown(self, resource: str) -> Attribute:
+        """Return a copy for everybody: where they may not read the value, asking it for that is an error."""
+        made = copy.copy(self)
+        if self.has_flag(Flags.NoRead):
+            made._hidden_in = resource  # noqa: SLF001 - a copy of its own
+        return made
+
+    def listed(self) -> Attribute:
+        """Return a copy for everybody, whose value is null where they may not read it."""
+        return self.with_value(None) if self.has_flag(Flags.NoRead) else copy.copy(self)
+
+    def with_value(self, value: Any) -> Attribute:
+        """Return a copy that holds ``value``, which `accepted` has returned."""
+        made = copy.copy(self)
+        made._value = value  # noqa: SLF001 - a copy of its own
+        return made
+
+    def takes(self) -> str:
+        """Return in words which values it takes."""
+        parts = {Types.String: "a text", Types.Bool: "True or False", Types.Integer: "a whole number"}
+        text = parts.get(self._type, "a number" if self._type is Types.Double else "")
+        if self._range is not None:
+            text += f" from {self._range[0]:g} to {self._range[1]:g}"
+        if self._allowed is not None:
+            text += f"{', ' if text else ''}one of {', '.join(map(repr, self._allowed))}"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Attribute({self._name!r}, value={MASK if self.is_masked else self._value!r})"
+
+    def _refused(self, value: Any, resource: str, reason: str) -> InvalidAttributeValueError:
+        shown = MASK if self.is_secret else value
+        return InvalidAttributeValueError(self._name, shown, self.takes(), resource=resource, reason=reason)
+
+    def _fitting(self, value: Any) -> Any:
+        """Return a value as the type has it; ValueError says why it does not fit."""
+        if value is None:
+            return None
+        value = as_type(self._type, value)
+        if self._allowed is not None:
+            value = member(self._allowed, value)
+        if self._range is not None and not self._range[0] <= value <= self._range[1]:
+            raise ValueError("out of range")
+        return value
+
+
+def write_refusal(attribute: Attribute, state: ResourceState, *, is_deployed: bool) -> tuple[Flags, str] | None:
+    """Return which flag forbids that somebody sets an attribute, and why; null where nothing does.
+
+    ``is_deployed`` tells whether its resource was asked to deploy.
+    """
+    if attribute.has_flag(Flags.NoWrite):
+        return Flags.NoWrite, "cannot be set"
+    if attribute.has_flag(Flags.Reserved):
+        return Flags.Reserved, "is for its resource type alone"
+    if attribute.has_flag(Flags.Design) and (is_deployed or state >= ResourceState.READY):
+        return Flags.Design, f"cannot be set once it was asked to deploy; it is {state.name}"
+    if attribute.has_flag(Flags.Construct) and state >= ResourceState.READY:
+        return Flags.Construct, f"is used while it is deployed and cannot be set later; it is {state.name}"
+    return None

@@ -1,0 +1,177 @@
+"""A document of an experiment looked through without running it: every problem, with the place that it stands at."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from fedmon.common.errors import StorageError
+from fedmon.experiment.describing import Foreseeing, is_given
+from fedmon.experiment.document import Description, as_state, attributes_of, names_of, read
+from fedmon.experiment.document.description import ResourceDescription
+from fedmon.experiment.document.places import lines_of
+from fedmon.experiment.errors import (
+    ExperimentError,
+    InvalidAttributeValueError,
+    InvalidConnectionError,
+    UnknownNameError,
+    UnknownTypeError,
+)
+from fedmon.experiment.plan_checks import connection_problems
+from fedmon.experiment.plan_facts import Facts, called
+from fedmon.experiment.plan_problems import Problem
+from fedmon.experiment.planning import Plan, plan
+from fedmon.experiment.situation import State
+from fedmon.experiment.types import ResourceFactory
+
+if TYPE_CHECKING:
+    from fedmon.experiment.controller import ExperimentController
+
+_UNFINISHED = ("missing-part", "collector-without-trace")
+"""Errors with which an experiment can be made all the same, so that more of them are found."""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A document and its plan. ``lines`` says where in the file each resource begins, as far as that is known."""
+
+    path: Path
+    description: Description
+    plan: Plan
+    lines: dict[int, int]
+
+    def place(self, problem: Problem) -> str:
+        """Return where a problem stands: the file, with the line where it is known."""
+        line = self.line(problem)
+        return str(self.path) if line is None else f"{self.path}:{line}"
+
+    def line(self, problem: Problem) -> int | None:
+        """Return the line of the first resource that a problem is about."""
+        return next((self.lines[guid] for guid in problem.guids if guid in self.lines), None)
+
+
+def check(path: Path, *, wait_all_ready: bool = True, asks: bool = False) -> Checked:
+    """Plan the experiment in a file; with ``asks`` the federation is asked for what stands in its way.
+
+    Raises DescriptionError where the file describes none, NotFoundError, StorageError, and ConnectionFailedError.
+    """
+    description = read(path)
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    state, names = as_state(description), names_of(description)
+    problems = (*_attribute_problems(description, state), *_failure_problems(description))
+    facts = Facts(
+        rtypes=ResourceFactory.get_resource_types(),
+        attributes=attributes_of(description),
+        names=names,
+        problems=problems,
+    )
+    found = plan(state, facts, wait_all_ready=wait_all_ready)
+    if all(error.kind in _UNFINISHED for error in found.errors):
+        more = tuple(_problems_of_making(description, asks=asks))
+        if more:
+            found = plan(state, replace(facts, problems=(*problems, *more)), wait_all_ready=wait_all_ready)
+    return Checked(path=path, description=description, plan=found, lines=lines_of(text, description))
+
+
+def _attribute_problems(description: Description, state: State) -> Iterator[Problem]:
+    names = names_of(description)
+    for each in description.resources:
+        try:
+            ResourceFactory.get_resource_type(each.rtype)
+        except UnknownTypeError:  # said by the plan
+            continue
+        who = called(each.guid, names, state)
+        for text in _wrong_in(each, who):
+            yield Problem(kind="wrong-attribute", guids=(each.guid,), text=text)
+
+
+def _failure_problems(description: Description) -> Iterator[Problem]:
+    """Say which quorum of a type is of none, or can never be there."""
+    for quorum in () if description.failures is None else description.failures.quorums:
+        if quorum.rtype is None:  # that members are there was seen when the file was read
+            continue
+        guids = tuple(each.guid for each in description.resources if _is_of(each.rtype, quorum.rtype))
+        if len(guids) < quorum.at_least:
+            yield Problem(
+                kind="impossible-quorum",
+                guids=guids,
+                text=f"failures: a quorum of {quorum.at_least} of type {quorum.rtype} can never be there: the document "
+                f"has {len(guids)} of them",
+            )
+
+
+def _is_of(rtype: str, wanted: str) -> bool:
+    try:
+        rclass = ResourceFactory.get_resource_type(rtype)
+    except UnknownTypeError:  # said by the plan
+        return rtype == wanted
+    return any(vars(each).get("_rtype") == wanted for each in rclass.__mro__)
+
+
+def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
+    rclass = ResourceFactory.get_resource_type(each.rtype)
+    given = [*each.attributes.items(), *((one.attribute, one.value) for one in each.sets)]
+    for name, value in given:
+        try:
+            attribute = rclass.get_attribute(name)
+            if is_given(attribute, value):
+                attribute.stored(value, resource=who)
+        except (UnknownNameError, InvalidAttributeValueError) as error:
+            yield str(error) if who in str(error) else f"{who}: {error}"
+    known = [trace.name for trace in rclass.get_traces()]
+    for name in each.traces:
+        if name not in known:
+            there = f"there is {', '.join(known)}" if known else "there is none at all"
+            yield f"{who}: type {each.rtype} has no trace {name!r}; {there}"
+
+
+def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Problem]:
+    """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
+    from fedmon.experiment.federation.linked import LinkedResource
+
+    try:
+        with _made(description) as made:
+            resources = [made.get_resource(guid) for guid in made.resources]
+            for each in resources:
+                yield from each.missing() if isinstance(each, LinkedResource) else ()
+            for each in resources if asks else ():
+                yield from each.foreseen() if isinstance(each, Foreseeing) else ()
+    except InvalidConnectionError as error:
+        found = list(_refused_connections(description))
+        yield from found or [Problem(kind="refused-connection", text=str(error))]
+    except ExperimentError as error:
+        yield Problem(kind="wrong-attribute", text=str(error))
+
+
+def _refused_connections(description: Description) -> Iterator[Problem]:
+    """Say of every connection that is not taken, and not of the first alone."""
+    alone = tuple(replace(each, connections=()) for each in description.resources)
+    with _made(replace(description, resources=alone)) as made:
+        facts = Facts(
+            accepts=lambda one, other: made.get_resource(one).valid_connection(other), names=names_of(description)
+        )
+        yield from connection_problems(as_state(description), facts)
+
+
+@contextmanager
+def _made(description: Description) -> Iterator[ExperimentController]:
+    """Give a controller of a description that leaves nothing behind."""
+    from fedmon.experiment.controller import ExperimentController
+
+    with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
+        made = ExperimentController.from_description(replace(description, local_dir=folder))
+        try:
+            yield made
+        finally:
+            # No `shutdown`: it would release what nobody deployed, and no hook is to run.
+            made._engine.stop()  # noqa: SLF001
+            made._engine.close(timeout_s=1.0)  # noqa: SLF001
+            made._link.close()  # noqa: SLF001

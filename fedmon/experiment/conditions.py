@@ -1,0 +1,103 @@
+"""Conditions: what others must have come to before a resource is deployed, started, stopped or set."""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from fedmon.experiment.errors import InvalidConditionError
+from fedmon.experiment.states import ResourceState
+
+Comparison = Literal[">", ">=", "<", "<=", "==", "!="]
+COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A scalar or a metric of a resource, and what it has to be for ``samples`` values in a row."""
+
+    name: str
+    comparison: Comparison
+    value: float
+    samples: int = 1
+
+    def holds(self, value: float | None) -> bool:
+        """Tell whether one value is as wanted; what is no number, null, never is."""
+        return value is not None and COMPARE[self.comparison](value, self.value)
+
+    def __str__(self) -> str:
+        rows = f" for {self.samples} samples" if self.samples > 1 else ""
+        return f"{self.name} {self.comparison} {self.value:g}{rows}"
+
+
+def is_text(name: object) -> bool:
+    """Tell whether a name is a text that can be written down."""
+    try:
+        return type(name) is str and bool(name.encode())
+    except UnicodeEncodeError:  # half a character
+        return False
+
+
+def number_of(value: object, what: str) -> float | None:
+    """Return a value as the journal can hold it: null for NaN, and the largest number for more than that.
+
+    Raises InvalidConditionError where it is no number; ``what`` names it.
+    """
+    try:
+        number = float("" if isinstance(value, str) else value)  # type: ignore[arg-type] # what does not fit raises
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidConditionError(f"{what} is {value!r:.80}, and must be a number") from None
+    if math.isnan(number):
+        return None
+    return max(-sys.float_info.max, min(sys.float_info.max, number))
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_defaults=True, gc=False):
+    """One of the conditions of an action; all of an action's must hold.
+
+    It asks something of the members of ``group``: of ``at_least`` so many of them, or of all where that is null.
+    ``timeout_s`` counts from when the action began to wait. ``number`` is the order of registration.
+    """
+
+    number: int
+    group: tuple[int, ...]
+    at_least: int | None = None
+    timeout_s: float | None = None
+
+    @property
+    def needed(self) -> int:
+        """How many of the group it takes."""
+        return len(self.group) if self.at_least is None else min(self.at_least, len(self.group))
+
+
+class StateCondition(Condition, frozen=True, kw_only=True, tag="state", omit_defaults=True, gc=False):
+    """The members must have come to ``state`` at least, ``delay_s`` seconds ago."""
+
+    state: ResourceState
+    delay_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.state.name}{f' for {self.delay_s:g} s' if self.delay_s else ''}"
+
+
+class MetricCondition(Condition, frozen=True, kw_only=True, tag="metric", omit_defaults=True, gc=False):
+    """``metric`` must have held for the members."""
+
+    metric: Metric
+
+    def __str__(self) -> str:
+        return str(self.metric)
+
+
+AnyCondition = StateCondition | MetricCondition

@@ -1,0 +1,232 @@
+"""What failures mean for an experiment: a failure manager looks at each, and says whether the experiment goes on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Iterable
+
+import msgspec
+
+from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError
+from fedmon.experiment.protocol import Experiment
+from fedmon.experiment.states import FailureLevel, ResourceState
+from fedmon.experiment.verbs import as_reason, told
+
+logger = logging.getLogger(__name__)
+
+
+class FailureManager:
+    """Ends the experiment when a critical resource fails.
+
+    Own managers override `eval_failure`, and call `give_up` or set ``_failure_level`` and ``_abort``; they may do so at
+    any time and in any thread, and the experiment hears of it. One manager belongs to one experiment at a time.
+    """
+
+    _failure_level = FailureLevel.OK
+    _abort = False
+    _reason = ""
+    _ec: weakref.ref[Experiment] | None = None
+
+    def set_ec(self, ec: Experiment) -> None:
+        """Take an experiment over; what was before it is forgotten."""
+        self._ec = None  # nobody hears of what was before
+        self._failure_level, self._abort, self._reason = FailureLevel.OK, False, ""
+        self._ec = weakref.ref(ec)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in ("_failure_level", "_abort") and not _judging.is_on:
+            self._tell()
+
+    def _tell(self) -> None:
+        found = None if self._ec is None else self._ec()
+        if found is not None:
+            found._failure_judged()  # noqa: SLF001 - for failure managers alone
+
+    def take_up(self, level: FailureLevel, reason: str) -> None:
+        """Begin with what was judged before, in a process that died."""
+        ec, self._ec = self._ec, None
+        self._failure_level, self._abort, self._reason = level, level is not FailureLevel.OK, reason
+        self._ec = ec
+
+    @property
+    def ec(self) -> Experiment:
+        """The experiment. Raises ExperimentOverError where it has none, or that is no more."""
+        found = None if self._ec is None else self._ec()
+        if found is None:
+            raise ExperimentOverError(f"the experiment of {type(self).__name__} is no more, or never was")
+        return found
+
+    @property
+    def failure_level(self) -> FailureLevel:
+        """How bad it is."""
+        return self._failure_level
+
+    @property
+    def abort(self) -> bool:
+        """Whether the experiment is to end."""
+        return self._abort or self._failure_level is not FailureLevel.OK
+
+    @property
+    def reason(self) -> str:
+        """Why the experiment is to end; "" while it is not."""
+        return self._reason
+
+    def eval_failure(self, guid: int) -> None:
+        """Look at a resource that failed; only the first failure that ends the experiment counts."""
+        if self._failure_level is FailureLevel.OK and is_failed(self.ec, guid) and is_critical(self.ec, guid):
+            self.give_up(f"{name_of(self.ec, guid)}, which is critical, failed{_why(self.ec, guid)}")
+
+    def give_up(self, reason: object) -> None:
+        """Have the experiment end: resources failed that it cannot do without."""
+        if self._failure_level is FailureLevel.OK:
+            self._reason = as_reason(reason) or f"{type(self).__name__} gives up"
+            self._failure_level, self._abort = FailureLevel.RM_FAILURE, True
+            logger.warning("the experiment gives up: %s", self._reason)
+            self._tell()
+
+    def set_ec_failure(self, reason: object = "") -> None:
+        """Note that the controller itself failed."""
+        self._reason = as_reason(reason) or self._reason or "the controller failed"
+        self._failure_level, self._abort = FailureLevel.EC_FAILURE, True
+        self._tell()
+
+
+class OptionalFailures(FailureManager):
+    """Lets the experiment go on, whoever fails."""
+
+    def eval_failure(self, guid: int) -> None:
+        """Note it, and go on."""
+        logger.warning("%s failed, and the experiment goes on", name_of(self.ec, guid))
+
+
+class Quorum(msgspec.Struct, frozen=True, kw_only=True):
+    """How many resources must not fail: ``at_least`` of ``guids``, or of all of the type ``rtype``."""
+
+    at_least: int
+    guids: frozenset[int] = frozenset()
+    rtype: str | None = None
+
+
+class QuorumFailures(FailureManager):
+    """Lets the experiment go on while enough resources are left: k of n.
+
+    Resources of no quorum are critical or not, as their attribute says. Quorums may be added while it runs.
+    """
+
+    def __init__(self, at_least: int | None = None, guids: Iterable[int] = (), *, rtype: str | None = None) -> None:
+        self._quorums: tuple[Quorum, ...] = ()
+        self._lock = threading.Lock()
+        if at_least is not None:
+            self.add(at_least, guids, rtype=rtype)
+
+    @property
+    def quorums(self) -> tuple[Quorum, ...]:
+        """How many of whom must be left."""
+        return self._quorums
+
+    def add(self, at_least: int, guids: Iterable[int] = (), *, rtype: str | None = None) -> None:
+        """Have ``at_least`` of some resources kept: of ``guids``, or of a type. Raises InvalidPolicyError."""
+        members = frozenset(guids)
+        if at_least < 1 or type(at_least) is not int:
+            raise InvalidPolicyError(f"a quorum needs at least 1 resource, not {at_least!r}")
+        if bool(members) is (rtype is not None):
+            raise InvalidPolicyError("a quorum is of guids or of a type: name one of the two")
+        if members and at_least > len(members):
+            raise InvalidPolicyError(f"a quorum of {at_least} of {len(members)} resources can never be there")
+        with self._lock:
+            self._quorums = (*self._quorums, Quorum(at_least=at_least, guids=members, rtype=rtype))
+
+    def eval_failure(self, guid: int) -> None:
+        """End the experiment where a quorum is lost."""
+        if self._failure_level is not FailureLevel.OK or not is_failed(self.ec, guid):
+            return
+        mine = [quorum for quorum in self._quorums if guid in self._members(quorum)]
+        for quorum in mine:
+            members = self._members(quorum)
+            left = [each for each in members if not is_failed(self.ec, each)]
+            if len(left) < quorum.at_least:
+                self.give_up(
+                    f"{name_of(self.ec, guid)} failed, and {len(left)} of {len(members)} are left, "
+                    f"where {quorum.at_least} must be"
+                )
+        if not mine:
+            super().eval_failure(guid)
+
+    def _members(self, quorum: Quorum) -> frozenset[int]:
+        if quorum.rtype is None:
+            return quorum.guids
+        return frozenset(guid for guid in self.ec.resources if self.ec.get_resource(guid).is_rm_instance(quorum.rtype))
+
+
+class _Judging(threading.local):
+    """Whether this thread is in `eval_failure`: what that sets one by one is looked at when it is through."""
+
+    is_on = False
+
+
+_judging = _Judging()
+
+
+def judge(manager: FailureManager, guid: int) -> FailureLevel:
+    """Have a manager look at a resource that failed, and return how bad it is then.
+
+    An own manager that raises is logged, and the failure judged as without it.
+    """
+    before, _judging.is_on = _judging.is_on, True
+    try:
+        manager.eval_failure(guid)
+    except BaseException:  # an own manager may as well call sys.exit
+        logger.exception("the failure manager %s failed, and the failure is judged without it", type(manager).__name__)
+        FailureManager.eval_failure(manager, guid)
+    finally:
+        _judging.is_on = before
+    return seen(manager)[0]
+
+
+def seen(manager: FailureManager) -> tuple[FailureLevel, str]:
+    """Return how bad a manager finds it, and why. It may ask for an end without saying how bad it is, nor why."""
+    name = type(manager).__name__
+    try:
+        found, abort, reason = manager.failure_level, bool(manager.abort), as_reason(manager.reason)
+        level = FailureLevel(found)
+    except Exception as error:  # noqa: BLE001 - the code of an own manager
+        return FailureLevel.RM_FAILURE, f"{name} does not tell how bad it is: {told(error)}"
+    if level is FailureLevel.OK and abort:
+        level = FailureLevel.RM_FAILURE
+    return level, (reason or f"{name} aborts") if level is not FailureLevel.OK else ""
+
+
+def is_failed(ec: Experiment, guid: int) -> bool:
+    """Tell whether a resource failed; one that was taken out did not."""
+    try:
+        return ec._seen(guid).state is ResourceState.FAILED  # noqa: SLF001 - a type's own code may do anything
+    except KeyError:
+        return False
+
+
+def is_critical(ec: Experiment, guid: int) -> bool:
+    """Tell whether the experiment cannot do without a resource."""
+    try:
+        return ec._seen(guid).critical  # noqa: SLF001 - as above
+    except KeyError:
+        return False
+
+
+def _why(ec: Experiment, guid: int) -> str:
+    """Return the reason of a failure as messages go on with it; "" where none was told."""
+    try:
+        reason = ec._seen(guid).reason  # noqa: SLF001 - as above
+    except KeyError:
+        return ""
+    return f": {reason}" if reason else ""
+
+
+def name_of(ec: Experiment, guid: int) -> str:
+    """Return how messages name a resource."""
+    try:
+        return str(ec.get_resource(guid).name)
+    except Exception:  # noqa: BLE001 - it was taken out, or its type names it by code of its own
+        return f"resource {guid}"

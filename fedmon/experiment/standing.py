@@ -1,0 +1,248 @@
+"""How an experiment stands, for people and programs: each resource with its times and reasons, and who holds it up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from fedmon.common.log import escape_control
+from fedmon.experiment.explaining import Explanation, explain
+from fedmon.experiment.following import Follower
+from fedmon.experiment.natures import lasts, natures
+from fedmon.experiment.plan_facts import called
+from fedmon.experiment.situation import Resource, State
+from fedmon.experiment.states import FailureLevel, ResourceState
+
+Status = Literal["running", "ended", "failed", "left"]
+MAX_EXPLAINED = 300
+"""So many of those that wait are asked whom they wait for; more would hold up who only looks."""
+
+RUNS = "it runs"
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a resource stands. ``reached`` is its state, or, once it was RELEASED, the last one before.
+
+    ``times`` are Unix seconds by state; ``waiting`` is what it waits for, ``reason`` why it failed.
+    ``action`` waits for the resources ``waits_for``, or for ``left_s`` seconds still.
+    """
+
+    guid: int
+    name: str
+    rtype: str
+    state: str
+    reached: str
+    times: dict[str, float]
+    critical: bool
+    failed: bool
+    reason: str = ""
+    waiting: str = ""
+    action: str = ""
+    waits_for: tuple[int, ...] = ()
+    left_s: float | None = None
+
+    @property
+    def since(self) -> float | None:
+        """When it came to its state."""
+        return self.times.get(self.state)
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stands. ``process`` has it, null for none or nobody knows; ``blocker`` says who holds it up.
+
+    ``status`` is "left" where its process ended without a release, so that it can be taken up again.
+    """
+
+    exp_id: str
+    run_id: str
+    run_dir: str
+    status: Status
+    process: int | None
+    began: float
+    until: float
+    level: str
+    level_reason: str
+    counts: dict[str, int]
+    blocker: str
+    resources: tuple[Standing, ...]
+
+    @property
+    def failed(self) -> tuple[Standing, ...]:
+        """The critical resources that failed."""
+        return tuple(each for each in self.resources if each.failed and each.critical)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether neither the experiment nor a critical resource failed."""
+        return not self.failed and self.level == FailureLevel.OK.name
+
+
+def standings(state: State, names: Mapping[int, str], now: float, *, is_live: bool = True) -> tuple[Standing, ...]:
+    """Return how each resource stands; whom they wait for is said of the first `MAX_EXPLAINED`, while it is live."""
+    found, asked, nature = [], 0, natures()
+    for resource in sorted(state.resources.values(), key=lambda each: each.guid):
+        explained = None
+        if is_live and asked < MAX_EXPLAINED and resource.state < ResourceState.STOPPED:
+            asked += 1
+            explained = explain(state, resource.guid, now, nature)
+        found.append(_standing(resource, names.get(resource.guid, ""), explained))
+    return tuple(found)
+
+
+def blocker(state: State, names: Mapping[int, str], now: float) -> str:
+    """Say who holds up most of those that wait, and what it waits for itself; "" where nobody waits for anybody."""
+    ends: Counter[int] = Counter()
+    waiting: dict[int, int] = {}
+    nature = natures()
+    for resource in state.resources.values():
+        if ends.total() >= MAX_EXPLAINED:
+            break
+        if resource.state < ResourceState.STARTED and not state.is_aborted:
+            chain = explain(state, resource.guid, now, nature).chain
+            if len(chain) > 1:
+                ends[chain[-1]] += 1
+                waiting.setdefault(chain[-1], chain[-2])
+    if not ends:
+        return ""
+    guid, count = ends.most_common(1)[0]
+    found = state.resources.get(guid)
+    if found is not None and found.state >= ResourceState.STOPPED:  # it is there, and only a delay runs still
+        return f"{called(waiting[guid], names, state)}: {_waiting(explain(state, waiting[guid], now))}"
+    text = f"{count} {'waits' if count == 1 else 'wait'} for {called(guid, names, state)}"
+    if found is None:
+        return f"{text}, which is not there"
+    return f"{text}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
+
+
+def is_over(state: State) -> bool:
+    """Tell whether nothing more happens by itself: all came to their end, but for those that have none of their own."""
+    if state.is_aborted:
+        return True
+    nature = natures()
+    return all(
+        resource.state >= ResourceState.STOPPED
+        or (
+            resource.state is ResourceState.STARTED
+            and (resource.guid, "stop") not in state.wants
+            and lasts(resource, state.resources, nature)
+        )
+        for resource in state.resources.values()
+    )
+
+
+def as_reached(state: State) -> State:
+    """Return a state in which those that were released are what they were before, as drawings show them."""
+    resources = state.resources.mutate()
+    for resource in state.resources.values():
+        if resource.state is ResourceState.RELEASED:
+            resources[resource.guid] = replace(resource, state=_reached(resource))
+    return replace(state, resources=resources.finish())
+
+
+def counted(state: State) -> dict[str, int]:
+    """Return how many resources are at each state, in the order of states."""
+    found = Counter(resource.state for resource in state.resources.values())
+    return {each.name: found[each] for each in sorted(found)}
+
+
+def overview_of(
+    state: State,
+    names: Mapping[int, str],
+    *,
+    folder: tuple[str, str, str],
+    process: int | None,
+    times: tuple[float, float, float],
+    is_live: bool,
+) -> Overview:
+    """Return how a run stands. ``folder`` is its experiment, run and folder, ``times`` its begin, end and the present.
+
+    ``is_live`` tells whether a process goes on with it.
+    """
+    exp_id, run_id, run_dir = folder
+    began, until, now = times
+    resources = standings(state, names, now, is_live=is_live)
+    released = all(each.state is ResourceState.RELEASED for each in state.resources.values())
+    failed = state.is_aborted or any(each.failed and each.critical for each in resources)
+    status: Status = "running" if is_live else "left" if not released else "failed" if failed else "ended"
+    return Overview(
+        exp_id=exp_id,
+        run_id=run_id,
+        run_dir=run_dir,
+        status=status,
+        process=process,
+        began=began,
+        until=until,
+        level=state.level.name,
+        level_reason=state.level_reason,
+        counts=counted(state),
+        blocker=blocker(state, names, now) if is_live else "",
+        resources=resources,
+    )
+
+
+def followed(follower: Follower, names: Mapping[int, str], now: float) -> Overview:
+    """Look at a run of another process, and return how it stands at ``now``. Raises StorageError."""
+    process = follower.process
+    follower.look()  # after the process was asked for: what it wrote before its end is not missed
+    if process is not None and follower.process is None:
+        return followed(follower, names, now)
+    folder = follower.folder
+    return overview_of(
+        follower.state,
+        names,
+        folder=(folder.parent.name, folder.name, str(folder)),
+        process=process,
+        times=(follower.began, follower.until, max(now, follower.until) if process is not None else follower.until),
+        is_live=process is not None,
+    )
+
+
+def heading(shown: Overview) -> str:
+    """Return which run it is, and how it stands."""
+    by = f" (process {shown.process})" if shown.process is not None else ""
+    words = {
+        "running": f"runs{by}",
+        "ended": "ended, and released everything",
+        "failed": "failed, and released everything",
+        "left": "no process of this machine has it, and it was not released: `fedmon experiment reconnect` takes it up",
+    }
+    return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {words[shown.status]}")
+
+
+def _standing(resource: Resource, name: str, explained: Explanation | None) -> Standing:
+    first = explained.waiting[0] if explained is not None and explained.waiting else None
+    is_released = resource.state is ResourceState.RELEASED
+    return Standing(
+        guid=resource.guid,
+        name=name,
+        rtype=resource.rtype,
+        state=resource.state.name,
+        reached=(_reached(resource) if is_released else resource.state).name,
+        times={each.name: t for each, t in resource.times},
+        critical=resource.critical,
+        failed=any(each is ResourceState.FAILED for each, _ in resource.times),
+        reason=resource.reason,
+        waiting="" if explained is None else _waiting(explained),
+        action="" if first is None else first.action,
+        waits_for=() if first is None else first.guids,
+        left_s=None if first is None else first.left_s,
+    )
+
+
+def _reached(resource: Resource) -> ResourceState:
+    before = [each for each, _ in resource.times if each is not ResourceState.RELEASED]
+    return before[-1] if before else ResourceState.NEW
+
+
+def _waiting(found: Explanation) -> str:
+    if not found.waiting and found.state is ResourceState.STARTED:
+        return RUNS
+    if not found.waiting:
+        return found.reason
+    first = found.waiting[0]
+    is_at_work = not first.guids and first.gives_up_in_s is not None
+    return f"{found.reason}; {first.text}" if is_at_work else first.text

@@ -1,0 +1,165 @@
+"""The resource types: registered by name, found in plug-in folders, and made into resources."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fedmon.experiment.errors import (
+    InvalidTypeError,
+    PluginError,
+    ResourceNotCreatedError,
+    UnknownTypeError,
+)
+from fedmon.experiment.plugins import SEARCH_PATH, classes_in, folders_of
+from fedmon.experiment.protocol import Experiment
+from fedmon.experiment.resource import ResourceManager
+from fedmon.experiment.verbs import told
+
+logger = logging.getLogger(__name__)
+
+_OWN = "fedmon.experiment.federation"
+
+
+class ResourceFactory:
+    """Knows every resource type of this process by its name.
+
+    When a type is asked for that nobody registered, those of a federation are loaded, and then the folders of
+    ``NEPI_SEARCH_PATH`` are searched. A file there that cannot be used is logged, listed in `plugin_errors`, and named
+    when a type is missing; the others are used.
+    """
+
+    _resource_types: ClassVar[dict[str, type[ResourceManager]]] = {}
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _searched: ClassVar[dict[str, tuple[PluginError, ...]]] = {}
+
+    @classmethod
+    def register_type(cls, rclass: type[ResourceManager]) -> type[ResourceManager]:
+        """Register a type under its ``_rtype``, in place of one that had the name; return it.
+
+        Raises InvalidTypeError for what is no resource type, or has no name of its own.
+        """
+        rtype = _checked(rclass).get_rtype()
+        with cls._lock:
+            before = cls._resource_types.get(rtype)
+            cls._resource_types = {**cls._resource_types, rtype: rclass}
+        if before is not None and before.__qualname__ != rclass.__qualname__:
+            logger.warning("type %s is now %s, and no more %s", rtype, rclass.__qualname__, before.__qualname__)
+        return rclass
+
+    @classmethod
+    def resource_types(cls) -> dict[str, type[ResourceManager]]:
+        """Return the types that were registered so far, by name."""
+        return dict(cls._resource_types)
+
+    @classmethod
+    def get_resource_types(cls) -> dict[str, type[ResourceManager]]:
+        """Return all types, by name, those of a federation and of the plug-in folders included."""
+        cls._load_own()
+        cls.populate()
+        return dict(cls._resource_types)
+
+    @classmethod
+    def get_resource_type(cls, rtype: str) -> type[ResourceManager]:
+        """Return a type by name. Raises UnknownTypeError, a KeyError, which names what is like it."""
+        if not isinstance(rtype, str):
+            raise UnknownTypeError("no resource type", rtype, cls._resource_types)
+        if rtype not in cls._resource_types:
+            cls._load_own()
+        if rtype not in cls._resource_types:
+            cls.populate()
+        found = cls._resource_types.get(rtype)
+        if found is None:
+            hint = "".join(f"; {error}" for error in cls.plugin_errors())
+            raise UnknownTypeError("no resource type", rtype, cls._resource_types, hint=hint)
+        return found
+
+    @classmethod
+    def create(cls, rtype: str, ec: Experiment, guid: int) -> ResourceManager:
+        """Make a resource. Raises UnknownTypeError, and ResourceNotCreatedError where its constructor raises."""
+        rclass = cls.get_resource_type(rtype)
+        try:
+            made = rclass(ec, guid)
+        except Exception as error:
+            raise ResourceNotCreatedError(f"resource {guid} of type {rtype} cannot be made: {told(error)}") from error
+        if not hasattr(made, "turn"):
+            raise ResourceNotCreatedError(
+                f"resource {guid} of type {rtype} cannot be made: {rclass.__qualname__}.__init__ must call "
+                "super().__init__(ec, guid)"
+            )
+        return made
+
+    @classmethod
+    def register_own(cls, rclass: type[ResourceManager]) -> None:
+        """Register a type, unless somebody has registered one of that name."""
+        if rclass.get_rtype() not in cls._resource_types:
+            cls.register_type(rclass)
+
+    @classmethod
+    def _load_own(cls) -> None:
+        """Load the types of a federation; experiments without them need not."""
+        own = importlib.import_module(_OWN)
+        for each in map(vars(own).get, own.__all__):
+            # Also when they were loaded before: whoever replaced the register has them again.
+            if isinstance(each, type) and issubclass(each, ResourceManager):
+                cls.register_own(each)
+
+    @classmethod
+    def populate(cls, environ: Mapping[str, str] | None = None) -> list[PluginError]:
+        """Search the folders of ``NEPI_SEARCH_PATH`` that were not searched yet; return what could not be used there.
+
+        A type that is registered already is not replaced.
+        """
+        found: list[PluginError] = []
+        with cls._lock:  # a plug-in may ask for a type while it is being loaded
+            for folder in folders_of((os.environ if environ is None else environ).get(SEARCH_PATH, "")):
+                if folder not in cls._searched:
+                    cls._searched = {**cls._searched, folder: ()}
+                    errors = cls._search(folder)
+                    cls._searched = {**cls._searched, folder: tuple(errors)}
+                    found += errors
+        return found
+
+    @classmethod
+    def plugin_errors(cls) -> list[PluginError]:
+        """Return what could not be used in the folders that were searched."""
+        return [error for errors in cls._searched.values() for error in errors]
+
+    @classmethod
+    def _search(cls, folder: str) -> list[PluginError]:
+        classes, errors = classes_in(folder)
+        for path, rclass in classes:
+            try:
+                rtype = _checked(rclass).get_rtype()
+            except InvalidTypeError as error:
+                errors.append(PluginError(path, str(error)))
+                continue
+            if cls._resource_types.get(rtype) is rclass:
+                continue  # it registered itself
+            if rtype in cls._resource_types:
+                taken = cls._resource_types[rtype].__qualname__
+                errors.append(PluginError(path, f"the type {rtype} of {rclass.__qualname__} is taken by {taken}"))
+            else:
+                cls._resource_types = {**cls._resource_types, rtype: rclass}
+        for unusable in errors:
+            logger.error("%s", unusable)
+        return errors
+
+
+def populate_factory() -> None:
+    """Search the plug-in folders, as NEPI calls it."""
+    ResourceFactory.populate()
+
+
+def _checked(rclass: object) -> type[ResourceManager]:
+    if not (isinstance(rclass, type) and issubclass(rclass, ResourceManager)):
+        raise InvalidTypeError(f"{rclass!r} is no resource type: derive a class from ResourceManager")
+    rtype = rclass.get_rtype()
+    is_named = rtype and isinstance(rtype, str)
+    if not is_named or (rtype == ResourceManager.get_rtype() and rclass is not ResourceManager):
+        raise InvalidTypeError(f"{rclass.__qualname__} needs a name of its own: set _rtype, which is {rtype!r}")
+    return rclass

@@ -1,0 +1,1 @@
+"""From a collector's reading to a published and a recorded sample."""

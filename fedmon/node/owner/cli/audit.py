@@ -1,0 +1,93 @@
+"""`fedmon node audit`: what came in, what was decided, and what left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from fedmon.common.errors import StorageError
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.cli.reach import Dir, Json, opened
+from fedmon.node.owner.cli.screen import EXIT_CODES, note, print_json, print_record, seconds
+
+app = typer.Typer(
+    name="audit", help="Read the audit, and prove that nobody changed it.", no_args_is_help=True, rich_markup_mode=None
+)
+
+_CHAIN = ("n", "time", "event", "prev", "hash")
+
+
+@app.command("show", epilog=EXIT_CODES)
+def show(
+    last: Annotated[int, typer.Option(help="How many lines, counted from the end.", min=1)] = 20,
+    event: Annotated[
+        str | None, typer.Option(help="Only this event, such as command, reply, plan-decision or policy-change.")
+    ] = None,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the last lines of the audit, oldest first."""
+    found: list[dict[str, Any]] = []
+    for line in _backwards(opened(directory)):
+        if event is None or line.get("event") == event:
+            found.append(line)
+        if len(found) == last:
+            break
+    found.reverse()
+    if as_json:
+        print_json({"lines": found})
+        return
+    for line in found:
+        facts = " ".join(f"{name}={_text(value)}" for name, value in line.items() if name not in _CHAIN and value != "")
+        print_record(f"{line.get('n')} {seconds(str(line.get('time')))} {line.get('event')} {facts}".rstrip())
+    if not found:
+        print("The audit holds no such line." if event else "The audit is empty.")
+
+
+@app.command("verify", epilog=EXIT_CODES)
+def verify(directory: Dir = None, as_json: Json = False) -> None:
+    """Prove that nobody changed the audit.
+
+    Reads all of it and names the first line that was altered, taken out or moved; ends with 1 then.
+    """
+    from fedmon.node.requests.audit_chain import verify as verified
+
+    folder = opened(directory)
+    result = verified(folder.path)
+    if as_json:
+        document: dict[str, Any] = msgspec.to_builtins(result)
+        print_json({"ok": result.ok, **document})
+    elif result.ok:
+        print(f"The audit is whole: {result.lines} lines in {result.files} files of {folder.path}.")
+    else:
+        print(f"THE AUDIT WAS CHANGED. First bad line: {result.first_bad}")
+        print(f"The {result.lines} lines before it are as they were written.")
+    for text in result.notes if not as_json else ():
+        note(text)
+    raise typer.Exit(0 if result.ok else 1)
+
+
+def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the whole audit from its end; a line that is no JSON object is shown as it is."""
+    from fedmon.node.requests.audit_chain import chain_files, lines_backwards
+
+    try:
+        for path in reversed(chain_files(folder.path)):
+            for raw in lines_backwards(path):
+                try:
+                    yield msgspec.json.decode(raw, type=dict[str, Any])
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    yield {"event": "UNREADABLE", "line": raw.decode(errors="backslashreplace").rstrip("\n")}
+    except OSError as error:
+        raise StorageError(f"the audit in {folder.path} cannot be read: {error.strerror}") from error
+
+
+def _text(value: object) -> str:
+    return (
+        value
+        if isinstance(value, str) and value.isprintable() and " " not in value
+        else msgspec.json.encode(value).decode()
+    )

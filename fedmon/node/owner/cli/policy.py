@@ -1,0 +1,192 @@
+"""`fedmon node policy`: whom the node obeys, and what leaves it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.cli.reach import Dir, Json, call, connected, login, opened
+from fedmon.node.owner.cli.screen import EXIT_CODES, ask, note, one_line, print_json
+
+if TYPE_CHECKING:
+    from fedmon.node.requests.policy_changes import Change, Wish
+
+app = typer.Typer(
+    name="policy",
+    help="Say whom this node obeys, and what leaves it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Researchers = Annotated[
+    list[str] | None, typer.Argument(metavar="RESEARCHER", help="Ids of researchers; '*' is everybody.")
+]
+Datasets = Annotated[
+    list[str] | None, typer.Option("--dataset", help="Only about this dataset (name or id); repeatable.")
+]
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", help="Metrics by name or glob, such as 'host_cpu_*'; repeatable.")
+]
+JobOutput = Annotated[bool, typer.Option("--job-output", help="What jobs print and log, and the text of their errors.")]
+_ATTEMPTS = 5
+
+
+@app.command("show", epilog=EXIT_CODES)
+def show(directory: Dir = None, as_json: Json = False) -> None:
+    """Show the rules that hold.
+
+    They are those of the running node, else those that its start would read.
+    """
+    from fedmon.common.settings import load_node
+    from fedmon.node.requests.policy import Policy
+
+    folder = opened(directory)
+    if connected(folder) is not None:
+        document = call(folder, "policy show", "status")
+        rules = {"policy": document["policy"], "rules": document["rules"], "obeys_nobody": document["obeys_nobody"]}
+    else:
+        settings = load_node(folder.path, os.environ)
+        policy = Policy(settings.policy, settings.id)
+        rules = {
+            "policy": msgspec.to_builtins(settings.policy),
+            "rules": list(policy.describe()),
+            "obeys_nobody": policy.obeys_nobody,
+        }
+    if as_json:
+        print_json(rules)
+    else:
+        print("\n".join(map(one_line, rules["rules"])))
+
+
+@app.command("allow", epilog=EXIT_CODES)
+def allow_(
+    researchers: Researchers = None,
+    datasets: Datasets = None,
+    metrics: Metrics = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            help="Log records of this level and above leave: DEBUG, INFO, WARNING, ERROR, CRITICAL; NONE: none leaves."
+        ),
+    ] = None,
+    job_output: JobOutput = False,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Obey researchers, or let more leave the node.
+
+    With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric, --log-level
+    and --job-output let metrics, log records and the words of jobs leave. Takes effect at once, also in a running node.
+    """
+    wish = _wish(researchers, datasets, metrics, log_level, job_output=job_output, as_json=as_json)
+    _change(opened(directory), "allow", wish, as_json=as_json)
+
+
+@app.command("deny", epilog=EXIT_CODES)
+def deny_(
+    researchers: Researchers = None,
+    datasets: Datasets = None,
+    metrics: Metrics = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(help="Log records of this level and below stay here: DEBUG, INFO, WARNING, ERROR or CRITICAL."),
+    ] = None,
+    job_output: JobOutput = False,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Obey researchers no longer, or let less leave the node.
+
+    With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
+    effect at once, also in a running node.
+    """
+    wish = _wish(researchers, datasets, metrics, log_level, job_output=job_output, as_json=as_json)
+    _change(opened(directory), "deny", wish, as_json=as_json)
+
+
+def _wish(
+    researchers: list[str] | None,
+    datasets: list[str] | None,
+    metrics: list[str] | None,
+    log_level: str | None,
+    *,
+    job_output: bool,
+    as_json: bool,
+) -> Wish:
+    from fedmon.node.requests.policy_changes import LEVELS, Wish
+
+    level = None if log_level is None else log_level.upper()
+    if level is not None and level not in LEVELS:
+        raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
+    if not researchers and (datasets or not (metrics or level or job_output)):
+        researchers = ask("RESEARCHER", "Id of the researcher", as_json=as_json).split()
+    return Wish(
+        researchers=researchers or (),
+        datasets=datasets or (),
+        metrics=metrics or (),
+        log_level=level,
+        job_output=job_output,
+    )
+
+
+def _change(folder: NodeFolder, verb: str, wish: Wish, *, as_json: bool) -> None:
+    result, change = _written(folder, verb, wish)
+    notes = [*change.notes, *_unknown_datasets(folder, wish)]
+    notes += [
+        f"the environment variable {variable} overrides what was written: unset it where the node is started"
+        for variable in result["overridden_by"]
+    ]
+    if as_json:
+        print_json({**result, "notes": notes})
+        return
+    print("\n".join(map(one_line, result["rules"])))
+    for text in notes:
+        note(text)
+
+
+def _written(folder: NodeFolder, verb: str, wish: Wish) -> tuple[dict[str, Any], Change]:
+    """Have node.toml changed, made anew from its present text whenever somebody else was faster."""
+    from fedmon.common.settings import load_node
+    from fedmon.node.owner.settings_text import with_policy
+    from fedmon.node.requests.policy_changes import allow, deny
+
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("FEDMON_POLICY_")}
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            content = folder.settings_file.read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read {folder.settings_file}: {error.strerror}") from error
+        change = (allow if verb == "allow" else deny)(load_node(folder.path, environ).policy, wish)
+        try:
+            result = call(
+                folder,
+                f"policy {verb}",
+                "settings-write",
+                text=with_policy(content.decode(), change.policy),
+                made_from_sha256=hashlib.sha256(content).hexdigest(),
+                change={"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}},
+                by=login(),
+            )
+        except ConflictError:
+            if attempt == _ATTEMPTS:
+                raise
+        else:
+            return result, change
+
+
+def _unknown_datasets(folder: NodeFolder, wish: Wish) -> list[str]:
+    if not wish.datasets:
+        return []
+    known = call(folder, "policy show", "dataset-list")["datasets"]
+    names = {name for dataset in known for name in (dataset["name"], dataset["dataset_id"])}
+    return [
+        f"there is no dataset {name!r} here yet; the rule waits for it" for name in wish.datasets if name not in names
+    ]

@@ -1,0 +1,98 @@
+"""How a verb reaches its node: through the control socket of a running daemon, else by taking the folder's lock."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import FolderInUseError, NoAnswerError
+from fedmon.node.folder import DAEMON, NodeFolder
+from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+
+Dir = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", "-d", envvar="FEDMON_NODE_DIR", help="The node's folder; without it the one in your data folder."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+REACH_WITHIN_S = 4.0
+CALL_TIMEOUT_S = 30.0
+_LOCK_ATTEMPT_S = 0.25
+
+
+def default_folder() -> Path:
+    """Return the folder of a user's only node."""
+    from platformdirs import user_data_path
+
+    return user_data_path("fedmon", appauthor=False) / "node"
+
+
+def opened(path: Path | None) -> NodeFolder:
+    """Open the folder that ``--dir``, FEDMON_NODE_DIR or nothing names. Raises NotFoundError and StorageError."""
+    return NodeFolder.open(path or default_folder())
+
+
+def login() -> str:
+    """Return who is at the shell, for the audit."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def call(folder: NodeFolder, purpose: str, command: str, **args: Any) -> dict[str, Any]:
+    """Have a command of the owner run, by the daemon or here, and return its result.
+
+    Another shell that works in the folder of a stopped node is waited for. Raises what the command raises,
+    FolderInUseError naming who does not let go, and NoAnswerError when a daemon is there but takes no calls.
+    """
+    deadline = Deadline(REACH_WITHIN_S)
+    retry = threading.Event()
+    while True:
+        client = connected(folder)
+        if client is not None:
+            with client:
+                return client.call(command, **args)
+        try:
+            with folder.hold(purpose, timeout_s=_LOCK_ATTEMPT_S):
+                return _run_here(folder, command, args)
+        except FolderInUseError:
+            if deadline.passed():
+                raise _unreachable(folder) from None
+        retry.wait(min(_LOCK_ATTEMPT_S, deadline.left_s()))
+
+
+def connected(folder: NodeFolder, *, timeout_s: float = CALL_TIMEOUT_S) -> ControlClient | None:
+    """Return a connection to the folder's daemon, or None when no daemon listens."""
+    client = ControlClient(folder.path, timeout_s=timeout_s)
+    try:
+        client.connect()
+    except DaemonNotRunningError:
+        return None
+    return client
+
+
+def _unreachable(folder: NodeFolder) -> Exception:
+    holder = folder.holder()
+    if holder is not None and holder.purpose == DAEMON:
+        return NoAnswerError(
+            f"the daemon of {folder.path} (pid {holder.pid}) is there but took no call for {REACH_WITHIN_S:g} s: "
+            "it is starting or stopping; try again, or look at its log"
+        )
+    return FolderInUseError(f"{folder.path} is in use by {holder or 'another process'}: wait until it is done")
+
+
+def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
+    from fedmon.node.owner import run
+    from fedmon.node.owner.stopped import open_desk
+
+    with open_desk(folder, os.environ) as desk:
+        return run(desk, command, args)

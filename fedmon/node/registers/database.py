@@ -1,0 +1,402 @@
+"""The SQLite file of a node: datasets, plans, effects and outbox change together or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.node.registers.schema import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    TOTAL_SINCE,
+    expected_objects,
+    keep_total,
+    objects,
+    total_of,
+)
+from fedmon.node.requests.audit_chain import FIRST_PREVIOUS
+
+logger = logging.getLogger(__name__)
+
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY})
+"""Codes that mean damage while a file is opened: our own statements hold no error, and we opened it for writing."""
+_BUSY_TIMEOUT_S = 5.0
+COPY_EVERY = datetime.timedelta(days=1)
+
+
+class Database:
+    """One SQLite connection in WAL mode, synced to the disk at every commit.
+
+    Belongs to the thread that opened it, or the last that called `adopt`; no method but `adopt` is for another thread.
+    A damaged file is set aside under its name plus ``.damaged-<utc>`` and replaced by its copy, or by an empty one
+    where there is none. Then `behind` is the last line of the audit when the copy was made, the mark ``damage`` says
+    what happened, and `restore.restore` brings the content up to date.
+    """
+
+    def __init__(self, path: Path, *, must_exist: bool = False) -> None:
+        """Open or make the file; with ``must_exist`` a missing or empty one counts as damaged.
+
+        Raises StorageError when that is impossible, or when a newer fedmon wrote it.
+        """
+        self.path = path.absolute()
+        self.copy_path = self.path.with_name(f"{self.path.name}.copy")
+        self.set_aside: Path | None = None
+        self._owner = threading.get_ident()
+        self._level = 0
+        self._after_commit: list[Callable[[], None]] = []
+        try:
+            if must_exist and not (path.exists() and path.stat().st_size):
+                raise _DamagedError("it is missing or empty, and the audit is not")
+            self._connection = _opened(self.path)
+        except _DamagedError as damage:
+            self._put_copy_in_place(" ".join(str(damage).split()))
+            self._connection = self._opened_again()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def adopt(self) -> None:
+        """Make the calling thread the owner; the former owner must have ended or never use the database again."""
+        self._owner = threading.get_ident()
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._check_owner()
+        self._connection.close()
+
+    @property
+    def changes(self) -> int | None:
+        """Return a number that grows with every change, undone ones too; None while changes may still be undone."""
+        self._check_owner()
+        return None if self._level else self._connection.total_changes
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make all changes of the block one commit; an exception undoes them all.
+
+        A transaction inside another one joins it: its changes are undone alone when it fails, and are committed with
+        the outer one. Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
+        """
+        self._check_owner()
+        if self._level:
+            with self._savepoint():
+                yield
+            return
+        self._run("BEGIN IMMEDIATE")
+        self._level = 1
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException as error:
+            self._after_commit.clear()
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.rollback()
+            if isinstance(error, sqlite3.Error):
+                raise self._storage_error(error) from error
+            raise
+        finally:
+            self._level = 0
+        callbacks, self._after_commit = self._after_commit, []
+        for callback in callbacks:
+            callback()
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once the running transaction is committed, never when it fails."""
+        if not self._level:
+            raise RuntimeError("after_commit needs a running transaction")
+        self._after_commit.append(callback)
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> int:
+        """Run one statement that changes something; returns the number of rows it changed."""
+        if self._level:
+            self._check_owner()
+            return self._run(statement, values).rowcount
+        with self.transaction():
+            return self._run(statement, values).rowcount
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """Run a query and return its rows as mappings from column to value. Raises StorageError."""
+        self._check_owner()
+        try:
+            cursor = self._connection.execute(statement, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        except sqlite3.Error as error:
+            raise self._storage_error(error) from error
+
+    @contextlib.contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        name = f"level{self._level}"
+        self._run(f"SAVEPOINT {name}")
+        callbacks = len(self._after_commit)
+        self._level += 1
+        try:
+            yield
+        except BaseException:
+            del self._after_commit[callbacks:]
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute(f"ROLLBACK TO {name}")
+            raise
+        finally:
+            self._level -= 1
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute(f"RELEASE {name}")
+
+    def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        # SQLite itself undoes a transaction when the disk is full; what follows must not run outside of it.
+        if self._level and not self._connection.in_transaction:
+            raise StorageError(f"the register {self.path} undid this transaction after an error; nothing was changed")
+        try:
+            return self._connection.execute(statement, values)
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise self._storage_error(error) from error
+        except UnicodeEncodeError as error:
+            raise InvalidInputError(f"a text is not valid Unicode and cannot be kept: {error.object!r}") from error
+
+    @property
+    def behind(self) -> tuple[int, str] | None:
+        """The audit's last line (number and hash) that the content knows of; None when it knows of every line."""
+        mark = self.mark("behind")
+        number, _, digest = (mark or "").partition(" ")
+        return None if mark is None else (int(number), digest)
+
+    @property
+    def restored(self) -> datetime.datetime | None:
+        """When the file was last restored from its copy."""
+        mark = self.mark("restored")
+        return None if mark is None else moment(mark)
+
+    def mark(self, name: str) -> str | None:
+        """Return a value that belongs to the file as a whole, such as ``report``: what its last restore found."""
+        found = self.rows("SELECT value FROM marks WHERE name = ?", (name,))
+        return found[0]["value"] if found else None
+
+    def set_mark(self, name: str, value: str | None) -> None:
+        """Change a value that belongs to the file as a whole; None removes it."""
+        with self.transaction():
+            self._run("DELETE FROM marks WHERE name = ?", (name,))
+            if value is not None:
+                self._run("INSERT INTO marks VALUES (?, ?)", (name, value))
+
+    def copy_if_due(self, audit_end: tuple[int, str]) -> None:
+        """Copy the file once a day, with the end of the audit. Raises StorageError; the earlier copy stays then."""
+        with contextlib.suppress(OSError):
+            age = utc_now().timestamp() - self.copy_path.stat().st_mtime
+            if 0 <= age < COPY_EVERY.total_seconds():
+                return
+        staged = self.path.with_name(f"{self.path.name}.new")
+        _remove(staged)
+        self._check_owner()
+        self._run("VACUUM INTO ?", (str(staged),))
+        try:
+            with contextlib.closing(_opened(staged)) as connection:
+                _mark(connection, staged, behind=audit_end, damage=None)
+        except _DamagedError as damage:
+            _remove(staged)
+            raise StorageError(
+                f"the register {self.path} is damaged ({damage}) and was not copied: restart the node to restore it"
+            ) from damage
+        _put(staged, self.copy_path)
+
+    def _put_copy_in_place(self, damage: str) -> None:
+        """Replace the damaged file in one step by its copy, or by an empty register that is behind the whole audit."""
+        staged = self.path.with_name(f"{self.path.name}.new")
+        _remove(staged)
+        source = "begun anew: there was no copy"
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self.copy_path, staged)
+                made = datetime.datetime.fromtimestamp(self.copy_path.stat().st_mtime, datetime.UTC)
+                source = f"restored from its copy of {made.isoformat(timespec='seconds')}"
+            try:
+                connection = _opened(staged)
+            except _DamagedError:
+                source = "begun anew: its copy was damaged as well"
+                _remove(staged)
+                self.copy_path.rename(self._aside(self.copy_path))
+                connection = _opened(staged)
+        except OSError as error:
+            raise StorageError(f"cannot restore the register {self.path}: {error.strerror}") from error
+        with contextlib.closing(connection):
+            _mark(connection, staged, behind=None, damage=f"{damage}; {source}")
+        self.set_aside = self._put_aside()
+        _put(staged, self.path)
+        logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, self.set_aside)
+
+    def _opened_again(self) -> sqlite3.Connection:
+        try:
+            return _opened(self.path)
+        except _DamagedError as again:
+            raise StorageError(f"cannot make the register {self.path}: {again}") from again
+
+    def _put_aside(self) -> Path | None:
+        aside = self._aside(self.path)
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
+        except OSError as error:
+            raise StorageError(f"cannot set the damaged register {self.path} aside: {error.strerror}") from error
+        return aside if aside.exists() else None
+
+    @staticmethod
+    def _aside(path: Path) -> Path:
+        return path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
+
+    def _storage_error(self, error: sqlite3.Error) -> StorageError:
+        return _storage_error(self.path, error)
+
+    def _check_owner(self) -> None:
+        if threading.get_ident() != self._owner:
+            raise RuntimeError(f"{self.path} belongs to another thread; call adopt() where its new owner starts")
+
+
+class _DamagedError(Exception):
+    """The file holds something that SQLite cannot have written."""
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open or make a file, with everything in it checked. Raises StorageError, and _DamagedError."""
+    try:
+        _make_private(path)
+    except OSError as error:
+        raise StorageError(f"cannot open the register {path}: {error.strerror}") from error
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.text_factory = _text
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise _DamagedError(verdict)
+        _migrate(connection, path)
+        keep_total(connection)
+    except sqlite3.Error as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF in _DAMAGED:
+            raise _DamagedError(str(error)) from error
+        raise _storage_error(path, error) from error
+    except UnicodeDecodeError as error:
+        connection.close()
+        raise _DamagedError(f"a name in it is not UTF-8: {error.object!r}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version >= TOTAL_SINCE:
+        marked = connection.execute("SELECT value FROM marks WHERE name = 'version'").fetchone()
+        if marked != (str(version),):
+            raise _DamagedError(f"it says that it has version {version}, and is marked otherwise")
+    if version > SCHEMA_VERSION:
+        raise StorageError(
+            f"the register {path} has version {version} and this fedmon knows up to {SCHEMA_VERSION}: upgrade fedmon"
+        )
+    if version < 0 or objects(connection) != expected_objects(version):
+        raise _DamagedError("its tables are not those of any fedmon")
+    if version >= TOTAL_SINCE and connection.execute("SELECT value FROM total").fetchone() != (total_of(connection),):
+        raise _DamagedError("a row in it is not what was written")
+    if version == SCHEMA_VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statements in SCHEMA[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute("INSERT OR REPLACE INTO marks VALUES ('version', ?)", (str(SCHEMA_VERSION),))
+        connection.execute("UPDATE total SET value = ?", (total_of(connection),))
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        connection.rollback()
+        raise
+
+
+def _mark(connection: sqlite3.Connection, path: Path, *, behind: tuple[int, str] | None, damage: str | None) -> None:
+    """Note in a copy which lines of the audit it knows of, and in one that takes the file's place what happened."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        if behind is not None:
+            connection.execute("DELETE FROM marks WHERE name = 'behind'")
+        number, digest = behind or (0, FIRST_PREVIOUS)
+        connection.execute("INSERT OR IGNORE INTO marks VALUES ('behind', ?)", (f"{number} {digest}",))
+        if damage is not None:
+            connection.execute("DELETE FROM marks WHERE name = 'damage'")
+            connection.execute("INSERT INTO marks VALUES ('damage', ?)", (damage,))
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise _storage_error(path, error) from error
+
+
+def _put(staged: Path, path: Path) -> None:
+    """Give a closed file the name of another, safe from a power cut. Raises StorageError."""
+    try:
+        for each, flags in ((staged, os.O_RDONLY), (staged.parent, os.O_RDONLY | os.O_DIRECTORY)):
+            if each is not staged:
+                staged.replace(path)
+            descriptor = os.open(each, flags | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
+
+
+def _remove(staged: Path) -> None:
+    """Remove what an attempt left that did not come to its end. Raises StorageError."""
+    try:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            Path(f"{staged}{suffix}").unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {staged}: {error.strerror}") from error
+
+
+def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:
+    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+        cause = "the disk is full; make space and try again"
+    else:
+        cause = str(error)
+    return StorageError(f"the register {path} cannot be used: {cause}")
+
+
+def timestamp(moment: datetime.datetime) -> str:
+    """Return a UTC moment as a text that sorts like time does."""
+    return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")
+
+
+def moment(text: str) -> datetime.datetime:
+    """Read what `timestamp` wrote."""
+    return datetime.datetime.fromisoformat(text)
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, for its owner only; SQLite gives its side files the same mode."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Requests of researchers: from the wire to a handler and back."""

@@ -1,0 +1,118 @@
+"""Which requests had their effect already, and what was answered: asking again changes nothing twice."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError
+from fedmon.common.ids import made_at
+from fedmon.common.wire.envelope import Request
+from fedmon.node.registers.database import Database, timestamp
+
+KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
+MAX_LIFETIME = datetime.timedelta(days=30)
+"""A request that claims to live longer is forgotten after this all the same, so that nobody can fill the disk."""
+
+MAX_REFUSALS = 10_000
+"""Refusals kept at most, of all researchers; the one that would be forgotten first goes first."""
+
+_ENVELOPE = frozenset({"node_id", "instance", "session", "sequence", "expires", "protocol_version"})
+
+
+def content_digest(request: Request) -> str:
+    """Return a digest of what a request asks, which stays the same when the very request is sent once more."""
+    content = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
+    return hashlib.sha256(msgspec.json.encode([type(request).__name__, content], order="sorted")).hexdigest()
+
+
+class Effects:
+    """The stored replies of state-changing requests; belongs to the thread of its database.
+
+    `remember` inside the transaction that makes the effect commits effect, request id and reply together.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._refusals = self._count_refusals()
+
+    def stored_reply(self, researcher_id: str, request_id: str, *, content: str = "") -> bytes | None:
+        """Return the reply that this researcher's request got before, or None when it is new.
+
+        Raises ConflictError when ``content`` (see `content_digest`) differs from what was asked under this id, and when
+        the register was restored after the request was made, so that its effect may be there without its reply.
+        """
+        found = self._database.rows(
+            "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?", (researcher_id, request_id)
+        )
+        if not found:
+            self._refuse_before_restore(request_id)
+            return None
+        if content and found[0]["content"] and content != found[0]["content"]:
+            raise ConflictError(
+                f"request {request_id!r} of researcher {researcher_id} asked something else before: use a new id"
+            )
+        return bytes(found[0]["reply"])
+
+    def remember(
+        self,
+        researcher_id: str,
+        request_id: str,
+        reply: bytes,
+        expires: datetime.datetime,
+        *,
+        content: str = "",
+    ) -> None:
+        """Keep a reply until one day after the request expires.
+
+        Raises ConflictError when the id has a stored reply already: look for it with `stored_reply` first.
+        """
+        keep_until = min(expires, utc_now() + MAX_LIFETIME) + KEEP_AFTER_EXPIRY
+        changed = self._database.execute(
+            "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (researcher_id, request_id, content, reply, timestamp(keep_until)),
+        )
+        if not changed:
+            raise ConflictError(f"request {request_id!r} of researcher {researcher_id} has its effect already")
+
+    def _refuse_before_restore(self, request_id: str) -> None:
+        restored, made = self._database.restored, made_at(request_id)
+        if restored is not None and (made is None or made <= restored):
+            raise ConflictError(
+                f"request {request_id!r} was made before this node restored its register at "
+                f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had its "
+                "effect already: look how things stand, and ask with a new id"
+            )
+
+    def remember_refusal(self, researcher_id: str, request_id: str, reply: bytes, expires: datetime.datetime) -> None:
+        """Keep the error reply to a refused request, so that it is not served later, such as after the clock went back.
+
+        It is kept as long as a reply, and for a day at least; a stored reply stays. Raises StorageError.
+        """
+        now = utc_now()
+        keep_until = max(now, min(expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
+        with self._database.transaction():
+            self._refusals += self._database.execute(
+                "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
+                "VALUES (?, ?, '', ?, ?)",
+                (researcher_id, request_id, reply, timestamp(keep_until)),
+            )
+            if self._refusals > MAX_REFUSALS:
+                # A tenth at once, so that a flood does not sort the table for each of its requests.
+                self._database.execute(
+                    "DELETE FROM effects WHERE rowid IN (SELECT rowid FROM effects WHERE content = '' "
+                    "ORDER BY keep_until DESC, rowid DESC LIMIT -1 OFFSET ?)",
+                    (MAX_REFUSALS * 9 // 10,),
+                )
+                self._refusals = self._count_refusals()
+
+    def _count_refusals(self) -> int:
+        return int(self._database.rows("SELECT count(*) AS number FROM effects WHERE content = ''")[0]["number"])
+
+    def purge(self, *, now: datetime.datetime | None = None) -> int:
+        """Forget what need not be kept any longer; returns how many replies."""
+        return self._database.execute("DELETE FROM effects WHERE keep_until < ?", (timestamp(now or utc_now()),))

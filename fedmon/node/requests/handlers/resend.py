@@ -1,0 +1,172 @@
+"""`monitor resend`: samples from the node's recording, in pages that fit into a message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from fedmon.common.errors import StorageError
+from fedmon.common.metrics.batch import Batch, may_read, user_stream
+from fedmon.common.metrics.series import metric_name
+from fedmon.common.wire.envelope import Count, Reply, ShortText
+from fedmon.common.wire.messages import ErrorCode, Monitor
+from fedmon.common.wire.samples import Columns
+from fedmon.node.measure.leaving import MAX_SAMPLE_BYTES, fitting
+from fedmon.node.measure.recorder import Recorder
+from fedmon.node.requests.handlers.envelope import echo, error
+from fedmon.node.services import Services
+
+logger = logging.getLogger(__name__)
+
+PAGE_BYTES = 65_536
+_FRAME_BYTES = 1_024
+"""What the reply needs beside its samples."""
+_NUMBER_BYTES = 10
+_MOST_WITHHELD = 5_000
+_LARGEST = 2**63 - 1
+_UNREADABLE = "this node cannot read its recording now; try again later, its owner's log says why"
+_encode = msgspec.json.Encoder().encode
+
+
+class EncodedPage(Reply, frozen=True, kw_only=True, tag="samples"):
+    """A SamplesReply whose samples are encoded already, because their size decides how many of them go."""
+
+    boot: Count
+    stream: ShortText
+    batches: list[msgspec.Raw]
+    next_seq: Count | None = None
+    oldest_seq: Count | None = None
+    last_seq: Count | None = None
+
+
+OnSent = Callable[[Iterable[str], int], None]
+
+
+def answer(request: Monitor, services: Services) -> Reply:
+    """Send one page of what was asked for and may leave; what is not kept any more is passed over."""
+    recorder = services.recorder
+    if recorder is None:
+        reason = "this node keeps no recording, so samples that were missed cannot be sent again"
+        return error(request, services.node_id, ErrorCode.UNSUPPORTED, reason)
+    # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
+    is_own = request.stream == user_stream(request.researcher_id)
+    return page(
+        request,
+        recorder,
+        node_id=services.node_id,
+        leaves=(lambda _metric: True) if is_own else services.policy.metric_leaves,
+        on_sent=lambda names, samples: services.audit.count_all("metrics", names, samples),
+    )
+
+
+def page(
+    request: Monitor, recorder: Recorder, *, node_id: str, leaves: Callable[[str], bool], on_sent: OnSent
+) -> Reply:
+    """Return one page of what a recorder keeps; ``on_sent`` is told which metrics it holds, and how many samples."""
+    first = request.first_seq or 0
+    last = _LARGEST if request.last_seq is None else request.last_seq
+    if first > last:
+        reason = f"samples {first} to {last} were asked for: the first comes after the last"
+        return error(request, node_id, ErrorCode.MALFORMED, reason)
+    if not recorder.ready:
+        return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)
+    is_allowed = may_read(request.stream, request.researcher_id)
+    kept = recorder.extent(request.stream, request.boot) if is_allowed else None
+    if kept is None and (request.boot is None or not is_allowed or request.stream not in recorder.streams()):
+        return error(request, node_id, ErrorCode.FAILED, _nothing(request, recorder))
+    found = _Page()
+    try:
+        if kept is not None:
+            found.fill(recorder.samples(kept.stream, kept.boot, first, min(last, kept.last_seq), wanted=leaves))
+    except StorageError as problem:
+        logger.error("samples cannot be sent again: %s", problem)  # noqa: TRY400 - the error says it all
+        return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)
+    on_sent(found.names, found.samples)
+    return EncodedPage(
+        boot=request.boot or 0 if kept is None else kept.boot,
+        stream=request.stream,
+        batches=found.batches,
+        next_seq=found.next_seq,
+        oldest_seq=None if kept is None else kept.oldest_seq,
+        last_seq=None if kept is None else kept.last_seq,
+        **echo(request, node_id),
+    )
+
+
+def _nothing(request: Monitor, recorder: Recorder) -> str:
+    kept = ", ".join(sorted({extent.stream for extent in recorder.extents(request.researcher_id)})[:20])
+    return f"this node keeps no samples of stream {request.stream[:64]!r}; it keeps {kept or 'none at all'}"
+
+
+class _Page:
+    """As many samples as fit; ``next_seq`` is the first that did not, None when all did."""
+
+    def __init__(self) -> None:
+        self.batches: list[msgspec.Raw] = []
+        self.next_seq: int | None = None
+        self.samples = 0
+        self._series: dict[str, None] = {}
+        self._left = PAGE_BYTES - _FRAME_BYTES
+        self._withheld = 0
+        self._sample_bytes = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics that the page carries."""
+        return list(dict.fromkeys(map(metric_name, self._series)))
+
+    def fill(self, found: Iterator[Batch]) -> None:
+        """Take samples until the page is full, or too many were passed of which nothing leaves."""
+        for batch in found:
+            if self._withheld >= _MOST_WITHHELD or (batch.columns and not self._add(batch)):
+                self.next_seq = self.next_seq or batch.seq
+                return
+            if not batch.columns:
+                self._withheld += len(batch.t)
+
+    def _add(self, batch: Batch) -> bool:
+        """Add a batch, or the front part of it that fits; False when there was more."""
+        names = sum(len(series) + 8 for series in batch.columns) + _FRAME_BYTES // 4
+        names += sum(len(series) + len(why) + 8 for series, why in batch.reasons.items())
+        guess = self._sample_bytes or _NUMBER_BYTES * (len(batch.columns) + 2)
+        wanted = int((self._left - names) / guess)
+        while wanted > 0 or not self.batches:
+            part = batch.part(batch.seq, batch.seq + max(wanted, 1) - 1)
+            columns = Columns(seq=part.seq, t=part.t, mono=part.mono, m=part.columns, reasons=part.reasons)
+            text = _encode(columns)
+            self._sample_bytes = max(1.0, 1.05 * (len(text) - names) / len(part.t))
+            if len(text) <= self._left:
+                self._take(part, text)
+                return part.last_seq == batch.last_seq or self._rest(batch.part(part.last_seq + 1, batch.last_seq))
+            if wanted <= 1:
+                return self._oversize(part, text, batch)
+            wanted //= 2
+        self.next_seq = batch.seq
+        return False
+
+    def _rest(self, batch: Batch) -> bool:
+        """Add what is left of a batch, when much of the page is still free."""
+        if self._left > PAGE_BYTES // 4:
+            return self._add(batch)
+        self.next_seq = batch.seq
+        return False
+
+    def _oversize(self, part: Batch, text: bytes, batch: Batch) -> bool:
+        """Deal with one sample that is larger than what is left: alone it may take a whole message."""
+        if self.batches:
+            self.next_seq = batch.seq
+            return False
+        if len(text) > MAX_SAMPLE_BYTES:
+            part = fitting(part, MAX_SAMPLE_BYTES)
+            text = _encode(Columns(seq=part.seq, t=part.t, mono=part.mono, m=part.columns, reasons=part.reasons))
+        self._take(part, text)
+        self.next_seq = part.last_seq + 1
+        return False
+
+    def _take(self, part: Batch, text: bytes) -> None:
+        self.batches.append(msgspec.Raw(text))
+        self.samples += len(part.t)
+        self._series.update(dict.fromkeys(part.columns))
+        self._left -= len(text) + 1

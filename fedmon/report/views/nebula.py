@@ -1,0 +1,114 @@
+"""Recordings in the words of NEBULA's reporter: its tags as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedmon.common.metrics import nebula_tags as tags
+from fedmon.common.metrics.series import metric_name, series, split_series
+from fedmon.report.block import Floats
+from fedmon.report.source import Source
+from fedmon.report.table import Table
+from fedmon.report.views.quantity import Computed, Counted, Growth, Quantity, Sum
+from fedmon.report.views.survey import Place, survey
+from fedmon.report.views.user_table import UserTable
+from fedmon.report.views.view_table import Column, Names, Section, ViewTable, measured
+
+NAMES = Names(host="host", time="time", job="job")
+
+_TEMPERATURE = "host_temperature_celsius"
+_TOTAL, _AVAILABLE, _RSS = "host_memory_total_bytes", "host_memory_available_bytes", "job_memory_rss_bytes"
+_CPU = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
+_DISK = tuple(series(f"host_filesystem_{what}_bytes", mountpoint="/") for what in ("size", "free", "available"))
+_METRICS = frozenset({_TEMPERATURE, _TOTAL, _AVAILABLE, _RSS, *_CPU, "host_cpu_busy_ratio"})
+_PREFIXES = ("host_network_", "host_filesystem_", "gpu_")
+
+
+def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0") -> list[Table]:
+    """Return a table of NEBULA's tags, and one of the values that programs reported, as far as there are any.
+
+    ``generation`` is ``old`` for the tags of 2024. Raises NotFoundError when there is nothing of the job.
+    """
+    places = survey(source, job, metrics=lambda name: name in _METRICS or name.startswith(_PREFIXES))
+    sections = [
+        Section(name=place.host.name, place=place, columns=columns)
+        for place in places
+        if (columns := measured(_columns(place, generation), place))
+    ]
+    found: list[Table] = [ViewTable("nebula", NAMES, source, sections)] if sections else []
+    reported = UserTable("nebula_user", source)
+    return [*found, reported] if reported.rows else found
+
+
+def _columns(place: Place, generation: str) -> Sequence[Column]:
+    sent, received, divisor = tags.VOLUMES[generation]
+    warmest = _warmest(place)
+    found: list[tuple[str, Quantity]] = [
+        (tags.CPU_GLOBAL, Sum(series=("host_cpu_busy_ratio",), times=100)),
+        (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100, is_of_job=True)),
+        *([(tags.CPU_TEMPERATURE, Computed(host=warmest, compute=_highest))] if warmest else []),
+        (
+            tags.RAM_GLOBAL_PERCENT,
+            Computed(host=(_TOTAL, _AVAILABLE), compute=lambda all_, free: 100 - 100 * free / all_),
+        ),
+        (tags.RAM_GLOBAL_MB, Computed(host=(_TOTAL, _AVAILABLE), compute=lambda all_, free: (all_ - free) / tags.MIB)),
+        (tags.RAM_PROCESS_PERCENT, Computed(host=(_TOTAL,), job=(_RSS,), compute=lambda all_, rss: 100 * rss / all_)),
+        (tags.RAM_PROCESS_MB, Sum(series=(_RSS,), times=1 / tags.MIB, is_of_job=True)),
+        (tags.DISK, Computed(host=_DISK, compute=_used)),
+        *(
+            (tag, Counted(metric=f"host_network_{way}_total", times=1 / per, from_zero=True))
+            for tag, way, per in (
+                (sent, "transmit_bytes", divisor),
+                (received, "receive_bytes", divisor),
+                (tags.PACKETS_SENT, "transmit_packets", 1),
+                (tags.PACKETS_RECEIVED, "receive_packets", 1),
+            )
+        ),
+        *_gpus(place),
+    ]
+    return [Column(path=(tag,), header=tag, quantity=quantity) for tag, quantity in found]
+
+
+def _gpus(place: Place) -> Iterator[tuple[str, Quantity]]:
+    numbers = {split_series(name)[1].get("gpu", "") for name in place.of_host if name.startswith("gpu_")}
+    for gpu in sorted(numbers, key=lambda number: (len(number), number)):
+        tag = tags.gpu_tag(gpu)
+
+        def of(metric: str, times: float = 1.0, gpu: str = gpu, **labels: str) -> Sum:
+            return Sum(series=(series(metric, gpu=gpu, **labels),), times=times)
+
+        memory = tuple(series(f"gpu_memory_{what}_bytes", gpu=gpu) for what in ("used", "total"))
+        yield f"{tag} (%)", of("gpu_utilization_ratio", 100)
+        yield f"{tag} temperature (°)", of("gpu_temperature_celsius")
+        yield f"{tag} memory (%)", Computed(host=memory, compute=lambda used, total: 100 * used / total)
+        yield f"{tag} power", of("gpu_power_watts")
+        yield f"{tag} clocks", of("gpu_clock_hertz", 1e-6, clock="sm")
+        yield f"{tag} memory clocks", of("gpu_clock_hertz", 1e-6, clock="memory")
+        yield f"{tag} fan speed", of("gpu_fan_speed_ratio", 100)
+
+
+def _warmest(place: Place) -> tuple[str, ...]:
+    """Return the sensors whose highest value is the temperature of the processor; none where none is known as such."""
+    by_chip: dict[str, dict[str, str]] = {}
+    for name in place.of_host:
+        if metric_name(name) == _TEMPERATURE:
+            labels = split_series(name)[1]
+            by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = name
+    for known in tags.PROCESSORS:
+        for chip, sensors in by_chip.items():
+            if chip.startswith(known):
+                whole = [name for sensor, name in sensors.items() if sensor.startswith(tags.WHOLE)]
+                return tuple(whole or sensors.values())
+    return ()
+
+
+def _highest(*sensors: Floats) -> Floats:
+    highest: Floats = np.fmax.reduce(sensors)
+    return highest
+
+
+def _used(size: Floats, free: Floats, available: Floats) -> Floats:
+    """Return how full a file system is, of what its users can fill; as df does."""
+    return 100 * (size - free) / (size - free + available)

@@ -1,0 +1,1 @@
+"""Requests to nodes, and what came of each."""

@@ -1,0 +1,264 @@
+"""`fedmon run`, `jobs`, `job-logs` and `stop`: approved plans on nodes, from a shell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedmon.common.log import escape_control
+from fedmon.researcher.cli.options import (
+    EPILOG,
+    BrokerOption,
+    IdOption,
+    JsonOption,
+    LinesOption,
+    SettingsOption,
+    TimeoutOption,
+    opened,
+)
+from fedmon.researcher.cli.output import NO_ANSWER, emit, emit_line, exit_code, outcomes_document
+from fedmon.researcher.cli.run_show import progress, run_document
+from fedmon.researcher.cli.run_values import arguments, read_inputs, save, sketched
+from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+from fedmon.researcher.runs.handle import RunHandle
+from fedmon.researcher.runs.wording import by_reason, named, why_not
+
+INTERRUPTED = 130
+FOLLOW_EVERY_S = 1.0
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id of a run, as `fedmon run` and `jobs` show it.")]
+NodesOption = Annotated[
+    list[str] | None,
+    typer.Option("--node", "--nodes", "-n", help="Only this node; may be given several times, or as a,b,c."),
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
+]
+WaitOption = Annotated[
+    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end; without it until it is over.")
+]
+LookOption = Annotated[
+    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end; without it: show it as it is.")
+]
+
+
+@app.command(epilog=EPILOG)
+def run(
+    plan: Annotated[str, typer.Argument(help="A Python file with an approved training plan, or sha256:DIGEST.")],
+    *,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tags", "--tag", help="On a dataset with this tag; of several, also as a,b, all must fit."),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="On the dataset with this id.")] = None,
+    node: NodesOption = None,
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument; JSON, else a text.")
+    ] = None,
+    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Arguments, as one JSON object.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", help="Inputs: a .json file, or a .npz file of arrays.")
+    ] = None,
+    output: OutputOption = None,
+    wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Seconds it may last.")] = None,
+    cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="Seconds of CPU time it may take.")] = None,
+    memory_bytes: Annotated[int | None, typer.Option("--memory-bytes", min=1, help="Memory it may take.")] = None,
+    output_bytes: Annotated[
+        int | None, typer.Option("--output-bytes", min=1, help="Size of what it may return on each node.")
+    ] = None,
+    wait: WaitOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not wait for the end; `fedmon jobs JOB` shows how it goes on.")
+    ] = False,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
+) -> None:
+    """Run an approved plan on nodes and show what it returns; Ctrl-C stops the waiting, not the run."""
+    given = read_inputs(inputs) if inputs is not None else None
+    words = arguments(arg or (), args)
+    limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}
+    with opened(broker, settings, researcher, timeout) as federation:
+        handle = federation.run(
+            plan,
+            nodes=_each(node),
+            tags=_each(tags),
+            dataset=dataset,
+            args=words,
+            inputs=given,
+            limits={name: value for name, value in limits.items() if value is not None},
+        )
+        if detach:
+            emit(run_document(handle, {}, {}), text=f"{handle}\n{_how_to_go_on(handle)}", as_json=json)
+            raise typer.Exit(exit_code(handle.started, named=True) if handle.started is not None else 0)
+        _finish(handle, wait=wait, output=output, as_json=json)
+
+
+@app.command(epilog=EPILOG)
+def jobs(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="One run by its id: how it stands, and its results.")
+    ] = None,
+    node: NodesOption = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
+    output: OutputOption = None,
+    wait: LookOption = None,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
+) -> None:
+    """List your runs of plans that nodes know, or show one with its results; --wait waits for its end."""
+    with opened(broker, settings, researcher, timeout) as federation:
+        if job is None:
+            outcomes = federation.jobs(nodes=_each(node))
+            emit(outcomes_document(federation, outcomes), text=outcomes.text(limit), as_json=json)
+            raise typer.Exit(exit_code(outcomes, named=bool(node)))
+        handle = federation.job(job, nodes=_each(node))
+        if wait is not None:
+            _finish(handle, wait=wait, output=output, as_json=json)
+        # What is over is complete after a question or two more: its result, and what was reported.
+        if handle.states().is_over:
+            handle.wait(timeout)
+        results, failed = handle.results(), handle.failures()
+        written = save(results, output) if output else []
+        text = f"{handle}\n{_results_text(results, written)}".rstrip()
+        emit(run_document(handle, results, failed), text=text, as_json=json)
+        if failed and handle.is_over:
+            raise typer.Exit(1)
+
+
+@app.command("job-logs", epilog=EPILOG)
+def job_logs(
+    job: JobArgument,
+    node: NodesOption = None,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Show stderr instead of stdout.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over, or Ctrl-C.")] = False,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
+    timeout: TimeoutOption = 5.0,
+    json: LinesOption = False,
+) -> None:
+    """Show what a plan printed in a run, as far as the owners let it leave."""
+    with opened(broker, settings, researcher, timeout) as federation:
+        handle = federation.job(job, nodes=_each(node))
+        offsets = dict.fromkeys(_each(node) or handle.nodes, 0)
+        withheld: dict[str, str] = {}
+        shown = ""
+        try:
+            while offsets:
+                over = handle.is_over or not follow
+                for node_id in list(offsets):
+                    log = handle.logs(node_id, "stderr" if stderr else "stdout", offset=offsets[node_id])
+                    if log.withheld:
+                        withheld[node_id] = log.withheld
+                        emit_line(log, text=escape_control(str(log)), as_json=json)
+                        del offsets[node_id]
+                        continue
+                    offsets[node_id] = log.next_offset
+                    if log.text:
+                        head = f"== {node_id} ==\n" if len(handle.nodes) > 1 and node_id != shown else ""
+                        shown = node_id
+                        # The line that is printed ends with a newline of its own.
+                        text = _printable(log.text.removesuffix("\n"))
+                        emit_line(log, text=head + text, as_json=json)
+                if over:
+                    break
+                handle.wait(FOLLOW_EVERY_S)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        if withheld and not offsets:
+            raise typer.Exit(4)
+
+
+@app.command(epilog=EPILOG)
+def stop(
+    job: JobArgument,
+    node: NodesOption = None,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
+) -> None:
+    """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
+    with opened(broker, settings, researcher, timeout) as federation:
+        handle = federation.job(job, nodes=_each(node))
+        going = [node_id for node_id, part in handle.states().items() if not part.is_over]
+        asked = _each(node) or going
+        outcomes = handle.stop(nodes=asked)
+        done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
+        first = "it was over already" if not outcomes else "asked to end; not over yet" if not done else "ended"
+        refused = "".join(f"\n{escape_control(line)}" for line in why_not(outcomes))
+        emit(outcomes_document(federation, outcomes), text=f"job {job}: {first}{refused}\n{handle}", as_json=json)
+        raise typer.Exit(exit_code(outcomes, named=True) if outcomes else 0)
+
+
+def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:
+    """Wait, show, and end with the exit code of what came of it."""
+    results: dict[str, dict[str, Any]]
+    failed: dict[str, str] = {}
+    code = 0
+    complaint = ""
+    try:
+        with progress(silent=as_json) as show:
+            for states in handle.changes(wait):
+                show(states)
+        if wait is not None and not handle.is_over:
+            raise handle.not_over(waited_s=wait)
+        results = handle.result()
+    except RunFailedError as error:
+        results, failed, code = error.results, error.failed, error.exit_code
+        complaint = str(error) if as_json else _short(handle, error)
+    except RunNotOverError as error:
+        results, failed, code = error.results, error.unfinished, NO_ANSWER
+        complaint = str(error) if as_json else f"not over within {error.waited_s:g} s; {_how_to_go_on(handle)}"
+    except KeyboardInterrupt:
+        sys.stderr.write(f"fedmon: stopped waiting; {_how_to_go_on(handle)}\n")
+        if as_json:
+            emit(run_document(handle, {}, {}), text="", as_json=True)
+        raise typer.Exit(INTERRUPTED) from None
+    written = save(results, output) if output is not None else []
+    text = _results_text(results, written)
+    if text or as_json:
+        emit(run_document(handle, results, failed), text=text, as_json=as_json)
+    if complaint:
+        sys.stderr.write(f"fedmon: {_printable(complaint)}\n")
+    raise typer.Exit(code)
+
+
+def _short(handle: RunHandle, error: RunFailedError) -> str:
+    """Return the complaint without the reasons that the states, which are on the screen, have told already."""
+    states = handle.states()
+    told = {node_id: reason for node_id, reason in error.failed.items() if states[node_id].sentence() == reason}
+    untold = by_reason({node_id: reason for node_id, reason in error.failed.items() if node_id not in told})
+    said = [*([named(list(told))] if told else []), *untold]
+    return f"{len(error.failed)} of {len(states)} nodes did not succeed: {'; '.join(said)}"
+
+
+def _each(words: list[str] | None) -> list[str] | None:
+    """Return the words that were given one by one or with commas between them."""
+    return [part for word in words or () for part in word.split(",") if part] or None
+
+
+def _how_to_go_on(handle: RunHandle) -> str:
+    job = handle.job_id
+    return f"job {job} goes on: `fedmon jobs {job}` shows it and its results, `fedmon stop {job}` ends it"
+
+
+def _results_text(results: dict[str, dict[str, Any]], written: Any) -> str:
+    lines = [f"{node_id}: {escape_control(sketched(values))}" for node_id, values in results.items()]
+    return "\n".join([*lines, *(f"written: {path}" for path in written)])
+
+
+def _printable(text: str) -> str:
+    return "\n".join(map(escape_control, text.split("\n")))

@@ -1,0 +1,1 @@
+"""The forms of Fed-BioMed's Requests."""

@@ -1,0 +1,164 @@
+"""What our messages are called in the words of Fed-BioMed 4.4, which `Requests` speaks.
+
+A field that only version 4.4 knows holds what its own programs send when they know nothing: an empty text,
+"<unknown>", 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.envelope import Message, Reply, Request
+from fedmon.common.wire.fedbiomed4 import PLAN_STATUS_UNKNOWN, UNKNOWN_RESEARCHER, encode_log_text
+from fedmon.common.wire.fedbiomed4_datasets import record_of
+from fedmon.common.wire.fedbiomed4_messages import PROTOCOL_VERSION, LogText
+from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage
+from fedmon.common.wire.messages import (
+    Approval,
+    ApprovalReply,
+    Error,
+    ErrorCode,
+    ListDatasets,
+    ListReply,
+    LogRecord,
+    Ping,
+    PlanStatus,
+    Pong,
+    SearchDatasets,
+    SearchReply,
+    TrainingPlanStatusReply,
+)
+from fedmon.common.wire.samples import AddScalar
+from fedmon.researcher.asking.barrier import Train
+from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.replies.kept import Document
+
+DOWNLOADED = 200
+NOT_DOWNLOADED = 0
+ECHOED = ("sequence", "job_id", "training_plan_url")
+REPLY_COMMANDS = {"ping": "pong"}
+"""Replies that have another command than their request."""
+
+_PLAN_STATUS = {
+    PlanStatus.APPROVED: "Approved",
+    PlanStatus.REJECTED: "Rejected",
+    PlanStatus.PENDING: "Pending",
+    None: PLAN_STATUS_UNKNOWN,
+}
+_OURS = ("protocol_version", "t", "number")
+_ERROR_NUMBERS = {
+    ErrorCode.UNKNOWN_COMMAND: ErrorNumbers.FB319,
+    ErrorCode.UNSUPPORTED: ErrorNumbers.FB319,
+    ErrorCode.FAILED: ErrorNumbers.FB300,
+    ErrorCode.BUSY: ErrorNumbers.FB300,
+    ErrorCode.REFUSED: ErrorNumbers.FB300,
+}
+
+
+def historic(message: Message) -> dict[str, Any]:
+    """Return a message of a node with the fields of version 4.4; one that 4.4 has no word for keeps its own."""
+    if isinstance(message, Document):
+        return message.fields
+    told = _told(message)
+    if told is None:
+        own: dict[str, Any] = msgspec.to_builtins(message)
+        return own
+    head = {"protocol_version": PROTOCOL_VERSION, "command": str(message.__struct_config__.tag)}
+    if isinstance(message, Reply):
+        head |= {"researcher_id": message.researcher_id, "node_id": message.node_id}
+    return head | told
+
+
+def _told(message: Message) -> dict[str, Any] | None:
+    match message:
+        case Pong():
+            return {"success": message.success, "sequence": message.sequence}
+        case ListReply() | SearchReply():
+            databases = [record_of(one, with_dtypes=isinstance(message, SearchReply)) for one in message.datasets]
+            return {"success": message.success, "databases": databases, "count": message.count}
+        case ApprovalReply():
+            status = DOWNLOADED if message.success else NOT_DOWNLOADED
+            return {"sequence": message.sequence, "status": status, "success": message.success}
+        case TrainingPlanStatusReply():
+            return {
+                "job_id": "",
+                "success": message.success,
+                "approval_obligation": message.approval_obligation,
+                "status": _PLAN_STATUS[message.status],
+                "msg": message.note,
+                "training_plan_url": "",
+            }
+        case Error():
+            number = _ERROR_NUMBERS.get(message.code, ErrorNumbers.FB301)
+            return {"errnum": number.value, "extra_msg": message.reason}
+        case AddScalar():
+            return {name: value for name, value in msgspec.to_builtins(message).items() if name not in _OURS}
+        case LogRecord():
+            return {
+                "researcher_id": UNKNOWN_RESEARCHER,
+                "node_id": message.node_id,
+                "level": message.level,
+                "msg": encode_log_text(
+                    LogText(
+                        asctime=_asctime(message.time),
+                        node_id=message.node_id,
+                        name=message.logger,
+                        level=message.level,
+                        message=message.msg,
+                    )
+                ),
+            }
+    return None
+
+
+def echoed(message: HistoricMessage) -> dict[str, Any]:
+    """Return the fields of a request that its replies repeat."""
+    fields = message.get_dict()
+    return {name: fields[name] for name in ECHOED if name in fields}
+
+
+def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reply in which those of its fields that repeat its request say what that said."""
+    return told | {name: value for name, value in repeated.items() if name in told}
+
+
+def request_of(
+    message: HistoricMessage, nodes: Sequence[NodeId] | None, *, fedbiomed: bool
+) -> tuple[type[Request], dict[str, Any]]:
+    """Return which request of ours a message of version 4.4 to these nodes, or all, is, and its fields.
+
+    Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for what nodes do not serve.
+    """
+    command = message.get_param("command")
+    match command:
+        case "ping":
+            return Ping, {}
+        case "list":
+            return ListDatasets, {}
+        case "search":
+            return SearchDatasets, {"tags": message.get_param("tags")}
+        case "approval" if fedbiomed:
+            url, description = message.get_param("training_plan_url"), message.get_param("description")
+            return Approval, {"name": "", "description": description, "sha256": "", "size_bytes": 0, "url": url}
+        case "training-plan-status" if fedbiomed:
+            return StatusByUrl, {"sha256": "", "url": message.get_param("training_plan_url")}
+        case "train" if fedbiomed:
+            return Train, {"fields": message.get_dict(), "nodes": nodes}
+        case "approval" | "training-plan-status":
+            raise InvalidMessageError(
+                f"{command} by URL says nothing of the plan's bytes, which an approval is about: hand the plan itself "
+                "to training_plan_approve(), or to approve() and plan_status() of Federation",
+                code=ErrorCode.UNSUPPORTED.value,
+            )
+        case _:
+            raise InvalidMessageError(f"no node of ours serves {command!r}", code=ErrorCode.UNSUPPORTED.value)
+
+
+def _asctime(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}"

@@ -1,0 +1,1 @@
+"""The durable queue of replies that nobody has taken yet."""

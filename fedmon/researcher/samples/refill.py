@@ -1,0 +1,264 @@
+"""Pulling what was missed: pages of samples asked of nodes again, one at a time of each, for every consumer at once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from fedmon.common.ids import NodeId
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Error, ErrorCode, Monitor
+from fedmon.common.wire.samples import SamplesReply
+from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.samples.refill_follower import TOO_OLD, Follower
+from fedmon.researcher.samples.refill_line import Want
+from fedmon.researcher.samples.refill_weight import memory_bytes
+
+logger = logging.getLogger(__name__)
+
+NODES_AT_ONCE = 16
+REPLY_WITHIN_S = 5.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+MAX_TRIES = 6
+FEW_PASSED = 1_000
+"""A page without a sample passes over more than so many, or is the last one."""
+NO_RECORDING = "this node keeps no recording"
+NO_ROOM = "there is no room for them yet"
+NOT_KEPT = "the node does not have them, or lets nothing of them leave"
+_TRY_AGAIN = frozenset({ErrorCode.BUSY, ErrorCode.FAILED, ErrorCode.EXPIRED})
+
+
+class Following(Protocol):
+    """Who has a follower."""
+
+    follower: Follower
+
+
+class _Asked(msgspec.Struct, kw_only=True):
+    want: Want
+    follower: Follower
+    waiting: Waiting
+    deadline: float
+    heard: bool = False
+
+
+class _Pause(msgspec.Struct, kw_only=True):
+    failures: int = 0
+    tries: int = 0
+    until: float = 0.0
+
+
+class Refill:
+    """Asks for pages as consumers want them: one outstanding request a node, 16 nodes at once.
+
+    A page that is not answered within 5 s is asked for again, after pauses that double up to 30 s. When a node that is
+    heard of has not answered six times, what was asked is given up; one that is busy is waited for. Belongs to the
+    thread of the inbox.
+    """
+
+    def __init__(self, asker: Asker, pending: Pending, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._asker, self._pending, self._clock = asker, pending, clock
+        self._open: dict[NodeId, _Asked] = {}
+        self._pauses: dict[NodeId, _Pause] = {}
+        self._asked_at: dict[NodeId, float] = {}
+        self._consumers: Sequence[Following] = ()
+        self._linked = False
+        self._due_at: float | None = None
+        self.pages = 0
+
+    # --- what happens elsewhere --------------------------------------------------------------------------------------
+
+    def link(self, *, up: bool) -> None:
+        """Hear that the connection came up or was lost: what was asked is asked again when it is there."""
+        self._linked = up
+        self._pauses.clear()
+        for node_id in list(self._open):
+            self._forget(node_id)
+
+    def node_came_up(self, node_id: NodeId) -> None:
+        """Hear that a node came up: what it was asked before went to nobody."""
+        self._pauses.pop(node_id, None)
+        self._forget(node_id)
+
+    def node_heard(self, node_id: NodeId) -> None:
+        """Hear a sign of life of a node."""
+        asked = self._open.get(node_id)
+        if asked is not None:
+            asked.heard = True
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def look(self, consumers: Sequence[Following], now: float) -> None:
+        """Ask for what is missing now, as far as the bounds allow."""
+        self._consumers = consumers
+        if not consumers:
+            for node_id in list(self._open):
+                self._forget(node_id)
+            self._due_at = None
+            return
+        for node_id, asked in list(self._open.items()):
+            if now >= asked.deadline:
+                self._forget(node_id)
+                self._failed(asked.want, "it did not answer", counts=asked.heard)
+        waiting = [
+            node_id
+            for node_id in {node_id for consumer in consumers for node_id in consumer.follower.wanting}
+            if node_id not in self._open and self._until(node_id) <= now
+        ]
+        for node_id in sorted(waiting, key=lambda node_id: self._asked_at.get(node_id, 0.0)):
+            if len(self._open) >= NODES_AT_ONCE or not self._linked:
+                break
+            self._ask(node_id, now)
+        dues = [asked.deadline for asked in self._open.values()]
+        dues += [until for node_id in waiting if (until := self._until(node_id)) > now]
+        dues += [pause.until for pause in self._pauses.values() if pause.until > now]
+        self._due_at = min(dues, default=None)
+
+    def due_at(self) -> float | None:
+        """Return when `look` is to be called next, on the monotonic clock."""
+        return self._due_at
+
+    def _ask(self, node_id: NodeId, now: float) -> None:
+        for consumer in self._consumers:
+            want = consumer.follower.want(node_id)
+            if want is None:
+                continue
+            request = self._asker.request(
+                Monitor,
+                action="resend",
+                boot=want.boot,
+                stream=want.stream,
+                first_seq=want.first_seq,
+                last_seq=want.last_seq,
+            )
+            if not self._asker.dialect.encode(request):
+                self._cannot(node_id, "this wire has no word for it")
+                return
+            self._asked_at[node_id] = now
+            waiting = self._asker.tell(request, [node_id], on_answer=self._on_answer)
+            self._open[node_id] = _Asked(
+                want=want, follower=consumer.follower, waiting=waiting, deadline=now + REPLY_WITHIN_S
+            )
+            return
+
+    # --- what is answered --------------------------------------------------------------------------------------------
+
+    def _on_answer(self, reply: Reply) -> None:
+        node_id = NodeId(reply.node_id)
+        asked = self._open.get(node_id)
+        if asked is None or asked.waiting.id != reply.id:
+            return
+        if isinstance(reply, SamplesReply):
+            # There are very many of these, and one that comes twice does no harm.
+            del self._open[node_id]
+            self._pending.forget(asked.waiting)
+            self._page(asked, reply)
+            return
+        self._forget(node_id)
+        if isinstance(reply, Error) and reply.code in _TRY_AGAIN:
+            self._failed(asked.want, reply.reason, counts=reply.code is not ErrorCode.BUSY)
+        else:
+            self._cannot(node_id, reply.reason if isinstance(reply, Error) else NO_RECORDING)
+
+    def _page(self, asked: _Asked, reply: SamplesReply) -> None:
+        want, node_id = asked.want, NodeId(reply.node_id)
+        if (reply.boot, reply.stream) != (want.boot, want.stream):
+            self._failed(want, "it answered with other samples than those asked for", counts=True)
+            return
+        self.pages += 1
+        batches = [batch.part(want.first_seq, want.last_seq) for batch in reply.as_batches()]
+        batches = [batch for batch in batches if batch.t]
+        taken = not batches
+        for batch in batches:
+            values = sum(map(len, batch.columns.values()))
+            size_bytes = memory_bytes(samples=len(batch.t), columns=batch.columns, payload_bytes=12 * values)
+            for consumer in self._consumers:
+                has_room = consumer.follower.pulled(batch, size_bytes)
+                taken = taken or (has_room and consumer.follower is asked.follower)
+        if want.probe:
+            asked.follower.probed(want, batches[0].t[0] if batches else None)
+            self._pauses.pop(node_id, None)
+            return
+        if not (taken or asked.follower.is_full):  # who is full asks again when there is room
+            self._failed(want, NO_ROOM, counts=False)
+            return
+        end = want.last_seq + 1 if reply.next_seq is None else min(reply.next_seq, want.last_seq + 1)
+        sent_to = max((batch.last_seq + 1 for batch in batches), default=want.first_seq)
+        if self._is_running(node_id, want.boot):
+            # What is not written yet will be: only what lies before something that was written is gone.
+            written_to = (reply.last_seq if reply.last_seq is not None else -1) + 1
+            end = min(end, max(written_to, sent_to))
+        if end <= want.first_seq:
+            self._failed(want, NOT_KEPT, counts=True)
+            return
+        if batches or reply.next_seq is None or end - want.first_seq > FEW_PASSED:
+            self._pauses.pop(node_id, None)
+        else:  # a node that passes over sample after sample must not keep us busy
+            self._failed(want, NOT_KEPT, counts=False)
+        too_old = reply.oldest_seq is None or reply.oldest_seq > want.first_seq
+        self._gone(want, TOO_OLD if too_old else NOT_KEPT, _left_out(want.first_seq, end, batches))
+
+    def _is_running(self, node_id: NodeId, boot: int) -> bool:
+        return boot >= max((one.follower.newest_boot(node_id) for one in self._consumers), default=-1)
+
+    def _failed(self, want: Want, reason: str, *, counts: bool) -> None:
+        """Let some time pass; give up when there is no hope."""
+        node_id = NodeId(want.node_id)
+        pause = self._pauses.setdefault(node_id, _Pause())
+        pause.failures += 1
+        pause.tries += counts
+        pause.until = self._clock() + min(FIRST_PAUSE_S * 2 ** min(pause.failures, 10), LONGEST_PAUSE_S)
+        if pause.tries >= MAX_TRIES:
+            # Not begun anew: a node that has not answered so often is not waited for as long the next time.
+            pause.tries = MAX_TRIES - 1
+            if want.probe:
+                for consumer in self._consumers:
+                    consumer.follower.probed(want, None)
+            else:
+                self._gone(want, f"{reason} ({MAX_TRIES} times)", [(want.first_seq, want.last_seq)])
+
+    def _gone(self, want: Want, reason: str, ranges: Sequence[tuple[int, int]]) -> None:
+        if not ranges:
+            return
+        logger.warning(
+            "%d of samples %d to %d of node %s (boot %d, %s) are lost: %s",
+            sum(last - first + 1 for first, last in ranges), ranges[0][0], ranges[-1][1],
+            want.node_id, want.boot, want.stream, reason,
+        )  # fmt: skip
+        for first, last in ranges:
+            lost = msgspec.structs.replace(want, first_seq=first, last_seq=last)
+            for consumer in self._consumers:
+                consumer.follower.gone(lost, reason)
+
+    def _cannot(self, node_id: NodeId, reason: str) -> None:
+        logger.info("what was missed of node %s cannot be sent again: %s", node_id, reason)
+        for consumer in self._consumers:
+            consumer.follower.cannot(node_id, reason)
+
+    def _forget(self, node_id: NodeId) -> None:
+        asked = self._open.pop(node_id, None)
+        if asked is not None:
+            self._pending.close(asked.waiting, taken=True)
+
+    def _until(self, node_id: NodeId) -> float:
+        pause = self._pauses.get(node_id)
+        return 0.0 if pause is None else pause.until
+
+
+def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int, int]]:
+    """Return the ranges, both ends included, from ``first`` up to ``end`` (not included) that no batch covers."""
+    ranges, at = [], first
+    for batch in sorted(batches, key=lambda batch: batch.seq):
+        if batch.seq > at:
+            ranges.append((at, min(batch.seq, end) - 1))
+        at = max(at, batch.last_seq + 1)
+    if at < end:
+        ranges.append((at, end - 1))
+    return [(low, high) for low, high in ranges if low <= high]

@@ -1,0 +1,1 @@
+"""One connected researcher process: connection, inbox and callbacks."""

@@ -1,0 +1,395 @@
+"""What a researcher says and hears on the wire of Fed-BioMed 4.4, without a broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fedmon.common.clock import seconds_from_now
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.ids import NodeId, new_id
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import (
+    Ack,
+    Approval,
+    ApprovalReply,
+    Error,
+    ListDatasets,
+    ListReply,
+    LogRecord,
+    Monitor,
+    Ping,
+    PlanStatus,
+    Pong,
+    SearchDatasets,
+    SearchReply,
+    TrainingPlanStatusReply,
+)
+from fedmon.common.wire.samples import AddScalar
+from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect
+from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.session.tally import Tally
+from tests.support.fedbiomed4 import REQUESTS, Message, fault, payload
+
+RESEARCHER = "researcher_5f6e1c1a-7d2f-4a4b-9f0e-0d6b3c2a1e11"
+NODE = "node_c1a0d7e2-3b64-4f1c-8b6f-5b8e6f0a9d22"
+DIGEST = "0" * 64
+URL = "http://127.0.0.1:8844/media/uploads/2023/06/14/my_model.py"
+TAGS = ["blood", "adults"]
+
+
+class Talk:
+    """One researcher, and what a node may say to it."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.pending = Pending(new_id())
+        self.dialect = FedBioMedDialect(
+            researcher_id=RESEARCHER, instance="main", pending=self.pending, tally=self.tally
+        )
+
+    def request(self, kind: type[Request], **fields: Any) -> Request:
+        return kind(
+            researcher_id=RESEARCHER,
+            id=new_id(),
+            session=self.pending.session,
+            sequence=self.pending.next_sequence(),
+            expires=seconds_from_now(60),
+            **fields,
+        )
+
+    def say(self, kind: type[Request], **fields: Any) -> tuple[Request, list[Message]]:
+        """Ask, as a caller who waits; return the request and what goes out."""
+        request = self.request(kind, **fields)
+        self.pending.open(Waiting(request, kept=True))
+        said: list[Message] = [json.loads(data) for data in self.dialect.encode(request)]
+        assert [fault(message, REQUESTS) for message in said] == [""] * len(said)
+        assert {message["researcher_id"] for message in said} <= {RESEARCHER}
+        return request, said
+
+    def hear(
+        self, name: str, *, topic: str = "general/researcher", **fields: Any
+    ) -> list[Reply | AddScalar | LogRecord]:
+        return list(self.dialect.read(topic, json.dumps(payload(name) | fields).encode()))
+
+    def hear_reply(self, name: str, **fields: Any) -> Reply:
+        (reply,) = self.hear(name, **fields)
+        assert isinstance(reply, Reply)
+        return reply
+
+
+@pytest.fixture
+def talk() -> Talk:
+    return Talk()
+
+
+def belongs(reply: Reply, request: Request) -> bool:
+    """Tell whether a reply is taken as an answer to a request."""
+    fields = ("researcher_id", "id", "session", "sequence")
+    return all(getattr(reply, name) == getattr(request, name) for name in fields) and reply.node_id == NODE
+
+
+def test_a_ping_is_answered_by_the_pong_of_its_sequence(talk: Talk) -> None:
+    request, (ping,) = talk.say(Ping)
+
+    pong = talk.hear_reply("ping_reply", sequence=ping["sequence"])
+
+    assert isinstance(pong, Pong)
+    assert belongs(pong, request)
+
+
+def test_a_pong_of_another_sequence_is_counted_and_answers_nothing(talk: Talk) -> None:
+    _, (ping,) = talk.say(Ping)
+
+    assert talk.hear("ping_reply", sequence=999) == []
+    assert talk.hear("ping_reply", sequence=ping["sequence"], researcher_id="somebody_else") == []
+    assert talk.tally["replies of a wrong session, sequence or kind"] == 1
+
+
+def test_a_list_is_followed_by_a_barrier_and_answered_at_its_pong(talk: Talk) -> None:
+    request, (listing, barrier) = talk.say(ListDatasets)
+    before = talk.hear("list_reply")
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert (listing["command"], barrier["command"]) == ("list", "ping")
+    assert before == []
+    assert isinstance(reply, ListReply)
+    assert belongs(reply, request)
+    assert [dataset.name for dataset in reply.datasets] == ["blood counts", "brain scans"]
+
+
+def test_a_search_that_matches_brings_its_datasets(talk: Talk) -> None:
+    request, (search, barrier) = talk.say(SearchDatasets, tags=TAGS)
+    talk.hear("search_reply")
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert search["tags"] == TAGS
+    assert isinstance(reply, SearchReply)
+    assert belongs(reply, request)
+    assert reply.count == len(reply.datasets) == 1
+
+
+def test_silence_before_the_barrier_is_no_match(talk: Talk) -> None:
+    request, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert belongs(reply, request)
+    assert (reply.success, reply.datasets, reply.count) == (True, [], 0)
+
+
+def test_silence_before_the_barrier_of_a_list_is_a_failure(talk: Talk) -> None:
+    request, (_, barrier) = talk.say(ListDatasets)
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, Error)
+    assert belongs(reply, request)
+
+
+def test_a_reply_that_cannot_be_read_is_not_taken_for_silence(talk: Talk) -> None:
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+    with pytest.raises(InvalidMessageError):
+        talk.hear("search_reply", count="one")
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, Error)
+    assert "cannot be read" in reply.reason
+
+
+def test_datasets_that_cannot_be_read_are_not_taken_for_silence(talk: Talk) -> None:
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+    talk.hear("search_reply", databases=[{"name": 5, "tags": TAGS}])
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, Error)
+    assert "cannot be read" in reply.reason
+
+
+def test_two_searches_at_once_get_each_their_own_answer(talk: Talk) -> None:
+    first, (_, first_barrier) = talk.say(SearchDatasets, tags=TAGS)
+    second, (_, second_barrier) = talk.say(SearchDatasets, tags=["mri"])
+    talk.hear("search_reply")
+    one = talk.hear_reply("ping_reply", sequence=first_barrier["sequence"])
+
+    other = talk.hear_reply("ping_reply", sequence=second_barrier["sequence"])
+
+    assert isinstance(one, SearchReply)
+    assert isinstance(other, SearchReply)
+    assert belongs(one, first)
+    assert belongs(other, second)
+    assert (one.count, other.count) == (1, 0)
+
+
+def test_the_answer_to_another_process_of_ours_is_not_taken(talk: Talk) -> None:
+    _, (_, barrier) = talk.say(SearchDatasets, tags=["mri"])
+    talk.hear("list_reply")
+    talk.hear("search_reply")
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert reply.datasets == []
+
+
+def test_a_barrier_of_another_process_of_ours_takes_nothing_away(talk: Talk) -> None:
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+    record = payload("search_reply")["databases"][0]
+    talk.hear("search_reply", databases=[record] * 2, count=2)
+    talk.hear("search_reply", databases=[record | {"tags": [*TAGS, "more"]}])
+    talk.hear("ping_reply", sequence=1)
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert reply.count == 2
+
+
+def test_what_was_said_before_a_search_is_not_its_answer(talk: Talk) -> None:
+    talk.hear("search_reply")
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert reply.datasets == []
+
+
+def test_what_another_node_said_is_not_taken(talk: Talk) -> None:
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+    talk.hear("search_reply", node_id="another")
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert reply.datasets == []
+
+
+def test_a_request_that_is_asked_again_is_answered_the_same(talk: Talk) -> None:
+    request, (_, barrier) = talk.say(ListDatasets)
+    again = [json.loads(data) for data in talk.dialect.encode(request)]
+    talk.hear("list_reply")
+    talk.hear("list_reply")
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert again[1] == barrier
+    assert isinstance(reply, ListReply)
+
+
+def test_a_plan_is_handed_in_by_its_url(talk: Talk) -> None:
+    fields = {"name": "p", "sha256": DIGEST, "size_bytes": 1, "url": URL, "description": "Mean"}
+    request, (approval,) = talk.say(Approval, **fields)
+
+    reply = talk.hear_reply("approval_reply", sequence=approval["sequence"])
+
+    assert (approval["training_plan_url"], approval["description"]) == (URL, "Mean")
+    assert isinstance(reply, ApprovalReply)
+    assert belongs(reply, request)
+    assert (reply.sha256, reply.status) == (DIGEST, PlanStatus.PENDING)
+
+
+@pytest.mark.parametrize(("status", "words"), [(404, "HTTP status 404"), (0, "could not download")])
+def test_a_plan_that_a_node_did_not_take_in_failed(talk: Talk, status: int, words: str) -> None:
+    request, (approval,) = talk.say(Approval, name="p", sha256=DIGEST, size_bytes=1, url=URL)
+
+    reply = talk.hear_reply("approval_reply", sequence=approval["sequence"], success=False, status=status)
+
+    assert isinstance(reply, Error)
+    assert belongs(reply, request)
+    assert words in reply.reason
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("Approved", PlanStatus.APPROVED),
+        ("Rejected", PlanStatus.REJECTED),
+        ("Pending", PlanStatus.PENDING),
+        ("Not Registered", None),
+    ],
+)
+def test_the_status_of_a_plan_is_found_by_the_job_id(talk: Talk, word: str, status: PlanStatus | None) -> None:
+    request, (question,) = talk.say(StatusByUrl, sha256=DIGEST, url=URL)
+
+    reply = talk.hear_reply("training_plan_status_reply", job_id=question["job_id"], status=word)
+
+    assert isinstance(reply, TrainingPlanStatusReply)
+    assert belongs(reply, request)
+    assert (reply.status, reply.note, reply.approval_obligation) == (status, "waits for review", True)
+
+
+@pytest.mark.parametrize("change", [{"status": "Error", "success": False}, {"status": "Maybe"}])
+def test_a_status_that_is_none_failed(talk: Talk, change: dict[str, Any]) -> None:
+    _, (question,) = talk.say(StatusByUrl, sha256=DIGEST, url=URL)
+
+    reply = talk.hear_reply("training_plan_status_reply", job_id=question["job_id"], **change)
+
+    assert isinstance(reply, Error)
+    assert reply.reason == "waits for review"
+
+
+def test_a_status_of_another_job_is_counted_and_answers_nothing(talk: Talk) -> None:
+    talk.say(StatusByUrl, sha256=DIGEST, url=URL)
+
+    assert talk.hear("training_plan_status_reply") == []
+    assert talk.tally["replies of a wrong session, sequence or kind"] == 1
+
+
+def test_an_error_answers_the_oldest_request_that_its_node_owes(talk: Talk) -> None:
+    first, _ = talk.say(ListDatasets)
+    second, _ = talk.say(Ping)
+
+    replies = [talk.hear_reply("error")]
+    talk.pending.match(replies[0])
+    replies.append(talk.hear_reply("error"))
+    talk.pending.match(replies[1])
+    nobody = talk.hear("error")
+
+    assert all(isinstance(reply, Error) for reply in replies)
+    assert [belongs(reply, request) for reply, request in zip(replies, (first, second), strict=True)] == [True, True]
+    assert replies[0].reason == "FB301: Protocol error: the message cannot be served"  # type: ignore[attr-defined]
+    assert nobody == []
+    assert talk.tally["errors from nodes"] == 1
+
+
+def test_an_error_goes_to_who_waits_before_the_greeting(talk: Talk) -> None:
+    greeting = talk.request(Ping)
+    talk.pending.open(Waiting(greeting, kept=False))
+    talk.dialect.encode(greeting)
+    request, _ = talk.say(ListDatasets)
+
+    assert belongs(talk.hear_reply("error"), request)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"), [(Monitor, {"action": "start"}), (Ack, {"ids": []})], ids=["monitor", "ack"]
+)
+def test_what_this_wire_has_no_word_for_is_not_said(talk: Talk, kind: type[Request], fields: dict[str, Any]) -> None:
+    assert talk.dialect.encode(talk.request(kind, **fields)) == ()
+
+
+def test_it_asks_and_hears_on_their_topics(talk: Talk) -> None:
+    dialect = talk.dialect
+
+    request = talk.request(Ping)
+    assert [*dialect.addressed(request, [b"x"], None)] == [("general/nodes", b"x", 0)]
+    assert [*dialect.addressed(request, [b"x"], [NodeId("a"), NodeId("b")])] == [
+        ("general/a", b"x", 0),
+        ("general/b", b"x", 0),
+    ]
+    assert ("general/researcher", 0) in dialect.subscriptions()
+    assert [dialect.hears(f"general/{name}") for name in ("researcher", "monitoring", "logger")] == [True] * 3
+    assert [dialect.hears(f"general/{name}") for name in ("monitoring/a", "status/a", "nodes")] == [False] * 3
+
+
+def test_scalars_become_samples_of_their_job(talk: Talk) -> None:
+    test = {"train": False, "test": True, "test_on_global_updates": True}
+    heard = [
+        *talk.hear("add_scalar", topic="general/monitoring"),
+        *talk.hear("add_scalar", topic="general/monitoring", **test),
+    ]
+    assert all(isinstance(scalar, AddScalar) for scalar in heard)
+
+    batches = [talk.dialect.samples_of(scalar) for scalar in heard if isinstance(scalar, AddScalar)]
+
+    assert [batch.seq for batch in batches if batch] == [0, 1]
+    assert {(batch.node_id, batch.stream) for batch in batches if batch} == {
+        (NODE, "job-job_9b2e6d1f-8c3a-4e7d-a5f4-6d9c8b7a5f04")
+    }
+    assert [batch.m for batch in batches if batch] == [
+        {'Loss{phase="train"}': [0.4375]},
+        {'Loss{phase="test-global"}': [0.4375]},
+    ]
+
+
+def test_a_scalar_keeps_all_that_was_said_about_it(talk: Talk) -> None:
+    (scalar,) = talk.hear("add_scalar", topic="general/monitoring")
+
+    told = payload("add_scalar")
+    assert {name: getattr(scalar, name) for name in told.keys() - {"command", "protocol_version"}} == {
+        name: value for name, value in told.items() if name not in ("command", "protocol_version")
+    }
+
+
+def test_a_log_record_is_read_with_its_level_and_logger(talk: Talk) -> None:
+    (record,) = talk.hear("log", topic="general/logger")
+    (odd,) = talk.hear("log", topic="general/logger", level="Level 25")
+
+    assert isinstance(record, LogRecord)
+    assert isinstance(odd, LogRecord)
+    assert (record.node_id, record.level, record.logger, record.msg) == (
+        NODE,
+        "WARNING",
+        "fedbiomed",
+        "disk is nearly full",
+    )
+    assert odd.level == "INFO"

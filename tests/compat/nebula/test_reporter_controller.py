@@ -1,0 +1,144 @@
+"""The way to a controller over HTTP: order, bounds, and answers that a controller should not give."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fedmon.compat.nebula.controller import Controller
+from fedmon.compat.nebula.status import status_body
+from tests.support.http_controller import HttpController, SilentController
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+
+@contextlib.contextmanager
+def to(address: str, **more: float) -> Iterator[Controller]:
+    controller = Controller(
+        status_url=f"http://{address}/update",
+        done_url=f"http://{address}/done",
+        user_agent="NEBULA Participant 1\r\nX: é",
+        **{"timeout_s": 0.3, "seed": 1, **more},  # type: ignore[arg-type]  # numbers of both kinds
+    )
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop(0.5)
+
+
+def body(number: int) -> bytes:
+    return json.dumps({"n": number}).encode()
+
+
+def test_the_oldest_statuses_go_when_too_many_wait_and_all_are_accounted_for() -> None:
+    with to(f"127.0.0.1:{free_port()}", backlog=3) as controller:
+        for number in range(10):
+            controller.status(body(number))
+        waiting = controller.counts()
+    after = controller.counts()
+
+    assert (waiting.queued, waiting.dropped, waiting.waiting) == (10, 7, 3)
+    assert (after.dropped, after.waiting, after.delivered) == (10, 0, 0)
+
+
+@pytest.mark.parametrize(("status", "tries"), [(404, 1), (302, 1), (429, 2), (503, 2)])
+def test_a_refusal_is_final_and_a_bad_moment_is_tried_again(status: int, tries: int) -> None:
+    answers = iter([status])
+    with HttpController(lambda _posted: next(answers, 200)) as server, to(server.address) as controller:
+        controller.status(body(1))
+        controller.status(body(2))
+        wait_until(lambda: controller.counts().waiting == 0)
+        counts = controller.counts()
+
+    assert [posted.body["n"] for posted in server.posted] == [1] * tries + [2]
+    assert (counts.refused, counts.delivered) == ((1, 1) if tries == 1 else (0, 2))
+
+
+def test_the_end_is_told_before_statuses_that_wait_and_makes_them_worthless() -> None:
+    answers = iter([500])
+    with HttpController(lambda _posted: next(answers, 200)) as server, to(server.address) as controller:
+        controller.status(body(1))
+        wait_until(lambda: controller.counts().failures)
+        controller.status(body(2))
+        told = controller.finished(body(3), b"{}").result(5.0)
+
+    assert told is True
+    assert [(posted.path, posted.body.get("n")) for posted in server.posted] == [
+        ("/update", 1), ("/update", 3), ("/done", None),
+    ]  # fmt: skip
+    assert (controller.counts().queued, controller.counts().dropped) == (2, 2)
+
+
+def test_a_refused_end_is_answered_at_once() -> None:
+    with HttpController(lambda _posted: 404) as server, to(server.address) as controller:
+        assert controller.finished(b"", b"{}").result(5.0) is False
+
+
+def test_nobody_waits_for_a_controller_that_never_answers() -> None:
+    with SilentController() as silent, to(silent.address, timeout_s=0.15) as controller:
+        controller.status(body(1))
+        told = controller.finished(b"", b"{}")
+        wait_until(lambda: controller.counts().failures >= 2)
+
+        assert not told.done()
+    assert told.cancelled()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"not HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 200_000, b""]
+)
+def test_an_answer_that_is_garbage_endless_or_cut_off_ends_nothing(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        served = threading.Event()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while not served.is_set():
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(65_536)
+                        client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with to(f"127.0.0.1:{listener.getsockname()[1]}") as controller:
+            controller.status(body(1))
+            wait_until(lambda: controller.counts().failures or controller.counts().delivered)
+            controller.start()
+            served.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5.0)
+
+
+def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:
+    with HttpController() as server, to(server.address) as controller:
+        for number in range(5):
+            controller.status(body(number))
+        controller.stop(5.0)
+        controller.start()
+        controller.status(body(5))
+        wait_until(lambda: controller.counts().delivered == 6)
+
+    assert [posted.body["n"] for posted in server.posted] == list(range(6))
+    assert server.posted[0].headers["User-Agent"] == "NEBULA Participant 1X: "
+
+
+def test_a_body_holds_only_what_a_controller_reads_and_is_always_json() -> None:
+    odd = {
+        "device_args": {"idx": float("inf"), "role": "x\ud800", "uid": 10**30, "malicious": True},
+        "network_args": "nonsense",
+        "scenario_args": {"name": ["a", object()], "federation": {"a": 1}},
+    }
+
+    found = json.loads(status_body(odd, {"sequence": 1}))
+
+    assert found["device_args"] == {"uid": None, "idx": None, "name": None, "role": "x\ud800", "malicious": True}
+    assert found["network_args"] == {"ip": None, "port": None, "neighbors": None}
+    assert found["scenario_args"] == {"name": ["a"], "federation": None, "rounds": None, "n_nodes": None}
+    assert found["fedmon"] == {"sequence": 1}

@@ -1,0 +1,369 @@
+"""The asyncio surface that programs of NEBULA call, and the config that they bring."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedmon
+from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError
+from fedmon.compat.nebula import Reporter
+from tests.compat.nebula.reporters import (
+    HOST,
+    Logger,
+    Neighbours,
+    Scripted,
+    Trainer,
+    one_by_one,
+    participant,
+    reporter,
+    run,
+    until,
+)
+from tests.support.http_controller import HttpController, Posted
+from tests.support.waiting import wait_until
+
+CPU = "W-CPU/CPU global (%)"
+
+
+def test_start_waits_for_the_grace_time_and_returns_the_task() -> None:
+    logger = Logger()
+
+    async def steps() -> float:
+        ours = reporter(participant(reporter_args={"grace_time_reporter": 0.25}), Trainer(logger))
+        began = time.monotonic()
+        task = await ours.start()
+        waited_s = time.monotonic() - began
+        assert isinstance(task, asyncio.Task)
+        assert task.get_name() == "Reporter_run_reporter"
+        assert logger.logged == []
+        await until(lambda: logger.logged)
+        await ours.stop()
+        assert task.done()
+        return waited_s
+
+    assert 0.24 <= run(steps()) < 1.0
+
+
+def test_starting_and_stopping_twice_is_once_and_a_start_after_a_stop_goes_on() -> None:
+    scripted = Scripted()
+
+    async def steps() -> None:
+        ours = reporter(scripted=scripted)
+        await ours.stop()
+        first, second = await asyncio.gather(ours.start(), ours.start())
+        assert first is second is await ours.start()
+        await until(lambda: ours.counter >= 1)
+        await asyncio.gather(ours.stop(), ours.stop())
+        await ours.stop()
+        reported = ours.counter
+        third = await ours.start()
+        assert third is not first
+        await until(lambda: ours.counter > reported)
+        await ours.stop()
+        assert first.done()
+        assert third.done()
+        assert not first.cancelled()
+
+    before = threading.active_count()
+    run(steps())
+    wait_until(lambda: threading.active_count() <= before, what="the end of all threads")
+    assert scripted.closes == 2
+
+
+def test_one_event_loop_after_another_is_served() -> None:
+    ours = reporter()
+
+    async def steps() -> None:
+        reported = ours.counter
+        await ours.start()
+        await ours.enqueue_data("loss", 1.0)
+        await until(lambda: ours.counter > reported)
+        await ours.stop()
+        await ours.report_scenario_finished()
+
+    run(steps())
+    run(steps())
+    run(ours.stop())
+
+
+def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() -> None:
+    logger = Logger()
+
+    async def steps() -> None:
+        ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), Trainer(logger))
+        starting = asyncio.create_task(ours.start())
+        await until(lambda: ours.node_id)
+        await asyncio.sleep(0)
+        await ours.stop()
+        await (await starting)
+
+    run(steps(), within_s=5.0)
+    assert logger.logged == []
+
+
+def test_run_reporter_alone_is_enough_and_cancelling_it_ends_every_thread() -> None:
+    before = threading.active_count()
+
+    async def steps() -> None:
+        ours = reporter()
+        task = asyncio.create_task(ours.run_reporter())
+        await until(lambda: ours.counter >= 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(steps())
+    wait_until(lambda: threading.active_count() <= before, what="the end of all threads")
+
+
+def test_a_program_that_forgets_to_stop_still_ends() -> None:
+    code = (
+        "import asyncio, fedmon\n"
+        "async def main():\n"
+        "    keywords = {'controller': '127.0.0.1:1', 'broker': 'mqtt://127.0.0.1:1', 'node_id': 'n'}\n"
+        "    await fedmon.Reporter(report_frequency=0.2, grace_time_reporter=0, **keywords).start()\n"
+        "asyncio.run(main())\n"
+        "loop = asyncio.new_event_loop()\n"
+        "loop.run_until_complete(main())\n"
+        "loop.close()\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_status_comes_before_what_was_enqueued_and_that_before_resources() -> None:
+    seen: list[Any] = []
+
+    class Watching:
+        def log_data(self, values: dict[str, float]) -> None:
+            seen.append((min(values), ours.counts()["statuses_queued"]))
+
+    ours: Reporter
+
+    async def steps() -> None:
+        nonlocal ours
+        with HttpController() as controller:
+            ours = reporter(participant(scenario_args={"controller": controller.address}), Trainer(Watching()))
+            await ours.enqueue_data("A-Round", 1)
+            await ours.start()
+            await until(lambda: ours.counter >= 2)
+            await ours.stop()
+
+    run(steps())
+    assert [(first, queued) for first, queued in seen[:3]] == [("A-Round", 1), (CPU, 1), (CPU, 2)]
+
+
+@pytest.mark.parametrize(
+    ("generation", "update", "done"),
+    [
+        ("old", "/nebula/dashboard/first-run/node/update", "/nebula/dashboard/first-run/node/done"),
+        ("1.0.0", "/nodes/first-run/update", "/nodes/first-run/done"),
+    ],
+)
+def test_both_generations_of_the_controller_are_spoken_to(generation: str, update: str, done: str) -> None:
+    async def steps() -> list[Posted]:
+        with HttpController() as controller:
+            config = participant(
+                scenario_args={"controller": controller.address}, reporter_args={"report_status_data_queue": False}
+            )
+            ours = reporter(config, generation=generation)
+            assert ours.url == f"http://{controller.address}{update}"
+            assert await ours.report_scenario_finished() is True
+            await ours.stop()
+            assert "fedmon-controller" not in [thread.name for thread in threading.enumerate()]
+            return controller.posted
+
+    paths = [posted.path for posted in run(steps())]
+    # The later generation tells one more status before the end.
+    assert paths == ([done] if generation == "old" else [update, done])
+
+
+@pytest.mark.parametrize("status", [202, 302, 404, 500])
+def test_the_end_counts_as_told_only_on_200(status: int) -> None:
+    async def steps() -> bool:
+        with HttpController(lambda posted: status if posted.path.endswith("done") else 200) as controller:
+            ours = reporter(participant(scenario_args={"controller": controller.address}), finished_within_s=0.15)
+            told = await ours.report_scenario_finished()
+            await ours.stop()
+            return told
+
+    assert run(steps()) is False
+
+
+def test_the_test_controller_and_no_controller_mean_no_http() -> None:
+    for controller in ("nebula-test", "", None):
+        ours = reporter(participant(scenario_args={"controller": controller}))
+        assert ours.url == ""
+        assert run(ours.report_scenario_finished()) is False
+        assert ours.counts()["statuses_queued"] == 0
+
+
+class WithParticipant:
+    def __init__(self, participant: dict[str, Any]) -> None:
+        self.participant = participant
+
+
+@pytest.mark.parametrize("wrap", [dict, WithParticipant], ids=["mapping", "object"])
+def test_the_participant_is_read_as_a_mapping_or_from_an_object(wrap: Any) -> None:
+    config = participant(reporter_args={"report_frequency": 7, "grace_time_reporter": 3})
+
+    ours = Reporter(wrap(config), None, streams={})
+
+    assert (ours.frequency, ours.grace_time, ours.node_id) == (7.0, 3.0, "node-3")
+
+
+def test_plain_keywords_go_before_the_participant_and_stand_alone() -> None:
+    mixed = Reporter(participant(), report_frequency=2, controller="10.0.0.9:5000", scenario="third run", streams={})
+    alone = Reporter(streams={})
+
+    assert (mixed.frequency, mixed.url) == (2.0, "http://10.0.0.9:5000/nodes/third%20run/update")
+    assert (alone.frequency, alone.grace_time, alone.url) == (5.0, 10.0, "")
+    assert alone.node_id.startswith("participant-")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"reporter_args": {"report_frequency": "fast"}}, "report_frequency = 'fast'"),
+        ({"reporter_args": {"report_frequency": 0}}, "report_frequency = 0"),
+        ({"reporter_args": {"grace_time_reporter": -1}}, "grace_time_reporter = -1"),
+        ({"reporter_args": {"grace_time_reporter": float("nan")}}, "grace_time_reporter"),
+        ({"reporter_args": {"report_status_data_queue": "perhaps"}}, "report_status_data_queue"),
+        ({"scenario_args": {"controller": "ftp://a"}}, "no address"),
+        ({"scenario_args": {"controller": "a:99999"}}, "no address"),
+        ({"scenario_args": {"controller": "me:SECRET@a:1"}}, "holds an '@'"),
+        (5, "the reporter's config is a int"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_refused_by_name_and_repeats_no_password(config: Any, said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Reporter(config)
+
+    assert said in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_generation_or_name_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SettingsError, match="generation"):
+        Reporter(generation="2.0")  # type: ignore[arg-type]  # what a person may write
+    with pytest.raises(FedmonError, match="node_id"):
+        Reporter(node_id="a/b")
+
+
+def test_a_value_needs_a_name_that_is_text() -> None:
+    with pytest.raises(InvalidInputError, match="the name of a value"):
+        run(reporter().enqueue_data(5, 1.0))  # type: ignore[arg-type]  # what a program may do
+
+
+def test_periods_differ_by_up_to_half_a_second_and_a_seed_fixes_them() -> None:
+    def period(seed: int, asked: float = 5.0) -> float:
+        return Reporter(report_frequency=asked, seed=seed, streams={}).period_s
+
+    periods = [period(seed) for seed in range(50)]
+    assert all(4.5 <= each <= 5.5 for each in periods)
+    assert max(periods) - min(periods) > 0.5
+    assert period(7) == periods[7]
+    assert all(0.45 <= period(seed, 0.5) <= 0.55 for seed in range(50))
+
+
+def test_a_status_switch_that_is_moved_while_running_is_obeyed() -> None:
+    async def steps() -> None:
+        with HttpController() as controller:
+            config = participant(scenario_args={"controller": controller.address})
+            held = WithParticipant(config)
+            ours = reporter(held)
+            await ours.start()
+            await until(controller.statuses)
+            config["reporter_args"]["report_status_data_queue"] = False
+            config["federation_args"] = {"round": 9}
+            held.participant = None  # type: ignore[assignment]  # a program that is rebuilding its config
+            count = ours.counter
+            await until(lambda: ours.counter >= count + 1)
+            held.participant = config
+            queued, count = ours.counts()["statuses_queued"], ours.counter
+            await until(lambda: ours.counter >= count + 1)
+            assert ours.counts()["statuses_queued"] <= queued + 1
+            config["reporter_args"]["report_status_data_queue"] = True
+            await until(lambda: controller.statuses()[-1].body["federation_args"] == {"round": 9})
+            await ours.stop()
+
+    run(steps())
+
+
+class Plain:
+    """A manager that answers at once, and knows no arguments."""
+
+    def get_addrs_current_connections(self) -> list[str]:
+        return ["a:1"]
+
+
+class WithConnections:
+    connections = {"a:1": object(), "b:2": object()}  # noqa: RUF012  # as NEBULA's
+
+
+@pytest.mark.parametrize(
+    ("manager", "count"),
+    [
+        (Neighbours("a:1", "b:2"), [2.0]), (Plain(), [1.0]), (WithConnections(), [2.0]), (None, []),
+        (lambda: Neighbours(), [0.0]),  # noqa: PLW0108  # a function, and no manager
+        (lambda: 4, [4.0]), (object(), []),
+    ],
+    ids=["async", "plain", "attribute", "none", "function", "number", "useless"],
+)  # fmt: skip
+def test_connections_are_counted_in_whatever_way_the_manager_offers(manager: Any, count: list[float]) -> None:
+    logger = Logger()
+
+    one_by_one([HOST], logger, cm=manager)
+
+    assert logger.of("X-Network/Connections") == count
+
+
+def test_the_counters_that_add_ons_read_begin_at_0_and_grow() -> None:
+    key = 'host_network_transmit_bytes_total{interface="eth0"}'
+    sizes = iter([5e9, 5e9, 5e9 + 700])
+    ours = reporter(scripted=Scripted(lambda: HOST | {key: next(sizes, 5e9 + 700)}))
+    assert (ours.first_net_metrics, ours.acc_bytes_sent, ours.prev_bytes_sent) == (True, 0, 0)
+
+    async def steps() -> None:
+        await ours.start()
+        await until(lambda: ours.counter >= 2)
+        await ours.stop()
+
+    run(steps())
+    assert (ours.first_net_metrics, ours.acc_bytes_sent, ours.prev_bytes_sent) == (False, 700, 5_000_000_700)
+    assert (ours.acc_bytes_recv, ours.acc_packets_sent, ours.acc_packets_recv) == (0, 0, 0)
+    assert (ours.prev_bytes_recv, ours.prev_packets_sent, ours.prev_packets_recv) == (7_000_000_000, 5_000, 7_000)
+
+
+def test_importing_the_reporter_is_lazy_and_loads_no_http_and_no_mqtt() -> None:
+    code = (
+        "import sys, fedmon\nassert not [n for n in sys.modules if n.startswith('fedmon.')]\nfedmon.Reporter\n"
+        "print(*(n for n in ('requests', 'paho', 'psutil', 'pynvml', 'fedmon.researcher') if n in sys.modules))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "Reporter" in fedmon.__all__
+    assert done.stdout == "\n"
+
+
+@pytest.mark.slow_docs
+def test_the_page_for_migrants_runs_as_it_stands() -> None:
+    page = (Path(__file__).parents[2] / "docs/howtos/migrating-from-nebula.md").read_text()
+    (block,) = (part.partition("```")[0] for part in page.split("```python\n")[1:])
+
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=30)
+
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+    assert CPU in done.stdout

@@ -1,0 +1,209 @@
+"""What NEBULA's reporter logged, from our metrics: its tags, and no value that nobody measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.table import metric_of
+from fedmon.compat.nebula.measured import _SLOWLY_READ
+from fedmon.compat.nebula.outlets import FINISHED
+from fedmon.compat.nebula.traffic import _KINDS, Traffic
+from fedmon.compat.nebula.view import cpu_temperature
+from fedmon.node.collectors.temperature import TemperatureCollector
+from tests.compat.nebula.reporters import HOST, Logger, Neighbours, one_by_one
+
+SHARED = {
+    "W-CPU/CPU global (%)", "W-CPU/CPU process (%)", "W-CPU/CPU temperature (°)", "Z-RAM/RAM global (%)",
+    "Z-RAM/RAM global (MB)", "Z-RAM/RAM process (%)", "Z-RAM/RAM process (MB)", "Y-Disk/Disk (%)",
+    "X-Network/Network (packets sent)", "X-Network/Network (packets received)", "X-Network/Connections",
+}  # fmt: skip
+VOLUMES = {
+    "old": {"X-Network/Network (bytes sent)", "X-Network/Network (bytes received)"},
+    "1.0.0": {"X-Network/Network (MB sent)", "X-Network/Network (MB received)"},
+}
+SENT, RECEIVED = (f'host_network_{way}_bytes_total{{interface="eth0"}}' for way in ("transmit", "receive"))
+
+
+def gpu(number: int, **missing: None) -> dict[str, float | None]:
+    values = {
+        "gpu_utilization_ratio": 0.5, "gpu_temperature_celsius": 60, "gpu_memory_used_bytes": 1024**3,
+        "gpu_memory_total_bytes": 4 * 1024**3, "gpu_power_watts": 75.5, "gpu_fan_speed_ratio": 0.3,
+    } | missing  # fmt: skip
+    clocks = {f'gpu_clock_hertz{{gpu="{number}",clock="{clock}"}}': 1.2e9 for clock in ("sm", "memory")}
+    return {f'{name}{{gpu="{number}"}}': value for name, value in values.items()} | clocks
+
+
+@pytest.mark.parametrize("generation", ["old", "1.0.0"])
+def test_a_machine_where_all_is_known_gives_exactly_the_13_tags(generation: str) -> None:
+    logger = Logger()
+
+    one_by_one([HOST, HOST], logger, cm=Neighbours("a:1", "b:2"), generation=generation)
+
+    assert set(logger.logged[1]) == SHARED | VOLUMES[generation]
+    assert len(logger.logged[1]) == 13
+
+
+def test_each_value_is_in_the_unit_of_its_tag() -> None:
+    logger = Logger()
+    later = HOST | {"job_cpu_user_seconds_total": 10.5, SENT: 5_000_000_000 + 3 * 1024**2}
+
+    one_by_one([HOST, later], logger, cm=Neighbours("a:1", "b:2"))
+
+    assert logger.logged[1] == {
+        "W-CPU/CPU global (%)": 25.0,
+        "W-CPU/CPU process (%)": 150.0,
+        "W-CPU/CPU temperature (°)": 41.0,
+        "Z-RAM/RAM global (%)": 25.0,
+        "Z-RAM/RAM global (MB)": 2048.0,
+        "Z-RAM/RAM process (%)": 12.5,
+        "Z-RAM/RAM process (MB)": 1024.0,
+        "Y-Disk/Disk (%)": 50.0,
+        "X-Network/Network (MB sent)": 3.0,
+        "X-Network/Network (MB received)": 0.0,
+        "X-Network/Network (packets sent)": 0,
+        "X-Network/Network (packets received)": 0,
+        "X-Network/Connections": 2,
+    }
+
+
+def test_the_old_names_say_bytes_and_hold_bytes() -> None:
+    logger = Logger()
+
+    one_by_one([HOST, HOST | {SENT: 5_000_000_999}], logger, generation="old")
+
+    assert logger.of("X-Network/Network (bytes sent)") == [0, 999]
+
+
+def test_the_network_begins_at_0() -> None:
+    logger = Logger()
+
+    one_by_one([HOST], logger)
+
+    assert [logger.of(f"X-Network/Network ({what})") for what in ("MB sent", "MB received", "packets sent")] == [
+        [0.0], [0.0], [0],
+    ]  # fmt: skip
+
+
+def test_a_gpu_gives_exactly_its_7_tags_in_a_report_of_its_own() -> None:
+    logger = Logger()
+
+    one_by_one([HOST | gpu(1) | gpu(0)], logger)
+
+    assert logger.logged[1] == {
+        "W-GPU/GPU0 (%)": 50.0, "W-GPU/GPU0 temperature (°)": 60, "W-GPU/GPU0 memory (%)": 25.0,
+        "W-GPU/GPU0 power": 75.5, "W-GPU/GPU0 clocks": 1200.0, "W-GPU/GPU0 memory clocks": 1200.0,
+        "W-GPU/GPU0 fan speed": 30.0,
+    }  # fmt: skip
+    assert [len(each) for each in logger.logged[1:]] == [7, 7]
+
+
+def test_weakness_08_one_refused_query_of_a_gpu_takes_nothing_else_away() -> None:
+    logger = Logger()
+
+    one_by_one([HOST | gpu(0, gpu_fan_speed_ratio=None) | gpu(1)], logger)
+
+    assert "W-GPU/GPU0 fan speed" not in logger.logged[1]
+    assert [len(each) for each in logger.logged[1:]] == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("chips", "expected"),
+    [
+        ({}, None),
+        ({("coretemp-0", "Core 0"): 50.0, ("coretemp-0", "Package id 0"): 47.0}, 47.0),
+        ({("k10temp", "Tctl"): 65.0, ("nvme", "Composite"): 80.0}, 65.0),
+        ({("cpu_thermal", "temp1"): 39.5}, 39.5),
+        ({("nvme", "Composite"): 80.0}, None),
+        ({("coretemp-0", "Package id 0"): None}, None),
+        ({("coretemp-0", "Core 0"): 50.0, ("coretemp-0", "Core 1"): 55.0}, 55.0),
+    ],
+)
+def test_weakness_10_an_unknown_temperature_is_absent_and_every_make_of_processor_is_known(
+    chips: dict[Any, float | None], expected: float | None
+) -> None:
+    values = {f'host_temperature_celsius{{chip="{c}",sensor="{s}"}}': value for (c, s), value in chips.items()}
+    logger = Logger()
+    others = {key: value for key, value in HOST.items() if not key.startswith("host_temperature")}
+
+    one_by_one([others | values], logger)
+
+    assert cpu_temperature(values) == expected
+    assert logger.logged[0].get("W-CPU/CPU temperature (°)") == expected
+
+
+@pytest.mark.parametrize(
+    ("folder", "files", "expected"),
+    [
+        ("hwmon/hwmon3", {"name": "k10temp", "temp1_label": "Tctl", "temp1_input": "65125"}, 65.125),
+        ("hwmon/hwmon0", {"name": "coretemp", "temp2_label": "Core 0", "temp2_input": "51000"}, 51.0),
+        ("thermal/thermal_zone0", {"type": "cpu-thermal", "temp": "47236"}, 47.236),
+        ("hwmon/hwmon0", {"name": "nvme", "temp1_label": "Composite", "temp1_input": "38850"}, None),
+    ],
+    ids=["AMD", "Intel", "ARM", "a disk"],
+)
+def test_weakness_10_sensors_of_every_make_are_found_in_a_tree_of_files(
+    tmp_path: Path, folder: str, files: dict[str, str], expected: float | None
+) -> None:
+    chip = tmp_path / "class" / folder
+    chip.mkdir(parents=True)
+    for name, text in files.items():
+        (chip / name).write_text(f"{text}\n")
+
+    values = TemperatureCollector(sys=tmp_path).collect(Instant(t=1.0, mono=1.0)).values
+
+    assert cpu_temperature(values) == expected
+
+
+def test_every_metric_that_the_tags_are_computed_from_is_in_the_table() -> None:
+    named = {*HOST, *gpu(0), FINISHED, *_SLOWLY_READ, *(f'{name}{{interface="a"}}' for name in _KINDS)}
+
+    assert {name for name in named if metric_of(name) is None} == set()
+
+
+def test_what_is_not_known_is_left_out_and_never_0() -> None:
+    logger = Logger()
+
+    one_by_one([dict.fromkeys(HOST), {}], logger)
+
+    assert logger.logged == [{}, {}]
+
+
+def test_weakness_07_traffic_never_falls_when_counters_restart_or_interfaces_go() -> None:
+    logger = Logger()
+    restarted = HOST | {SENT: 1_000.0}
+    gone = {key: value for key, value in HOST.items() if "eth0" not in key}
+    other = gone | {SENT.replace("eth0", "wlan0"): 9e12}
+
+    one_by_one(
+        [HOST, restarted, restarted | {SENT: 1_000 + 2 * 1024**2}, gone, other, HOST | {SENT: None}, HOST], logger
+    )
+
+    sent = logger.of("X-Network/Network (MB sent)")
+    assert sent == [0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_reading_that_was_missed_once_loses_no_traffic() -> None:
+    traffic = Traffic()
+
+    for value in (100, None, 160):
+        traffic.look({SENT: value, RECEIVED: 5})
+
+    assert (traffic.total["bytes_sent"], traffic.total["bytes_recv"], traffic.resets) == (60, 0, 0)
+
+
+def test_weakness_19_what_is_logged_says_when_where_and_in_what_unit() -> None:
+    logger = Logger()
+
+    cycle = one_by_one([HOST, HOST | gpu(0)], logger)
+
+    assert cycle.count == 2
+    assert [(each.t, each.mono, each.node_id, each.seq) for each in logger.logged] == [
+        (1.7e9, 100.0, "n", 0), (1.7e9 + 1, 101.0, "n", 1), (1.7e9 + 1, 101.0, "n", 2),
+    ]  # fmt: skip
+    assert all(unit for each in logger.logged for unit in each.units.values())
+    assert logger.logged[0].units["Z-RAM/RAM process (MB)"] == "MiB"
+    assert logger.logged[2].units["W-GPU/GPU0 power"] == "W"

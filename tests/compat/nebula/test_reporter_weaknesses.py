@@ -1,0 +1,411 @@
+"""What NEBULA's reporter did wrong, and ours does not; numbered as the list of its known weaknesses.
+
+Numbers 7, 10 and 19, and 8 once more, are with the view, where they would show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.compat.nebula import Reporter
+from fedmon.compat.nebula.cycle import QUEUE_LIMIT
+from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.nvml import nvml_collectors, open_session
+from fedmon.node.collectors.nvml.library import Nvml
+from tests.compat.nebula.reporters import (
+    HOST,
+    AsyncLogger,
+    Logger,
+    Neighbours,
+    Scripted,
+    Trainer,
+    one_by_one,
+    participant,
+    reporter,
+    run,
+    until,
+)
+from tests.support.http_controller import HttpController, Posted, SilentController
+from tests.support.nvml import FakeGpu, FakeNvml
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+CPU = "W-CPU/CPU global (%)"
+RAM = "Z-RAM/RAM process (MB)"
+
+
+def test_weakness_01_enqueued_values_are_logged_in_order_and_end_nothing() -> None:
+    plain, later = Logger(), AsyncLogger()
+
+    async def steps() -> None:
+        ours = reporter(trainer=Trainer(plain), sinks=[later])
+        for number in range(3):
+            await ours.enqueue_data("accuracy", number)
+        task = await ours.start()
+        await until(lambda: len(later.of(CPU)) >= 2)
+        assert not task.done()
+        assert ours.data_queue.empty()
+        await ours.stop()
+
+    run(steps())
+    assert plain.of("accuracy") == later.of("accuracy") == [0, 1, 2]
+
+
+def test_weakness_02_a_manager_and_a_collector_that_fail_take_only_their_own_values_away() -> None:
+    logger = Logger()
+
+    class Gone:
+        async def get_addrs_current_connections(self, **_: bool) -> set[str]:
+            raise ConnectionError("the manager is gone")
+
+    class Broken(Scripted):
+        name = "broken"
+
+        def collect(self, _now: Instant) -> Any:
+            raise RuntimeError("this collector is broken")
+
+    async def steps() -> None:
+        ours = reporter(trainer=Trainer(logger), cm=Gone(), streams={"host": [Broken(), Scripted()]})
+        await ours.start()
+        await until(lambda: len(logger.of(CPU)) >= 2)
+        await ours.stop()
+
+    run(steps())
+    assert logger.of("X-Network/Connections") == []
+    assert len(logger.logged[0]) == 12
+
+
+def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:
+    logger = Logger()
+
+    async def steps() -> float:
+        with SilentController() as controller:
+            ours = reporter(
+                participant(scenario_args={"controller": controller.address}), Trainer(logger), http_timeout_s=0.6
+            )
+            await ours.start()
+            await until(lambda: len(logger.of(CPU)) >= 3)
+            assert ours.counts()["statuses_waiting"] >= 3
+            began = time.monotonic()
+            await ours.stop()
+            return time.monotonic() - began
+
+    stopped_in_s = run(steps())
+    distances = [later.mono - earlier.mono for earlier, later in zip(logger.logged, logger.logged[1:], strict=False)]
+    assert max(distances) < 0.55
+    assert stopped_in_s < 3.0
+
+
+def test_weakness_04_statuses_of_an_outage_arrive_later_in_order_each_once() -> None:
+    port = free_port()
+    logger = Logger()
+
+    async def steps() -> list[Posted]:
+        ours = reporter(participant(scenario_args={"controller": f"127.0.0.1:{port}"}), Trainer(logger))
+        await ours.start()
+        await until(lambda: ours.counts()["statuses_failures"] >= 1 and ours.counter >= 2)
+        with HttpController(port=port) as controller:
+            await until(lambda: ours.counts()["statuses_delivered"] >= 3)
+            await ours.stop()
+            return controller.statuses()
+
+    posted = run(steps())
+    sequences = [each.body["fedmon"]["sequence"] for each in posted]
+    assert sequences == list(range(1, len(posted) + 1))
+    assert [each.body["fedmon"]["t"] for each in posted] == [round(t.t, 3) for t in logger.logged][: len(posted)]
+
+
+def test_weakness_05_a_config_that_json_cannot_carry_costs_no_time_and_no_status() -> None:
+    odd = participant(
+        device_args={"role": object(), "name": "x" * 100_000},
+        network_args={"neighbors": {"b:2", "a:1"}, "ip": "10.0.0.1", "port": math.nan},
+    )
+
+    async def steps() -> list[Posted]:
+        with HttpController() as controller:
+            odd["scenario_args"]["controller"] = controller.address
+            ours = reporter(odd)
+            began = time.monotonic()
+            await ours.start()
+            await until(lambda: len(controller.statuses()) >= 2)
+            assert time.monotonic() - began < 10
+            await ours.stop()
+            return controller.statuses()
+
+    body = run(steps())[0].body
+    assert (body["device_args"]["role"], body["device_args"]["name"], body["network_args"]["port"]) == (None,) * 3
+    assert body["network_args"]["neighbors"] == ["a:1", "b:2"]
+
+
+def test_weakness_06_on_this_machine_the_period_is_kept_and_the_first_report_is_whole() -> None:
+    logger = Logger()
+
+    async def steps() -> float:
+        ours = Reporter(participant(), Trainer(logger), Neighbours("a:1"), jitter_s=0.0)
+        await ours.start()
+        await until(lambda: len(logger.of(CPU)) >= 4)
+        await ours.stop()
+        return ours.period_s
+
+    period_s = run(steps())
+    reports = [each for each in logger.logged if CPU in each]
+    assert period_s == 0.2
+    assert 0.19 < (reports[3].mono - reports[0].mono) / 3 < 0.3
+    assert {"W-CPU/CPU process (%)", RAM, "Y-Disk/Disk (%)", "X-Network/Connections"} <= set(reports[0])
+    assert reports[0]["X-Network/Network (MB sent)"] == 0.0
+
+
+def test_weakness_08_09_a_card_without_a_fan_hides_nothing_else_and_nvml_is_begun_once() -> None:
+    fake, logger = FakeNvml(FakeGpu("GPU-0"), FakeGpu("GPU-1")), Logger()
+    first = next(iter(fake.gpus))
+    fake.refuse("nvmlDeviceGetFanSpeed", pynvml.NVML_ERROR_NOT_SUPPORTED, when=lambda arguments: arguments[0] is first)
+
+    async def steps() -> None:
+        collectors = [*nvml_collectors(open_session(Nvml(fake))), Scripted()]
+        ours = reporter(trainer=Trainer(logger), streams={"host": collectors})
+        await ours.start()
+        await until(lambda: len(logger.of("W-GPU/GPU1 fan speed")) >= 2)
+        assert fake.running == 1
+        await ours.stop()
+
+    run(steps())
+    names = ("(%)", "temperature (°)", "memory (%)", "power", "clocks", "memory clocks")
+    last = {name: values for values in logger.logged for name in values if name.startswith("W-GPU")}
+    assert set(last) == {f"W-GPU/GPU{n} {name}" for n in (0, 1) for name in names} | {"W-GPU/GPU1 fan speed"}
+    wait_until(lambda: fake.running == 0, what="the end of NVML")
+    assert fake.calls["nvmlInit"] == 1
+
+
+def test_weakness_09_what_measures_is_opened_once_and_closed_once() -> None:
+    scripted = Scripted()
+
+    async def steps() -> None:
+        ours = reporter(scripted=scripted)
+        await ours.start()
+        await until(lambda: ours.counter >= 2)
+        assert scripted.closes == 0
+        await ours.stop()
+
+    run(steps())
+    assert scripted.reads >= 3
+    assert scripted.closes == 1
+
+
+def test_weakness_11_children_each_disk_and_each_interface_are_measured() -> None:
+    held = "import sys; block = bytearray(80_000_000); print(1, flush=True); sys.stdin.read()"
+    logger = Logger()
+
+    async def steps() -> float:
+        ours = Reporter(participant(), Trainer(logger), jitter_s=0.0)
+        await ours.start()
+        await until(lambda: logger.logged)
+        with subprocess.Popen(  # noqa: ASYNC220  # it is there at once
+            [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            seen = len(logger.logged)
+            await until(lambda: len(logger.logged) >= seen + 2)
+            grown = logger.logged[-1][RAM] - logger.logged[0][RAM]
+            child.communicate()
+        await ours.stop()
+        return grown
+
+    grown_mib = run(steps())
+    measured = {name for collector in host_collectors() for name in collector.probe()}
+    assert grown_mib >= 70
+    assert {"host_disk_read_bytes_total", "host_network_receive_bytes_total", "host_filesystem_size_bytes"} <= measured
+
+
+def test_weakness_12_an_edit_of_the_config_is_read_and_never_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "participant.json"
+    file.write_text(json.dumps(participant()))
+    edited = json.dumps(participant(reporter_args={"report_frequency": 0.25}), indent=3)
+
+    async def steps() -> None:
+        ours = reporter(config_file=file, reload_every=2)
+        await ours.start()
+        file.write_text(edited)
+        await until(lambda: ours.frequency == 0.25)
+        file.write_text("{ half an edit")
+        reported = ours.counter
+        await until(lambda: ours.counter >= reported + 1)
+        await ours.stop()
+        assert ours.frequency == 0.25
+
+    run(steps())
+    assert file.read_text() == "{ half an edit"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_weakness_13_without_statuses_the_queue_is_emptied_all_the_same_and_is_bounded() -> None:
+    logger = Logger()
+
+    async def steps() -> int:
+        with HttpController() as controller:
+            silent = participant(
+                reporter_args={"report_status_data_queue": False}, scenario_args={"controller": controller.address}
+            )
+            ours = reporter(silent, Trainer(logger))
+            for number in range(QUEUE_LIMIT + 5):
+                await ours.enqueue_data("loss", number)
+            await ours.start()
+            await until(lambda: ours.counter >= 2)
+            assert ours.data_queue.empty()
+            await ours.stop()
+            assert controller.posted == []
+            return ours.counts()["values_dropped"]
+
+    assert run(steps()) == 5
+    assert logger.of("loss") == list(range(5, QUEUE_LIMIT + 5))
+
+
+def test_weakness_14_no_secret_no_attack_and_no_place_leaves() -> None:
+    secrets = participant(
+        device_args={"username": "SECRET-user", "password": "SECRET-word", "name": "p3"},
+        adversarial_args={"attack_params": {"attacks": "SECRET-attack"}, "fake_behavior": "SECRET-fake"},
+        mobility_args={"latitude": "SECRET-48.1", "longitude": "SECRET-11.5", "neighbors_distance": {"a": "SECRET"}},
+        tracking_args={"run_hash": "abc", "log_dir": "SECRET-dir", "token": "SECRET-token"},
+        security_args={"key": "SECRET-key"},
+        SECRET_group={"x": 1},
+        federation_args={"round": 7},
+    )
+
+    async def steps() -> list[Posted]:
+        with HttpController() as controller:
+            secrets["scenario_args"]["controller"] = controller.address
+            ours = reporter(secrets)
+            await ours.start()
+            await until(controller.statuses)
+            assert await ours.report_scenario_finished()
+            await ours.stop()
+            return controller.posted
+
+    posted = run(steps())
+    assert all(b"SECRET" not in each.raw and "SECRET" not in str(each.headers) for each in posted)
+    assert posted[0].body["device_args"]["name"] == "p3"
+    assert posted[0].body["federation_args"] == {"round": 7}
+    assert posted[0].body["mobility_args"] == {"latitude": None, "longitude": None, "neighbors_distance": None}
+
+
+def test_weakness_15_one_connection_carries_everything() -> None:
+    async def steps() -> list[Posted]:
+        with HttpController() as controller:
+            ours = reporter(participant(scenario_args={"controller": controller.address}))
+            await ours.start()
+            await until(lambda: len(controller.statuses()) >= 2)
+            await ours.report_scenario_finished()
+            await ours.stop()
+            return controller.posted
+
+    posted = run(steps())
+    assert len({each.connection for each in posted}) == 1
+    assert {each.headers["User-Agent"] for each in posted} == {"NEBULA Participant 3"}
+
+
+def test_weakness_16_the_end_is_told_until_it_is_confirmed_and_then_no_more() -> None:
+    answers = iter([503, 200])
+
+    def answer(posted: Posted) -> int:
+        return next(answers, 200) if posted.path.endswith("/done") else 200
+
+    async def steps() -> list[Posted]:
+        with HttpController(answer) as controller:
+            ours = reporter(participant(scenario_args={"controller": controller.address}))
+            other = reporter(participant(scenario_args={"controller": controller.address, "name": "second-run"}))
+            both = await asyncio.gather(ours.report_scenario_finished(), ours.report_scenario_finished())
+            assert list(both) == [True, True]
+            assert await ours.report_scenario_finished() is True
+            assert await other.report_scenario_finished() is True
+            await asyncio.gather(ours.stop(), other.stop())
+            return controller.ends()
+
+    ends = run(steps())
+    assert [each.path for each in ends] == ["/nodes/first-run/done"] * 2 + ["/nodes/second-run/done"]
+    assert all(each.body == {"idx": 3} for each in ends)
+
+
+def test_weakness_17_values_of_one_moment_do_not_overwrite_each_other() -> None:
+    logger = Logger()
+
+    async def steps() -> None:
+        ours = reporter(trainer=Trainer(logger))
+        for number in range(50):
+            await ours.enqueue_data("loss", number)
+        await ours.start()
+        await until(lambda: len(logger.of("loss")) == 50)
+        await ours.stop()
+
+    run(steps())
+    losses = [each for each in logger.logged if "loss" in each]
+    assert len({each.seq for each in losses}) == 50
+    assert [each.t for each in losses] == sorted(each.t for each in losses)
+
+
+class CsvLogger:
+    """As the stock one: no log_data."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        assert step is not None
+        self.rows.append((step, metrics))
+
+
+class Failing:
+    """Fails in its own way, however often it is called."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    async def log_data(self, _values: dict[str, float]) -> None:
+        raise self._error
+
+
+def test_weakness_18_loggers_that_cannot_log_that_fail_or_that_hang_end_nothing() -> None:
+    class Hanging:
+        async def log_data(self, _values: dict[str, float]) -> None:
+            await asyncio.Event().wait()
+
+    csv, last = CsvLogger(), Logger()
+    trainer = Trainer([csv, object(), Failing(ValueError("full")), Failing(asyncio.CancelledError()), Hanging(), last])
+
+    async def steps() -> int:
+        ours = reporter(trainer=trainer, sink_timeout_s=0.05)
+        task = await ours.start()
+        await until(lambda: len(last.logged) >= 2)
+        trainer.logger = None
+        reported = ours.counter
+        await until(lambda: ours.counter >= reported + 1)
+        assert not task.done()
+        await ours.stop()
+        return ours.counts()["sinks_failed"]
+
+    assert run(steps()) >= 6
+    assert [step for step, _ in csv.rows[:2]] == [0, 1]
+
+
+def test_a_sink_that_asks_for_the_time_gets_it() -> None:
+    class Timed:
+        def __init__(self) -> None:
+            self.seen: list[tuple[float, float]] = []
+
+        def log_data(self, values: dict[str, float], t: float) -> None:
+            self.seen.append((t, values[CPU]))
+
+    timed = Timed()
+
+    one_by_one([HOST, HOST], timed)
+
+    assert timed.seen == [(1.7e9, 25.0), (1.7e9 + 1, 25.0)]

@@ -1,0 +1,111 @@
+"""What failures mean stands in a file: as a table of TOML or an element of XML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedmon.experiment import (
+    ExperimentController,
+    FailureManager,
+    OptionalFailures,
+    QuorumFailures,
+)
+from fedmon.experiment.checking import check
+from fedmon.experiment.document import DescriptionError, from_toml, from_xml, to_toml, to_xml
+from fedmon.experiment.failure import Quorum
+
+RESOURCES = "".join(
+    f'[[resource]]\nname = "{name}"\ntype = "local::Process"\nattributes = {{ command = ["true"] }}\n' for name in "abc"
+)
+
+
+def toml(failures: str) -> str:
+    return f'[experiment]\nid = "e"\n\n{failures}\n\n{RESOURCES}'
+
+
+QUORUM = '[failures]\npolicy = "quorum"\nat_least = 2\nof = ["a", "b", 3]'
+OF_TYPE = '[failures]\npolicy = "quorum"\nat_least = 3\nrtype = "local::Process"'
+
+
+@pytest.mark.parametrize(
+    ("failures", "kind", "quorums"),
+    [
+        ("", FailureManager, ()),
+        ('[failures]\npolicy = "critical"', FailureManager, ()),
+        ('[failures]\npolicy = "optional"', OptionalFailures, ()),
+        (QUORUM, QuorumFailures, (Quorum(at_least=2, guids=frozenset({1, 2, 3})),)),
+        (OF_TYPE, QuorumFailures, (Quorum(at_least=3, rtype="local::Process"),)),
+        (
+            f'{OF_TYPE}\nquorums = [{{ at_least = 1, of = ["a"] }}]',
+            QuorumFailures,
+            (Quorum(at_least=3, rtype="local::Process"), Quorum(at_least=1, guids=frozenset({1}))),
+        ),
+    ],
+)
+def test_a_file_says_what_failures_mean_and_both_forms_say_the_same(
+    tmp_path: Path, failures: str, kind: type[FailureManager], quorums: tuple[Quorum, ...]
+) -> None:
+    description = from_toml(toml(failures))
+    assert from_toml(to_toml(description)) == from_xml(to_xml(description)) == description
+    path = tmp_path / "failures.toml"
+    path.write_text(toml(failures))
+
+    assert check(path).plan.is_possible
+    with ExperimentController.load(path, local_dir=tmp_path) as ec:
+        assert type(ec.fm) is kind
+        assert getattr(ec.fm, "quorums", ()) == quorums
+
+
+@pytest.mark.parametrize(
+    ("failures", "named"),
+    [
+        ("[failures]", "policy"),
+        ('[failures]\npolicy = "none"', "'critical', 'optional'|critical|policy"),
+        ('[failures]\npolicy = "optional"\nat_least = 1\nof = ["a"]', "no quorum"),
+        ('[failures]\npolicy = "quorum"', "at_least"),
+        ('[failures]\npolicy = "quorum"\nof = ["a"]', "at_least"),
+        ('[failures]\npolicy = "quorum"\nat_least = 1', "one of the two"),
+        (f'{QUORUM}\nrtype = "local::Process"', "one of the two"),
+        (QUORUM.replace("2", "4"), "4 of 3"),
+        (QUORUM.replace("2", "0"), "0 of 3"),
+        (QUORUM.replace('"b"', '"d"'), "'d'"),
+        (QUORUM.replace("3", "9"), "resource 9"),
+        (f"{QUORUM}\nmany = 1", "many"),
+    ],
+)
+def test_what_no_policy_is_is_refused_with_the_table(failures: str, named: str) -> None:
+    with pytest.raises(DescriptionError, match=rf"(?s)failures.*({named})"):
+        from_toml(toml(failures))
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        "<failures/>",
+        '<failures policy="no"/>',
+        '<failures policy="quorum"/>',
+        '<failures policy="quorum"><quorum group="[1]"/></failures>',
+        '<failures policy="quorum"><quorum at_least="x" group="[1]"/></failures>',
+        '<failures policy="quorum"><quorum at_least="2" group="[1, 1]"/></failures>',
+        '<failures policy="quorum"><quorum at_least="1" group="[7]"/></failures>',
+    ],
+)
+def test_xml_is_refused_with_the_element(element: str) -> None:
+    with pytest.raises(DescriptionError, match="failures"):
+        from_xml(f'<experiment exp_id="e" fedmon="1">{element}<rms><rm guid="1" rtype="t"/></rms></experiment>')
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [OF_TYPE.replace("3", "4"), OF_TYPE.replace("local::", "no::"), OF_TYPE.replace("local::Process", "fedmon::Node")],
+)
+def test_a_quorum_of_a_type_that_can_never_be_there_is_found_by_a_check(tmp_path: Path, failures: str) -> None:
+    path = tmp_path / "failures.toml"
+    path.write_text(toml(failures))
+
+    found = check(path).plan
+
+    assert not found.is_possible
+    assert "can never be there" in str(found)

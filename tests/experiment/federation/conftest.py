@@ -1,0 +1,97 @@
+"""Two real nodes with a dataset each, for the resource types of a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedmon.experiment.controller import ExperimentController
+from fedmon.researcher.federation import Federation
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, write_node_with_cells
+from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
+
+PLAN = """
+import fedmon
+
+
+class {name}(fedmon.TrainingPlan):
+    def run(self, context):
+        print("hello from", context.node_id, flush=True)
+        for step in range(context.arguments.get("reports", 0)):
+            context.report(step=step, loss=1.0 / (step + 1))
+        while context.arguments.get("spin") in (True, context.node_id):
+            pass
+        if context.arguments.get("fails") == context.node_id:
+            raise ValueError("no column radius")
+        rows = len(list(context.dataset.rows())) if context.dataset else 0
+        return {{"rows": rows, "mean": 2.0, **{{name: value + 1 for name, value in context.inputs.items()}}}}
+"""
+
+
+class TwoNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes a and b, of which b lets leave what plans print; ``plan`` is approved on both."""
+
+    url: str
+    folder: Path
+    plan: Path
+    fed: Federation
+    processes: dict[str, NodeProcess]
+    broker: Broker
+
+    def decide(self, node_id: str, what: str, sha256: str) -> None:
+        """Decide about a plan as its owner does."""
+        reply = self.fed.plan_status(self.plan_of(sha256), nodes=[node_id]).ok[node_id]
+        done = fedmon_here("node", "plan", what, str(reply.plan_id), "--dir", str(self.folder / node_id))
+        assert done.returncode == 0, done.stderr
+
+    def plan_of(self, sha256: str) -> Path:
+        """Return the file of a plan that was handed in."""
+        from hashlib import sha256 as digest
+
+        return next(path for path in self.folder.rglob("*.py") if digest(path.read_bytes()).hexdigest() == sha256)
+
+
+@pytest.fixture(scope="package")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
+    folder = tmp_path_factory.mktemp("federation")
+    plan = folder / "echo.py"
+    plan.write_text(PLAN.format(name="Echo"))
+    with ExitStack() as opened:
+        broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+        opened.callback(broker.stop)
+        nodes: dict[str, NodeProcess] = {}
+        for node_id in ("a", "b"):
+            write_node_with_cells(
+                folder / node_id,
+                node_id=node_id,
+                url=broker.url,
+                policy={"researchers": ["*"], "job_output": node_id == "b"},
+                metrics={"interval_s": 0.2},
+            )
+            nodes[node_id] = opened.enter_context(NodeProcess(folder / node_id))
+        fed = opened.enter_context(Federation(broker.url, folder=folder / "alice", researcher_id="alice"))
+        wait_until(lambda: {"a", "b"} <= set(fed.nodes().online), 30.0, what="two nodes")
+        found = TwoNodes(url=broker.url, folder=folder, plan=plan, fed=fed, processes=nodes, broker=broker)
+        sha256 = fed.approve(plan).ok["a"].sha256
+        for node_id in nodes:
+            found.decide(node_id, "approve", sha256)
+        yield found
+        for node in nodes.values():
+            node.stop()
+
+
+@pytest.fixture
+def ec(two: TwoNodes) -> Iterator[ExperimentController]:
+    with ExperimentController("trial", two.folder / "runs", federation=two.fed) as made:
+        yield made
+
+
+@pytest.fixture
+def why(ec: ExperimentController) -> Callable[[int], str]:
+    return lambda guid: ec.snapshot.resources[guid].reason

@@ -1,0 +1,284 @@
+"""Experiments over real nodes: from a node that is there to results that are put together and collected."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon import TrainingPlan
+from fedmon.common.store.recording import Recording
+from fedmon.experiment.conditions import Metric
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.errors import TraceNotReadableError
+from fedmon.experiment.failure import OptionalFailures
+from fedmon.experiment.federation.job import Job
+from fedmon.experiment.federation.linked import LinkedResource
+from fedmon.experiment.plan_problems import Problem
+from fedmon.experiment.states import ResourceAction, ResourceState
+from fedmon.experiment.traces import TraceAttr
+from tests.experiment.federation.conftest import PLAN, TwoNodes
+from tests.support.waiting import wait_until
+
+START, STOP = ResourceAction.START, ResourceAction.STOP
+NEW, DISCOVERED, RESERVED, READY, STARTED, STOPPED, FAILED, RELEASED = (
+    ResourceState.NEW,
+    ResourceState.DISCOVERED,
+    ResourceState.RESERVED,
+    ResourceState.READY,
+    ResourceState.STARTED,
+    ResourceState.STOPPED,
+    ResourceState.FAILED,
+    ResourceState.RELEASED,
+)
+
+
+def nodes_of(ec: ExperimentController, *ids: str) -> list[int]:
+    return [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in ids]
+
+
+def job_on(ec: ExperimentController, plan: int, nodes: list[int], **attributes: Any) -> int:
+    return ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], **attributes)
+
+
+def foreseen(ec: ExperimentController) -> list[Problem]:
+    found = [ec.get_resource(guid) for guid in ec.resources]
+    return [problem for each in found if isinstance(each, LinkedResource) for problem in each.foreseen()]
+
+
+def resource(ec: ExperimentController, guid: int) -> LinkedResource:
+    found = ec.get_resource(guid)
+    assert isinstance(found, LinkedResource)
+    return found
+
+
+def weighted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    rows = sum(values["rows"] for values in results.values())
+    return {"rows": rows, "mean": sum(values["rows"] * values["mean"] for values in results.values()) / rows}
+
+
+def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, ec: ExperimentController) -> None:
+    nodes = nodes_of(ec, "a", "b")
+    dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
+    source = two.folder / "fresh.py"
+    source.write_text(PLAN.format(name="Fresh"))
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=source, description="How many rows?", connectedTo=nodes)
+    assert [(one.kind, one.severity) for one in foreseen(ec)] == [("approval-needed", "warning")] * 2
+    first = job_on(ec, plan, [*nodes, dataset], args={"reports": 20})
+    ec.enable_trace(first, "stdout")
+    aggregate = ec.register_resource("fedmon::Aggregator", function=weighted, connectedTo=first)
+    second = job_on(ec, plan, nodes[:1], inputsFrom=aggregate)
+    collector = ec.register_resource("fedmon::Collector", traceName="result", rename="found.json")
+    for guid in (first, aggregate, second):
+        ec.register_connection(collector, guid)
+    ec.register_condition(second, START, aggregate, STOPPED)
+    ec.register_condition(second, START, first, metric=Metric(name="loss", comparison="<", value=0.1, samples=3))
+
+    ec.deploy()
+    wait_until(lambda: ec.state(plan) is RESERVED)
+    assert (ec.state(dataset), ec.get(dataset, "foundOn")) == (READY, "a,b")
+    assert ec.state(first) is NEW
+    wait_until(lambda: resource(ec, plan).waits_for == "the owner of a, b to approve it")
+    wait_until(lambda: resource(ec, first).waits_for == f"resource {plan} (fedmon::TrainingPlan) to be READY")
+    for node_id in ("a", "b"):
+        two.decide(node_id, "approve", ec.get(plan, "sha256"))
+
+    assert ec.wait_finished([second], timeout=20), ec.snapshot.resources[second].reason
+    assert {ec.state(guid) for guid in (first, aggregate, second)} == {STOPPED}
+    assert json.loads(ec.get(aggregate, "result")) == {"rows": 6, "mean": 2.0}
+    assert ec.get_resource(second).results == {"a": {"rows": 7, "mean": 3.0}}  # type: ignore[attr-defined]
+    assert ec.get_reserved_time(plan) is not None
+    assert ec.release()
+    run = Path(ec.run_dir)
+    assert json.loads((run / f"{first}.found.json").read_text())["b"]["rows"] == 3
+    assert json.loads((run / f"{aggregate}.found.json").read_text()) == {"rows": 6, "mean": 2.0}
+    assert len((run / str(first) / "scalars").read_text().splitlines()) == 40
+    assert "hello from b" in str(ec.trace(first, "stdout"))
+    assert "withheld" in str(ec.trace(first, "stdout"))
+    assert ec.get(collector, "missing") is None
+
+
+def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(
+    two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]
+) -> None:
+    class Refused(TrainingPlan):
+        def code(self) -> str:
+            return PLAN.format(name="Refused")
+
+    nodes = nodes_of(ec, "a")
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=Refused, connectedTo=nodes)
+    job = job_on(ec, plan, nodes)
+    ec.deploy()
+    wait_until(lambda: ec.state(plan) is RESERVED)
+
+    two.decide("a", "reject", ec.get(plan, "sha256"))
+
+    wait_until(lambda: ec.state(plan) is FAILED)
+    assert "rejected by the owner of a" in why(plan)
+    wait_until(lambda: ec.state(job) is FAILED)
+    assert f"needs resource {plan} (fedmon::TrainingPlan), which is FAILED" in why(job)
+    assert ec.abort
+
+
+def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(
+    two: TwoNodes, why: Callable[[int], str]
+) -> None:
+    with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
+        nodes = nodes_of(ec, "a", "b")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+        bad = job_on(ec, plan, nodes, args={"fails": "b"}, critical=False)
+        good = job_on(ec, plan, nodes[:1])
+        aggregate = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=[bad, good])
+        wrong = ec.register_resource("fedmon::Aggregator", function="weighted-mean", connectedTo=good)
+
+        ec.deploy()
+        ec.wait_finished([aggregate, wrong, bad], timeout=20)
+
+        reason = ec.snapshot.resources[bad].reason
+        assert "b: failed (ValueError: no column radius" in reason
+        assert ec.get(bad, "outcome") == reason
+        assert json.loads(ec.get(aggregate, "result")) == {"rows": 0, "mean": 2.0}
+        assert "no node has a row" in ec.snapshot.resources[wrong].reason
+        with pytest.raises(TraceNotReadableError, match="withheld"):
+            ec.trace(good, "stdout")
+
+
+def test_a_job_is_stopped_by_a_condition_and_a_monitor_records_while_it_runs(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    nodes = nodes_of(ec, "b")
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+    job = job_on(ec, plan, nodes, args={"reports": 3, "spin": True})
+    monitor = ec.register_resource("fedmon::Monitor", metrics="host_memory_*", interval=0.2, connectedTo=[*nodes, job])
+    memory = Metric(name="host_memory_used_ratio", comparison=">", value=0.0, samples=2)
+    ec.register_condition(job, STOP, nodes, metric=memory)
+    ec.register_condition(job, STOP, job, metric=Metric(name="loss", comparison="<", value=0.4))
+
+    ec.deploy()
+
+    assert ec.wait_finished([job, monitor], timeout=20)
+    assert (ec.state(job), ec.state(monitor)) == (STOPPED, STOPPED)
+    assert "stopped by researcher alice" in ec.get(job, "outcome")
+    assert ec.trace(job, "stdout") == "hello from b\n"
+    assert ec.get(monitor, "samples") > 0
+    with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:
+        assert "host" in recording.streams("b")
+
+
+def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan)
+    job = job_on(ec, plan, nodes_of(ec, "a"), args={"reports": 1, "spin": True})
+    ec.deploy()
+    assert ec.wait_started(job, timeout=20)
+    running = ec.get_resource(job)
+    assert isinstance(running, Job)
+    wait_until(lambda: running.handle is not None and running.handle.scalars["a"])
+    with ExperimentController("again", two.folder / "runs", federation=two.fed) as other:
+        again = other.register_resource("fedmon::Job")
+        resource = other.get_resource(again)
+        assert isinstance(resource, Job)
+        assert not resource.adopt()
+        resource._set_own("jobId", ec.get(job, "jobId"))
+
+        assert resource.adopt()
+        assert other.state(again) is STARTED
+        ec.shutdown()
+
+        wait_until(lambda: other.state(again) is FAILED)
+        assert "a: stopped (" in other.snapshot.resources[again].reason
+    assert ec.state(job) is RELEASED
+
+
+def test_what_is_not_offered_is_named(two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]) -> None:
+    nodes = nodes_of(ec, "a", "b")
+    dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
+    absent = ec.register_resource("fedmon::Node", nodeId="nobody")
+    assert [(one.kind, one.guids, one.text) for one in foreseen(ec)] == [
+        ("missing-dataset", (dataset,), "no dataset for tags cells, a: b: it offers none to you"),
+        ("offline-node", (absent,), "node nobody was not heard of"),
+    ]
+    ec.deploy()
+
+    wait_until(lambda: ec.state(dataset) is FAILED)
+
+    assert why(dataset) == "deploy failed: no dataset for tags cells, a: b: it offers none to you"
+
+
+def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: ExperimentController) -> None:
+    away = ec.register_resource("fedmon::Node", nodeId="nobody")
+    ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=away)
+    source = two.folder / "unseen.py"
+    source.write_text(PLAN.format(name="Unseen"))
+    ec.register_resource("fedmon::TrainingPlan", plan=source, connectedTo=away)
+
+    assert [(one.kind, one.guids) for one in ec.plan().problems] == [("offline-node", (away,))]
+
+
+def test_a_node_may_return_within_its_grace_and_after_it(
+    two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]
+) -> None:
+    process = two.processes["b"]
+    patient, hasty = (
+        ec.register_resource("fedmon::Node", nodeId="b", grace=grace, critical=False) for grace in ("30s", "10ms")
+    )
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=[hasty])
+    job = job_on(ec, plan, [hasty], args={"reports": 1, "spin": True}, critical=False)
+    ec.deploy()
+    assert ec.wait_started([patient, hasty, job], timeout=10)
+
+    process.stop()
+    wait_until(lambda: ec.state(hasty) is FAILED)
+    assert "node b is offline" in why(hasty)
+    assert "did not come back within 10ms" in why(hasty)
+    wait_until(lambda: ec.state(job) is FAILED)
+    assert why(job).startswith("b: ")
+    assert (ec.state(patient), ec.get(patient, "present")) == (STARTED, False)
+    shutil.copytree(ec.run_dir, two.folder / "runs/trial/taken-up")
+    late = ec.register_resource("fedmon::Node", nodeId="b")
+    ec.deploy(late)
+    wait_until(lambda: ec.state(late) is DISCOVERED)
+    process.start()
+
+    assert ec.wait_started(late, timeout=20)
+    wait_until(lambda: ec.get(patient, "present") and ec.get(hasty, "present"))
+    wait_until(lambda: (ec.state(patient), ec.state(hasty)) == (STARTED, STARTED))
+    with ExperimentController.reconnect(two.folder / "runs/trial/taken-up", federation=two.fed) as again:
+        wait_until(lambda: (again.state(patient), again.state(hasty)) == (STARTED, STARTED))
+        assert again.get(hasty, "present")
+
+
+def test_an_experiment_opens_the_federation_of_the_settings_and_closes_it(
+    two: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_URL", two.url)
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
+    with ExperimentController("own", tmp_path) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="a")
+        ec.deploy()
+        assert ec.wait_started(node, timeout=10)
+        opened = ec.federation
+        assert opened.status().connected
+    with pytest.raises(Exception, match="not started"):
+        opened.nodes()
+
+
+def test_without_a_broker_one_try_is_enough_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_URL", "mqtt://127.0.0.1:1")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "0.3")
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
+    begun = time.monotonic()
+    with ExperimentController("own", tmp_path, fm=OptionalFailures()) as ec:
+        nodes = [ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(40)]
+        ec.deploy()
+
+        assert ec.wait_started(nodes, timeout=10).failed == tuple(nodes)
+        reasons = {each.reason for each in ec.snapshot.resources.values()}
+        assert all("cannot connect to the broker at 127.0.0.1:1" in reason for reason in reasons)
+    assert time.monotonic() - begun < 10

@@ -1,0 +1,230 @@
+"""Experiments over a federation that are taken up again after the death of their process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.experiment.conditions import Metric
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.federation.linked import LinkedResource
+from fedmon.experiment.journal import NAME
+from fedmon.experiment.states import ResourceAction, ResourceState
+from tests.experiment.federation.conftest import PLAN, TwoNodes
+from tests.support.waiting import wait_until
+
+START = ResourceAction.START
+STARTED, STOPPED, FAILED = ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED
+
+SCRIPT = """
+import os, sys
+from fedmon import Federation
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.states import ResourceAction, ResourceState
+
+url, folder, plan_file = sys.argv[1:]
+fed = Federation(url, folder=folder + "/alice", researcher_id="alice").start()
+ec = ExperimentController("trial", folder + "/runs", federation=fed)
+nodes = [ec.register_resource("fedmon::Node", nodeId=name) for name in ("a", "b")]
+plan = ec.register_resource("fedmon::TrainingPlan", plan=plan_file, connectedTo=nodes)
+short = ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], tags=["cells"])
+long = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[0]], args={"reports": 1, "spin": True})
+total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=short)
+after = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[0]], inputsFrom=total)
+command = ec.register_resource("local::Process", command=["sleep", "60"], critical=False)
+lost = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[1]], args={"spin": True}, critical=False)
+ec.register_condition(after, ResourceAction.START, long, ResourceState.STOPPED)
+ec.deploy()
+there = ec.wait_finished(total, timeout=20) and ec.wait_started([long, command, lost], timeout=20)
+assert there, [(each.guid, each.state.name, each.reason) for each in ec.snapshot.resources.values()]
+print(ec.run_dir, ec.get(command, "pid"), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def before(two: TwoNodes) -> set[str]:
+    return set(two.fed.jobs().runs())
+
+
+@pytest.fixture
+def left(two: TwoNodes, before: set[str]) -> Iterator[Path]:
+    words = [sys.executable, "-c", SCRIPT, two.url, str(two.folder), str(two.plan)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    run_dir, pid = done.stdout.split()
+    yield Path(run_dir)
+    subprocess.run(["kill", "-9", pid], check=True)
+
+
+def test_runs_are_adopted_and_what_waited_for_them_goes_on(two: TwoNodes, before: set[str], left: Path) -> None:
+    two.processes["b"].kill()
+    wait_until(lambda: "b" not in two.fed.nodes().online)
+    with ExperimentController.reconnect(left, federation=two.fed) as ec:
+        (_, _, _, _, long, total, after, command, lost) = ec.resources
+        job_id = ec.get(long, "jobId")
+        wait_until(lambda: ec.state(command) is FAILED)
+        assert "was a child of the process that died" in ec.snapshot.resources[command].reason
+        wait_until(lambda: ec.get_resource(long).handle is not None)  # type: ignore[attr-defined]
+        assert ec.state(long) is STARTED
+        assert json.loads(ec.get(total, "result"))["rows"] == 6
+        wait_until(lambda: ec.get_resource(lost).handle is not None)  # type: ignore[attr-defined]
+        assert ec.state(lost) is STARTED  # nobody knows more while its node is away
+        two.processes["b"].start()
+        wait_until(lambda: "b" in two.fed.nodes().online, 20.0)
+        ec.stop(lost)
+        assert ec.wait_finished(lost, timeout=20), ec.explain(lost)
+        assert (ec.state(lost), ec.get(lost, "outcome")[:12]) == (STOPPED, "b: stopped (")
+
+        ec.stop(long)
+
+        assert ec.wait_finished([long, after], timeout=20), ec.snapshot.resources
+        assert ec.get(long, "jobId") == job_id
+        assert ec.get_resource(after).results["a"]["mean"] == 5.0  # type: ignore[attr-defined]
+        mine = {ec.get(guid, "jobId") for guid in ec.resources if ec.get_resource(guid).is_rm_instance("fedmon::Job")}
+    assert {job_id for job_id in two.fed.jobs().runs() if job_id not in before} == mine
+
+
+def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no_more(
+    two: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = two.folder / "pending.py"
+    source.write_text(PLAN.format(name="Pending"))
+    monkeypatch.chdir(two.folder)
+    with ExperimentController("killed", "runs", federation=two.fed) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="a")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        pending = ec.register_resource("fedmon::TrainingPlan", plan="pending.py", connectedTo=node)
+        job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], args={"reports": 3, "spin": True})
+        short, long = (ec.register_resource("local::Process", command=["true"], critical=False) for _ in "12")
+        for waiting, samples in ((short, 3), (long, 4)):
+            metric = Metric(name="loss", comparison=">", value=0, samples=samples)
+            ec.register_condition(waiting, START, job, metric=metric)
+        ec.deploy(wait_all_ready=False)
+        assert ec.wait_finished(short, timeout=20), ec.explain(short)
+        wait_until(lambda: ec.state(pending) is ResourceState.RESERVED)
+        run_dir = two.folder / "runs/killed/taken-up"
+        shutil.copytree(ec.run_dir, run_dir)
+        source.unlink()
+        monkeypatch.chdir("/")
+
+        with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+            two.decide("a", "approve", again.get(pending, "sha256"))
+            assert again.wait(pending, ResourceState.READY, timeout=10), again.explain(pending)
+            again.stop(job)
+            assert again.wait_finished(job, timeout=20)
+
+            assert again.get_start_time(long) is None
+        assert (run_dir / NAME).read_text().count('"event":"measured"') == 3
+
+
+def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: TwoNodes) -> None:
+    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="a")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"])
+        done, late = (
+            ec.register_resource("fedmon::Aggregator", function=lambda parts: parts["a"], connectedTo=job) for _ in "12"
+        )
+        hold = ec.register_resource("local::Process", command=["true"])
+        ec.register_condition(late, START, hold, STOPPED)
+        name = ec.get(late, "function")
+        ec.deploy([node, plan, job, done, late], wait_all_ready=False)
+        assert ec.wait_finished(done, timeout=20), ec.explain(done)
+        run_dir = two.folder / "runs/killed/of-another-process"
+        shutil.copytree(ec.run_dir, run_dir)
+    journal = (run_dir / NAME).read_text()
+    (run_dir / NAME).write_text(journal.replace(name, "gone:step"))
+
+    with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+        again.deploy(hold)
+        again.wait(late, FAILED, timeout=10)
+
+        assert "nobody registered an aggregation 'gone:step'" in again.snapshot.resources[late].reason
+        assert "register_aggregation(function, name)" in again.snapshot.resources[late].reason
+        assert (again.state(job), again.state(done)) == (STOPPED, STOPPED)
+        assert again.get_resource(done).result == {"rows": 3, "mean": 2.0}  # type: ignore[attr-defined]
+
+
+def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(two: TwoNodes, before: set[str]) -> None:
+    node_b = two.processes["b"]
+    run_dir = two.folder / "runs/killed/while-asked"
+    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="b")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        job, fresh = (ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"]) for _ in "12")
+        data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
+        ec.deploy([node, plan])
+        assert ec.wait_started(plan, timeout=20)
+        node_b.signal(signal.SIGSTOP)
+        ec.deploy([job, data], wait_all_ready=False)
+        wait_until(lambda: ec.get(job, "jobId") is not None)
+        shutil.copytree(ec.run_dir, run_dir)
+        node_b.signal(signal.SIGCONT)
+        assert ec.wait_finished(job, timeout=20), ec.explain(job)
+    node_b.stop()
+    wait_until(lambda: "b" not in two.fed.nodes().online)
+
+    with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+        again.deploy(fresh)
+        for guid in (job, fresh, data):
+            found = again.get_resource(guid)
+            assert isinstance(found, LinkedResource)
+            wait_until(lambda found=found: found.waits_for.startswith("node b"))  # type: ignore[misc]
+        node_b.start()
+
+        assert again.wait_finished([job, fresh], timeout=20), [again.explain(guid) for guid in (job, fresh)]
+        assert again.wait_started(data, timeout=20), again.explain(data)
+        assert again.get(job, "jobId") == ec.get(job, "jobId")
+        assert again.get_resource(job).results == {"b": {"rows": 3, "mean": 2.0}}  # type: ignore[attr-defined]
+    assert len(set(two.fed.jobs().runs()) - before) == 2
+
+
+KILLED = """
+import os, sys, threading
+from fedmon import Federation
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.states import ResourceAction, ResourceState
+
+url, folder, plan_file, after_s = sys.argv[1:]
+fed = Federation(url, folder=folder + "/alice", researcher_id="alice").start()
+fed.nodes()
+ec = ExperimentController("killed", folder + "/runs", federation=fed)
+nodes = [ec.register_resource("fedmon::Node", nodeId=name) for name in ("a", "b")]
+plan = ec.register_resource("fedmon::TrainingPlan", plan=plan_file, connectedTo=nodes)
+jobs = [ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], tags=["cells"]) for _ in range(3)]
+for earlier, later in zip(jobs, jobs[1:]):
+    ec.register_condition(later, ResourceAction.START, earlier, ResourceState.STOPPED)
+total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=jobs)
+print(ec.run_dir, flush=True)
+threading.Timer(float(after_s), lambda: os.kill(os.getpid(), 9)).start()
+ec.deploy()
+ec.wait_finished(total)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("after_s", [each * 0.03 for each in range(20)])
+def test_whenever_the_process_is_killed_each_job_runs_once_on_each_node(
+    two: TwoNodes, before: set[str], after_s: float
+) -> None:
+    words = [sys.executable, "-c", KILLED, two.url, str(two.folder), str(two.plan), str(after_s)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    with ExperimentController.reconnect(done.stdout.strip(), federation=two.fed) as ec:
+        *_, total = ec.resources
+        ec.deploy()  # where it was killed before it could ask for that
+        assert ec.wait_finished(total, timeout=30), [each.reason for each in ec.snapshot.resources.values()]
+
+        assert json.loads(ec.get(total, "result"))["rows"] == 18
+    ran = {job_id: set(nodes) for job_id, nodes in two.fed.jobs().runs().items() if job_id not in before}
+    assert list(ran.values()) == [{"a", "b"}] * 3

@@ -1,0 +1,139 @@
+"""How jobs end: released while they run, with nodes that fail, and whatever cannot be written down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.federation.followed_run import ending_of
+from fedmon.experiment.federation.job import Job
+from fedmon.experiment.states import FailureLevel, ResourceState
+from tests.experiment.federation.conftest import TwoNodes
+from tests.support.waiting import wait_until
+
+
+def running_job(two: TwoNodes, ec: ExperimentController, *node_ids: str, **attributes: Any) -> int:
+    nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in node_ids]
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+    job = ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], **attributes)
+    ec.deploy()
+    assert ec.wait_started(job, timeout=20)
+    return job
+
+
+def wait_for_reports(ec: ExperimentController, job: int) -> None:
+    """Wait until a plan runs on all nodes: one that is stopped while it begins takes its time to end."""
+    found = ec.get_resource(job)
+    assert isinstance(found, Job)
+    wait_until(lambda: found.handle is not None and all(found.handle.scalars.values()))
+
+
+def test_an_experiment_that_is_released_while_a_job_runs_did_not_fail(two: TwoNodes, ec: ExperimentController) -> None:
+    job = running_job(two, ec, "a", "b", args={"reports": 1, "spin": True})
+    wait_for_reports(ec, job)
+
+    ec.shutdown()
+
+    assert {each.state for each in ec.snapshot.resources.values()} == {ResourceState.RELEASED}
+    assert (ec.failure_level, ec.snapshot.resources[job].reason) == (FailureLevel.OK, "")
+    assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[job].times]
+    assert "a: stopped (" in ec.get(job, "outcome")
+
+
+def test_a_job_ends_well_where_enough_nodes_did_and_its_results_are_put_together(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    job = running_job(two, ec, "a", "b", args={"fails": "b"}, atLeast=1)
+    total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=job)
+    ec.deploy()
+
+    assert ec.wait_finished([job, total], timeout=20), ec.explain(total)
+
+    assert ec.state(job) is ResourceState.STOPPED
+    assert ec.get(job, "outcome").startswith("succeeded on a; b: failed (ValueError: no column radius")
+    assert json.loads(ec.get(total, "result")) == {"rows": 0, "mean": 2.0}
+
+
+def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNodes, ec: ExperimentController) -> None:
+    node = ec.register_resource("fedmon::Node", nodeId="a")
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+    job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], atLeast=2)
+    ec.deploy()
+
+    ec.wait(job, ResourceState.FAILED, timeout=20)
+
+    assert ec.snapshot.resources[job].reason == "start failed: atLeast is 2, and there are 1 nodes: a"
+    assert ec.get(job, "jobId") is None
+
+
+def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_is_released(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    nodes = [ec.register_resource("fedmon::Node", nodeId=node_id, grace="10ms", critical=False) for node_id in "ab"]
+    data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+    short = ec.register_resource("fedmon::Job", connectedTo=[plan, data], args={"spin": "b"}, atLeast=1)
+    long = ec.register_resource("fedmon::Job", connectedTo=[plan, data], args={"reports": 1, "spin": True})
+    ec.deploy()
+    assert ec.wait_started([short, long], timeout=20)
+    wait_for_reports(ec, long)
+
+    two.processes["b"].kill()
+
+    try:
+        assert ec.wait_finished(short, timeout=20), ec.explain(short)
+        assert ec.get(short, "outcome") == "succeeded on a; b: the node was lost while it ran there"
+        assert ec.state(long) is ResourceState.STARTED
+        ec.shutdown()
+        assert ec.failure_level is FailureLevel.OK
+        assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[long].times]
+    finally:
+        two.processes["b"].start()
+        wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
+        for job in (short, long):
+            handle = two.fed.job(ec.get(job, "jobId"))
+            handle.stop()
+            assert handle.wait(20.0)  # a node runs so many at a time
+
+
+def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_neither(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    job = running_job(two, ec, "a", "b", args={"reports": 2, "spin": True})
+    after = ec.register_resource("fedmon::Job", connectedTo=[*ec.get_resource(job).connections], tags=["cells"])
+    total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=after)
+
+    two.broker.kill()
+    ec.deploy()
+    wait_until(lambda: ec.get_ready_time(after) is not None)
+    two.broker.start()
+    wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
+    ec.stop(job)
+
+    assert ec.wait_finished([job, after, total], timeout=20), (ec.explain(job), ec.explain(after))
+    assert {ec.state(guid) for guid in (job, after, total)} == {ResourceState.STOPPED}
+    assert json.loads(ec.get(total, "result"))["rows"] == 6
+    assert ec.get(job, "ranOn") == "a,b"
+
+
+@pytest.mark.parametrize(
+    ("succeeded", "failed", "stopped", "at_least", "is_well", "outcome"),
+    [
+        ("ab", {}, "", None, True, "succeeded on every node"),
+        ("a", {"b": "x"}, "", None, False, "b: x"),
+        ("a", {"b": "x"}, "", 1, True, "succeeded on a; b: x"),
+        ("a", {"b": "x"}, "", 2, False, "b: x"),
+        ("a", {}, "", 2, False, "it ran on 1 nodes, and atLeast is 2"),
+        ("", {"a": "x", "b": "y"}, "ab", 2, True, "a: x; b: y"),
+        ("", {"a": "x", "b": "y"}, "a", None, False, "a: x; b: y"),
+    ],
+)
+def test_a_run_is_judged_by_how_many_nodes_it_ended_well_on(
+    succeeded: str, failed: dict[str, str], stopped: str, at_least: int | None, is_well: bool, outcome: str
+) -> None:
+    ending = ending_of(list(succeeded), failed, list(stopped), at_least=at_least)
+
+    assert (ending.is_well, ending.outcome) == (is_well, outcome)

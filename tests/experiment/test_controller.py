@@ -1,0 +1,432 @@
+"""The controller as NEPI's scripts use it: register, connect, condition, deploy, wait, release."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fedmon.common.errors import FedmonError, FolderInUseError
+from fedmon.experiment.attributes import Attribute, Types
+from fedmon.experiment.conditions import Metric
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.errors import (
+    DuplicateGuidError,
+    ExperimentOverError,
+    InvalidAttributeValueError,
+    InvalidConditionError,
+    InvalidConnectionError,
+    InvalidExperimentError,
+    InvalidPolicyError,
+    InvalidTimeError,
+    UnknownGuidError,
+    UnknownTaskError,
+    UnknownTypeError,
+)
+from fedmon.experiment.events import Retry, Verb
+from fedmon.experiment.failure import FailureManager
+from fedmon.experiment.journal import NAME, Journal, read_journal
+from fedmon.experiment.machine import step
+from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.situation import State
+from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, TaskStatus
+from fedmon.experiment.types import ResourceFactory
+from tests.support.waiting import wait_until
+
+START, STOP, DEPLOY = ResourceAction.START, ResourceAction.STOP, ResourceAction.DEPLOY
+READY, STARTED, STOPPED, FAILED, RELEASED = (
+    ResourceState.READY,
+    ResourceState.STARTED,
+    ResourceState.STOPPED,
+    ResourceState.FAILED,
+    ResourceState.RELEASED,
+)
+
+
+@clsinit_copy
+class Plain(ResourceManager):
+    """Does nothing of its own."""
+
+    _rtype = "test::Plain"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("rate", "How fast.", type=Types.Integer, default=1))
+
+
+@clsinit_copy
+class Short(ResourceManager):
+    """Stops soon after it was started."""
+
+    _rtype = "test::Short"
+
+    def do_start(self) -> None:
+        super().do_start()
+        self.ec.schedule("10ms", self.stop)
+
+
+@clsinit_copy
+class Loner(ResourceManager):
+    """Takes no connection."""
+
+    _rtype = "test::Loner"
+
+    def valid_connection(self, guid: int) -> bool:  # noqa: ARG002 - it takes none
+        return False
+
+
+@clsinit_copy
+class Broken(ResourceManager):
+    """Cannot be deployed as often as ``failures`` says."""
+
+    _rtype = "test::Broken"
+    failures = 10**9
+
+    def do_deploy(self) -> None:
+        type(self).failures -= 1
+        if type(self).failures >= 0:
+            raise RuntimeError("the rack is on fire")
+        super().do_deploy()
+
+
+@clsinit_copy
+class Stuck(ResourceManager):
+    """Holds its start, and its release, until the test lets it go."""
+
+    _rtype = "test::Stuck"
+    gate = threading.Event()
+
+    def do_start(self) -> None:
+        self.gate.wait(30)
+        super().do_start()
+
+    def do_release(self) -> None:
+        self.gate.wait(30)
+        super().do_release()
+
+
+@pytest.fixture(autouse=True)
+def types() -> Iterator[None]:
+    for rclass in (Plain, Short, Loner, Broken, Stuck):
+        ResourceFactory.register_type(rclass)
+    Broken.failures, Stuck.gate = 10**9, threading.Event()
+    yield
+    Stuck.gate.set()
+
+
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    with ExperimentController("trial", tmp_path) as made:
+        made._life.release_timeout_s = 0.3
+        yield made
+        Stuck.gate.set()
+
+
+def test_a_script_runs_from_registration_to_release(ec: ExperimentController, tmp_path: Path) -> None:
+    first, second = ec.register_resource("test::Short"), ec.register_resource("test::Short")
+    ec.register_connection(first, second)
+    ec.register_condition(second, START, first, STOPPED, time="20ms")
+
+    ec.deploy()
+    found = ec.wait_finished([first, second], timeout=10)
+
+    assert found
+    assert (ec.state(second), ec.state(second, hr=True)) == (STOPPED, "STOPPED")
+    begun, ended = ec.get_start_time(second), ec.get_stop_time(first)
+    assert begun is not None
+    assert ended is not None
+    assert 0.02 <= (begun - ended).total_seconds() < 2
+    assert ec.release().reached == (first, second)
+    assert ec.ecstate.name == "RELEASED"
+    ec.shutdown()
+    ec.shutdown()
+    assert ec.ecstate.name == "TERMINATED"
+    assert ec.run_dir == str(tmp_path / "trial" / ec.run_id)
+    assert len(ec.run_id) == 20
+
+
+def test_everything_is_in_the_journal(ec: ExperimentController) -> None:
+    guids = [ec.register_resource("test::Short") for _ in range(3)]
+    ec.register_condition(guids[1:], START, guids[0], STOPPED)
+    ec.set(guids[0], "critical", value=False)
+    ec.deploy()
+    assert ec.wait_finished(guids, timeout=10)
+    ec.shutdown()
+
+    state = State()
+    for event in read_journal(Path(ec.run_dir) / NAME):
+        state, _ = step(state, event)
+
+    assert state == ec.snapshot
+
+
+def test_guids_are_given_or_the_next_and_never_replaced(ec: ExperimentController) -> None:
+    assert [ec.register_resource("test::Plain", guid) for guid in (None, 10, None, 4, None)] == [1, 10, 11, 4, 12]
+
+    with pytest.raises(DuplicateGuidError, match="guid 10 is taken by a resource of type test::Plain"):
+        ec.register_resource("test::Loner", 10)
+    for wrong in (0, -1, "3", 1.5, True):
+        with pytest.raises(InvalidExperimentError, match="no positive whole number"):
+            ec.register_resource("test::Plain", wrong)  # type: ignore[arg-type] # what scripts may do
+    with pytest.raises(UnknownTypeError, match="test::Plain"):
+        ec.register_resource("test::Plane")
+    with pytest.raises(UnknownGuidError, match="there are 1, 4, 10-12"):
+        ec.state(99)
+
+    assert ec.resources == [1, 10, 11, 4, 12]
+
+
+def test_a_resource_with_a_wrong_attribute_is_not_registered(ec: ExperimentController) -> None:
+    with pytest.raises(InvalidAttributeValueError):
+        ec.register_resource("test::Plain", rate="fast")
+
+    assert ec.resources == []
+    assert ec.register_resource("test::Plain", rate=7) == 1
+    assert ec.get(1, "rate") == 7
+
+
+def test_a_connection_that_one_side_does_not_take_is_on_neither(ec: ExperimentController) -> None:
+    one, loner = ec.register_resource("test::Plain"), ec.register_resource("test::Loner")
+
+    with pytest.raises(InvalidConnectionError, match="takes no connection"):
+        ec.register_connection(one, loner)
+
+    assert not ec.get_resource(one).connections
+    assert not ec.get_resource(loner).connections
+
+
+def test_what_is_connected_and_deployed_at_registration_is(ec: ExperimentController) -> None:
+    node = ec.register_resource("test::Plain")
+    ec.deploy(node)
+
+    app = ec.register_resource("test::Plain", connectedTo=node, autoDeploy=True)
+
+    assert ec.get_resource(node).connections == {app}
+    assert ec.state(app) is STARTED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (([1], START, [2], 99), InvalidConditionError),
+        (([1], 7, [2], STARTED), InvalidConditionError),
+        (([], START, [2], STARTED), InvalidConditionError),
+        (([1], START, [], STARTED), InvalidConditionError),
+        (([1], START, [1], STARTED), InvalidConditionError),
+        (([1], START, [2], STARTED, "soon"), InvalidTimeError),
+        (([1], START, [3], STARTED), UnknownGuidError),
+        (([9], START, [2], STARTED), UnknownGuidError),
+    ],
+)
+def test_a_condition_that_cannot_be_is_refused_at_once(
+    ec: ExperimentController, arguments: tuple[object, ...], error: type[Exception]
+) -> None:
+    ec.register_resource("test::Plain")
+    ec.register_resource("test::Plain")
+
+    with pytest.raises(error) as raised:
+        ec.register_condition(*arguments)  # type: ignore[arg-type] # what scripts may do
+
+    assert isinstance(raised.value, FedmonError)
+    ec.deploy()
+    assert ec.wait_started([1, 2], timeout=5)
+
+
+def test_conditions_on_quorums_metrics_and_in_time(ec: ExperimentController) -> None:
+    plain = [ec.register_resource("test::Plain") for _ in range(3)]
+    late, when, never = (ec.register_resource("test::Plain") for _ in range(3))
+    ec.set(never, "critical", value=False)
+    ec.register_condition(late, START, plain, STARTED, at_least=2)
+    ec.register_condition(when, START, plain[0], metric=Metric(name="accuracy", comparison=">", value=0.9, samples=2))
+    ec.register_condition(never, START, plain[2], STARTED, timeout="50ms")
+    ec.deploy(plain[:2])
+    ec.deploy([late, when, never])
+    assert ec.wait_started(late, timeout=5)
+    for value in (0.95, 0.5, 0.95, 0.95):
+        assert ec.state(when) is READY
+        ec.measured(plain[0], "accuracy", value)
+
+    assert ec.state(when) is STARTED
+    assert ec.wait_finished(never, timeout=5).failed == (never,)
+    assert "waited 0.05 s for resource 3 to be STARTED" in ec.snapshot.resources[never].reason
+    assert not ec.abort
+
+
+def test_an_attribute_is_set_when_others_are_there(ec: ExperimentController) -> None:
+    one, other = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
+    ec.set_with_conditions("rate", 9, one, other, STARTED)
+    with pytest.raises(InvalidAttributeValueError):
+        ec.set_with_conditions("rate", "fast", one, other, STARTED)
+    ec.deploy(one)
+    assert ec.get(one, "rate") == 1
+
+    ec.deploy(other)
+
+    wait_until(lambda: ec.get(one, "rate") == 9)
+
+
+def test_a_failure_ends_the_waiting_says_why_and_leaves_the_rest_to_be_released(ec: ExperimentController) -> None:
+    broken, waiting = ec.register_resource("test::Broken"), ec.register_resource("test::Plain")
+    ec.register_condition(waiting, START, broken, STARTED)
+    ec.deploy()
+
+    found = ec.wait_started([waiting], timeout=10)
+
+    assert (ec.failure_level, ec.abort, ec.ecstate) == (FailureLevel.RM_FAILURE, True, ECState.RUNNING)
+    assert not found
+    assert "rack is on fire" in ec.snapshot.resources[broken].reason
+    assert ec.release().reached == (broken, waiting)
+
+
+def test_a_deployment_is_tried_again_as_registered(ec: ExperimentController) -> None:
+    Broken.failures = 2
+    guid = ec.register_resource("test::Broken", retry={"deploy": Retry(times=2, delay_s=0.01)})
+
+    ec.deploy()
+
+    assert ec.wait_started(guid, timeout=10)
+    assert not ec.abort
+
+
+def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: ExperimentController) -> None:
+    @clsinit_copy
+    class Stubborn(Broken):
+        _rtype = "test::Stubborn"
+        type_retry: ClassVar[Mapping[Verb, Retry]] = {"deploy": Retry(times=1, delay_s=0.01)}
+        type_timeouts: ClassVar[Mapping[Verb, float]] = {"start": 9.0}
+
+    ResourceFactory.register_type(Stubborn)
+    Stubborn.failures = 1
+    guid = ec.register_resource("test::Stubborn", timeouts={"deploy": 5.0})
+    ec.deploy()
+
+    assert ec.wait_started(guid, timeout=10)
+    assert ec.snapshot.resources[guid].timeouts == {"start": 9.0, "deploy": 5.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeouts": {"jump": 1.0}}, {"timeouts": {"start": 0}}, {"timeouts": {"start": "soon"}},
+        {"retry": {"start": 3}}, {"retry": {"start": Retry(times=-1)}},
+        {"retry": {"start": Retry(times=1, delay_s=1e999)}},
+    ],
+)  # fmt: skip
+def test_a_policy_that_cannot_be_is_refused(ec: ExperimentController, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPolicyError):
+        ec.register_resource("test::Plain", **options)
+
+    assert ec.resources == []
+
+
+def test_an_own_failure_manager_decides(tmp_path: Path) -> None:
+    class Calm(FailureManager):
+        seen: list[int] = []  # noqa: RUF012 - of this test alone
+
+        def eval_failure(self, guid: int) -> None:
+            self.seen.append(guid)
+
+    with ExperimentController("trial", tmp_path, fm=Calm()) as ec:
+        broken = ec.register_resource("test::Broken")
+        ec.deploy()
+        assert ec.wait_started(broken, timeout=10).failed == (broken,)
+        wait_until(lambda: Calm.seen == [broken])
+        assert not ec.abort
+
+
+def test_a_hook_that_does_not_end_holds_nobody_else_and_no_shutdown(ec: ExperimentController) -> None:
+    stuck, plain = ec.register_resource("test::Stuck"), ec.register_resource("test::Plain")
+    ec.deploy(wait_all_ready=False)
+    assert ec.wait_started(plain, timeout=5)
+    assert ec.wait_started(stuck, timeout=0.05).timed_out == (stuck,)
+    ec.get_resource(stuck)._release_patience_s = 0.05  # type: ignore[misc] # of this resource alone
+
+    begun = time.monotonic()
+    ec.shutdown()
+
+    assert time.monotonic() - begun < 10
+    assert ec.state(stuck) is RELEASED
+    assert "did not end within 0.3 s" in ec.snapshot.resources[stuck].reason
+
+
+def test_groups_may_be_named_and_joined(ec: ExperimentController) -> None:
+    first, second = ec.register_resource("test::Plain"), ec.register_resource("test::Broken")
+    Broken.failures = 0
+    assert ec.deploy([first, second], group=7) == 7
+    assert ec.wait_started([first, second], timeout=5)
+
+    third = ec.register_resource("test::Plain")
+    ec.deploy(third, group=7)
+
+    assert ec.state(third) is STARTED
+    assert ec.get_resource(third).deployment_group == 7
+
+
+def test_releasing_some_leaves_the_others_and_hard_releases_go(ec: ExperimentController) -> None:
+    one, hard, other = (ec.register_resource("test::Plain") for _ in range(3))
+    ec.set(hard, "hardRelease", value=True)
+    ec.deploy()
+
+    ec.release([one, hard])
+
+    assert (ec.resources, ec.state(one), ec.state(other)) == ([one, other], RELEASED, STARTED)
+    assert ec.ecstate.name == "RUNNING"
+    ec.release()
+    assert ec.ecstate.name == "RELEASED"
+
+
+def test_tasks_run_when_they_are_to_and_keep_what_came_of_them(ec: ExperimentController) -> None:
+    good, bad = ec.schedule("10ms", lambda: 42, track=True), ec.schedule(None, lambda: 1 / 0, track=True)
+
+    wait_until(lambda: ec.get_task(good).status is TaskStatus.DONE and ec.get_task(bad).status is TaskStatus.ERROR)
+
+    assert ec.get_task(good).result == 42
+    assert "ZeroDivisionError" in str(ec.get_task(bad).result)
+    with pytest.raises(UnknownTaskError):
+        ec.get_task(ec.schedule(None, lambda: None))
+    with pytest.raises(InvalidTimeError):
+        ec.schedule("tomorrow", lambda: None)
+    assert ec.failure_level is FailureLevel.OK
+
+
+def test_after_the_end_nothing_begins(ec: ExperimentController) -> None:
+    ec.register_resource("test::Plain")
+    ec.shutdown()
+
+    with pytest.raises(ExperimentOverError):
+        ec.register_resource("test::Plain")
+    with pytest.raises(ExperimentOverError):
+        ec.deploy()
+
+
+@pytest.mark.parametrize("exp_id", ["../up", "a/b", "", ".", "..", "a\x00b", "x" * 101, "a\n", 7])
+def test_an_experiment_id_with_parts_of_a_path_is_refused(exp_id: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidExperimentError, match="cannot name a folder"):
+        ExperimentController(exp_id, tmp_path)
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_controllers_never_share_a_run(ec: ExperimentController, tmp_path: Path) -> None:
+    with ExperimentController("trial", tmp_path) as other:
+        assert other.run_id != ec.run_id
+    with pytest.raises(FolderInUseError):
+        Journal(Path(ec.run_dir) / NAME)
+
+
+def test_a_thousand_blocked_resources_take_no_thread(ec: ExperimentController) -> None:
+    gate = ec.register_resource("test::Plain")
+    blocked = [ec.register_resource("test::Plain") for _ in range(1000)]
+    ec.register_condition(blocked, START, gate, STARTED)
+    before = threading.active_count()
+    ec.deploy(blocked)
+    assert {ec.state(guid) for guid in blocked} == {READY}
+    assert threading.active_count() <= before + 1
+
+    ec.deploy(gate)
+
+    assert ec.wait_started(blocked, timeout=10)

@@ -1,0 +1,346 @@
+"""Resource types have templates of their own or their parent's, and are found by name, also in plug-in folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.errors import FedmonError
+from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.errors import (
+    AttributeAccessError,
+    InvalidAttributeValueError,
+    InvalidTypeError,
+    ResourceNotCreatedError,
+    UnknownAttributeError,
+    UnknownTraceError,
+    UnknownTypeError,
+)
+from fedmon.experiment.resource import ResourceManager, clsinit, clsinit_copy
+from fedmon.experiment.traces import Trace
+from fedmon.experiment.types import ResourceFactory
+from tests.experiment.small_experiment import SmallExperiment
+
+
+@clsinit_copy
+class Machine(ResourceManager):
+    _rtype = "test::Machine"
+    _help = "A machine."
+    _platform = "test"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("hostname", "Where it is."))
+        cls._register_attribute(Attribute("site", "Whose it is.", flags=Flags.Global, default="here"))
+
+    @classmethod
+    def _register_traces(cls) -> None:
+        cls._register_trace(Trace("stdout", "What it says."))
+        cls._register_trace(Trace("log", "What it notes.", enabled=True))
+
+
+@clsinit_copy
+class Server(Machine):
+    _rtype = "test::Server"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("racks", "How many.", type=Types.Integer))
+        cls._remove_attribute("hostname")
+
+
+class Undecorated(Machine):
+    _rtype = "test::Undecorated"
+
+
+@clsinit
+class Fresh(Machine):
+    _rtype = "test::Fresh"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("own", "Its own."))
+
+    @classmethod
+    def _register_traces(cls) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    kept, searched = ResourceFactory._resource_types, ResourceFactory._searched
+    ResourceFactory._resource_types, ResourceFactory._searched = {}, {}
+    monkeypatch.delenv("NEPI_SEARCH_PATH", raising=False)
+    yield
+    ResourceFactory._resource_types, ResourceFactory._searched = kept, searched
+
+
+def attributes(rclass: type[ResourceManager]) -> list[str]:
+    return sorted(each.name for each in rclass.get_attributes())
+
+
+def test_every_resource_has_the_two_base_attributes_and_no_more() -> None:
+    found = {each.name: (each.type, each.default, each.flags) for each in ResourceManager.get_attributes()}
+
+    assert found == {
+        "critical": (Types.Bool, True, Flags.Design),
+        "hardRelease": (Types.Bool, False, Flags.Design),
+    }
+    assert ResourceManager.get_rtype() == "Resource"
+
+
+def test_clsinit_copy_adds_to_what_the_parent_has() -> None:
+    assert attributes(Machine) == ["critical", "hardRelease", "hostname", "site"]
+    assert attributes(Server) == ["critical", "hardRelease", "racks", "site"]
+    assert [each.name for each in Server.get_traces()] == ["stdout", "log"]
+    assert (Machine.get_help(), Machine.get_platform()) == ("A machine.", "test")
+
+
+def test_clsinit_begins_anew() -> None:
+    assert attributes(Fresh) == ["critical", "hardRelease", "own"]
+    assert Fresh.get_traces() == []
+
+
+def test_a_class_without_decorator_shares_what_its_parent_has() -> None:
+    ResourceFactory.register_type(Undecorated)
+    try:
+        Undecorated.set_global("site", "there")
+
+        assert Machine.get_global("site") == "there"
+        assert attributes(Undecorated) == attributes(Machine)
+    finally:
+        Machine.set_global("site", "here")
+
+
+def test_what_a_class_gives_out_are_copies() -> None:
+    Machine.get_attribute("hostname").value = "changed"
+    Machine.get_traces()[0].enabled = True
+
+    assert Machine.get_attribute("hostname").value is None
+    assert Machine.get_traces()[0].enabled is False
+
+
+def test_a_global_value_is_where_later_resources_begin() -> None:
+    # given
+    ec = SmallExperiment()
+    before = ec.add(Machine)
+    own = ec.add(Machine)
+    own.set("site", "mine")
+
+    # when
+    try:
+        assert Machine.set_global("site", "there") == "there"
+        after = ec.add(Machine)
+
+        # then
+        assert [rm.get("site") for rm in (before, own, after)] == ["here", "mine", "there"]
+        assert after.has_changed("site")
+        assert Machine.get_global("site") == "there"
+        assert Server.get_global("site") == "here"
+    finally:
+        Machine.set_global("site", "here")
+
+
+def test_a_global_value_is_checked_and_of_global_attributes_only() -> None:
+    with pytest.raises(InvalidAttributeValueError, match="type test::Machine"):
+        Machine.set_global("site", 5)
+    with pytest.raises(AttributeAccessError, match="flag Global"):
+        Machine.set_global("hostname", "x")
+    with pytest.raises(AttributeAccessError):
+        Machine.get_global("hostname")
+    with pytest.raises(UnknownAttributeError):
+        Machine.set_global("nothing", 1)
+
+
+def test_an_unknown_name_is_an_error_of_ours_and_a_key_error_that_says_what_there_is() -> None:
+    for ask in (Machine.get_attribute, Machine.get_global):
+        with pytest.raises(UnknownAttributeError, match="hostname, site") as caught:
+            ask("hostnam")
+        assert isinstance(caught.value, KeyError)
+        assert isinstance(caught.value, FedmonError)
+    with pytest.raises(UnknownTraceError):
+        Machine._remove_trace("nothing")
+
+
+def test_only_attributes_and_traces_are_registered() -> None:
+    with pytest.raises(InvalidTypeError):
+        Machine._register_attribute("hostname")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError):
+        Machine._register_trace(Attribute("a", "b"))  # type: ignore[arg-type]
+
+
+def test_types_are_registered_found_and_made() -> None:
+    ResourceFactory.register_type(Machine)
+    ResourceFactory.register_type(Server)
+    ec = SmallExperiment()
+
+    made = ResourceFactory.create("test::Server", ec, 7)
+
+    assert (type(made), made.guid, made.ec, made.state.name) == (Server, 7, ec, "NEW")
+    assert ResourceFactory.resource_types() == {"test::Machine": Machine, "test::Server": Server}
+    assert ResourceFactory.get_resource_type("test::Machine") is Machine
+
+
+@pytest.mark.parametrize("rtype", ["test::Machin", "", None, 5])
+def test_an_unknown_type_is_named_with_what_there_is(rtype: Any) -> None:
+    ResourceFactory.register_type(Machine)
+
+    with pytest.raises(UnknownTypeError, match="test::Machine") as caught:
+        ResourceFactory.create(rtype, SmallExperiment(), 1)
+    assert isinstance(caught.value, KeyError)
+
+
+class Nameless(ResourceManager):
+    pass
+
+
+class BadName(ResourceManager):
+    _rtype = 5  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("rclass", [object, Nameless, BadName, "test::Machine", None, Machine.__init__])
+def test_what_is_no_type_is_refused_by_name(rclass: Any) -> None:
+    with pytest.raises(InvalidTypeError):
+        ResourceFactory.register_type(rclass)
+    assert ResourceFactory.resource_types() == {}
+
+
+def test_a_type_that_is_defined_again_takes_the_place_of_the_first() -> None:
+    class Again(ResourceManager):
+        _rtype = "test::Machine"
+
+    ResourceFactory.register_type(Machine)
+    ResourceFactory.register_type(Again)
+
+    assert ResourceFactory.get_resource_type("test::Machine") is Again
+
+
+class Raising(ResourceManager):
+    _rtype = "test::Raising"
+
+    def __init__(self, ec: Any, guid: int) -> None:  # noqa: ARG002
+        raise OSError("no power")
+
+
+class WithoutParent(ResourceManager):
+    _rtype = "test::WithoutParent"
+
+    def __init__(self, ec: Any, guid: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("rclass", "reason"), [(Raising, "OSError: no power"), (WithoutParent, "super")])
+def test_a_constructor_that_fails_is_named(rclass: type[ResourceManager], reason: str) -> None:
+    ResourceFactory.register_type(rclass)
+
+    with pytest.raises(ResourceNotCreatedError, match=reason):
+        ResourceFactory.create(rclass.get_rtype(), SmallExperiment(), 3)
+
+
+def test_the_types_of_a_federation_are_there_without_being_registered_and_also_again() -> None:
+    for _ in range(2):
+        ResourceFactory._resource_types = {}
+
+        assert ResourceFactory.resource_types() == {}
+        assert ResourceFactory.get_resource_type("fedmon::Node").get_rtype() == "fedmon::Node"
+
+
+def test_an_own_type_comes_before_one_of_the_federation() -> None:
+    class Mine(ResourceManager):
+        _rtype = "fedmon::Node"
+
+    ResourceFactory.register_type(Mine)
+
+    assert ResourceFactory.get_resource_types()["fedmon::Node"] is Mine
+
+
+# --- plug-in folders --------------------------------------------------------------------------------------------------
+
+PLUGIN = """
+from fedmon.experiment.resource import ResourceManager, clsinit_copy
+{above}
+@clsinit_copy
+class {name}(ResourceManager):
+    _rtype = "plug::{name}"
+"""
+
+
+def plugin(path: Path, name: str, above: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PLUGIN.format(name=name, above=above), encoding="utf-8")
+
+
+def test_types_in_plugin_folders_are_found_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: two folders with files of the same name, and a package with parts
+    one, two = tmp_path / "one", tmp_path / "two"
+    plugin(one / "machines.py", "First")
+    plugin(two / "machines.py", "Second")
+    plugin(two / "lab" / "__init__.py", "Lab", above="from .parts import WIDTH")
+    plugin(two / "lab" / "parts.py", "Part", above="WIDTH = 3")
+    (two / "notes.txt").write_text("class Third: pass")
+    monkeypatch.setenv("NEPI_SEARCH_PATH", os.pathsep.join(["", str(one), str(two), str(one), ""]))
+
+    # when
+    found = {name: ResourceFactory.get_resource_type(f"plug::{name}") for name in ("First", "Second", "Lab", "Part")}
+
+    # then
+    assert {name: each.__name__ for name, each in found.items()} == {name: name for name in found}
+    plugged = sorted(name for name in ResourceFactory.get_resource_types() if name.startswith("plug::"))
+    assert plugged == ["plug::First", "plug::Lab", "plug::Part", "plug::Second"]
+    assert ResourceFactory.plugin_errors() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("class Broken(:", "SyntaxError"),
+        ("import module_that_is_nowhere", "ModuleNotFoundError"),
+        ("raise RuntimeError('not today')", "RuntimeError: not today"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_named_and_the_others_are_used(
+    tmp_path: Path, content: str, reason: str
+) -> None:
+    plugin(tmp_path / "good.py", "Good")
+    (tmp_path / "broken.py").write_text(content)
+
+    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)})
+
+    assert [(error.path, reason in str(error)) for error in found] == [(str(tmp_path / "broken.py"), True)]
+    assert ResourceFactory.get_resource_type("plug::Good").get_rtype() == "plug::Good"
+    with pytest.raises(UnknownTypeError, match=r"broken\.py"):
+        ResourceFactory.get_resource_type("plug::Other")
+
+
+def test_a_plugin_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path / "nowhere")})
+
+    assert [(error.path, "NEPI_SEARCH_PATH" in str(error)) for error in found] == [(str(tmp_path / "nowhere"), True)]
+
+
+def test_a_plugin_takes_no_name_that_is_taken(tmp_path: Path) -> None:
+    plugin(tmp_path / "thief.py", "Machine")
+    (tmp_path / "thief.py").write_text((tmp_path / "thief.py").read_text().replace("plug::", "test::"))
+    ResourceFactory.register_type(Machine)
+
+    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)})
+
+    assert len(found) == 1
+    assert "taken" in str(found[0])
+    assert ResourceFactory.get_resource_type("test::Machine") is Machine
+
+
+def test_a_plugin_may_register_its_type_itself(tmp_path: Path) -> None:
+    plugin(tmp_path / "own.py", "Own")
+    with (tmp_path / "own.py").open("a") as file:
+        file.write("from fedmon.experiment.types import ResourceFactory\nResourceFactory.register_type(Own)\n")
+
+    assert ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)}) == []
+    assert "plug::Own" in ResourceFactory.resource_types()

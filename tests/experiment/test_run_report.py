@@ -1,0 +1,73 @@
+"""The report of a run: what its recordings tell, its tables, and its timeline."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from PIL import Image
+
+from fedmon.experiment.report_sections import Table, used
+from fedmon.experiment.run_files import MAX_POINTS, Series, recordings_in, reported_in, traces_in
+from fedmon.report.curves import Curve
+from fedmon.report.curves import drawn as draw_curves
+from fedmon.report.timeline import Bar, Timeline, drawn
+from tests.report.tables import T0, recording, samples
+
+
+def texts(folder: Path, began: dict[int, float]) -> str:
+    (found,) = recordings_in(folder, traces_in(folder, [3]), began)
+    assert found.problem == ""
+    return " ".join(f"{one.title}: {one.text}" for one in found.findings)
+
+
+def test_a_sample_from_before_a_monitor_began_is_no_gap(tmp_path: Path) -> None:
+    # Before it was asked for others, the node took a sample each five seconds.
+    moments = [T0 - 9, T0 - 4, *(T0 + 1 + 0.5 * at for at in range(20))]
+    (tmp_path / "3").mkdir()
+    recording(tmp_path / "3" / "recording.sqlite", samples({"host_cpu_busy_ratio": [0.5] * 22}, t=moments))
+
+    assert "No sample is missing: 20 samples" in texts(tmp_path, {3: T0})
+    assert "Samples are missing" in texts(tmp_path, {})
+
+
+def test_of_a_node_whose_clock_is_far_behind_all_samples_are_told(tmp_path: Path) -> None:
+    (tmp_path / "3").mkdir()
+    recording(tmp_path / "3" / "recording.sqlite", samples({"host_cpu_busy_ratio": [0.5] * 20}))
+
+    assert "20 samples" in texts(tmp_path, {3: T0 + 3600})
+
+
+def test_a_table_is_shown_without_its_empty_columns() -> None:
+    table = Table(headers=("a", "b", "c"), rows=(("1", "", "2"), ("3", "", "")), numeric=frozenset({1, 2}))
+
+    assert used(table) == Table(headers=("a", "c"), rows=(("1", "2"), ("3", "")), numeric=frozenset({1}))
+
+
+def test_a_timeline_is_in_the_colours_of_the_states() -> None:
+    bar = Bar(start_s=1.0, end_s=9000.0, state="STARTED", colour="#aee3ae")
+    timeline = Timeline(rows=(("1 $one$", (bar,)), ("2", ())), length_s=9000.0)
+
+    image = Image.open(io.BytesIO(drawn(timeline))).convert("RGB")
+
+    assert (0xAE, 0xE3, 0xAE) in {colour for _, colour in image.getcolors(1 << 24) or []}
+    assert drawn(Timeline(rows=(), length_s=0.0)).startswith(b"\x89PNG")
+
+
+def test_what_plans_reported_is_drawn_as_lines_over_time(tmp_path: Path) -> None:
+    (tmp_path / "3").mkdir()
+    rows = [f'{{"node":"{node}","t":{T0 + at},"values":{{"loss":{1 / at}}}}}' for at in (1, 2, 4) for node in "ab"]
+    (tmp_path / "3" / "scalars").write_text("\n".join([*rows, "no JSON", '{"values":{"loss":1},"t":"x"}']))
+
+    first, second = reported_in(tmp_path, traces_in(tmp_path, [3]))
+
+    assert (first.node, second.node, first.last, first.low) == ("a", "b", 0.25, 0.25)
+    assert first.points == ((T0 + 1, 1.0), (T0 + 2, 0.5), (T0 + 4, 0.25))
+    curves = [Curve(label="_$a$", points=first.points)] * 12
+    assert draw_curves("$loss$", curves).startswith(b"\x89PNG")
+
+
+def test_of_very_many_numbers_some_are_drawn() -> None:
+    series = Series.of(1, "", "loss", [(float(at), float(at)) for at in range(100_001)])
+
+    assert (series.count, series.last, len(series.points) <= MAX_POINTS) == (100_001, 100_000.0, True)

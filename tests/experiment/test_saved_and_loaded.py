@@ -1,0 +1,158 @@
+"""Whatever an experiment went through, what is saved of it can be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.experiment import (
+    ExperimentController,
+    OptionalFailures,
+    QuorumFailures,
+    ResourceAction,
+    ResourceFactory,
+    ResourceManager,
+    ResourceState,
+    SFormats,
+    clsinit_copy,
+)
+
+START, STARTED = ResourceAction.START, ResourceState.STARTED
+
+
+@clsinit_copy
+class Plain(ResourceManager):
+    _rtype = "saved::Plain"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def types() -> Iterator[None]:
+    kept = ResourceFactory._resource_types
+    ResourceFactory.register_type(Plain)
+    yield
+    ResourceFactory._resource_types = kept
+
+
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    with ExperimentController("saved", tmp_path) as made:
+        for _ in range(4):
+            made.register_resource("saved::Plain")
+        yield made
+
+
+def groups(ec: ExperimentController) -> list[tuple[tuple[int, ...], int | None]]:
+    """Return group and quorum of each condition."""
+    return [(one.group, one.at_least) for each in ec.snapshot.resources.values() for _, one in each.conditions]
+
+
+def loaded(ec: ExperimentController, tmp_path: Path) -> list[tuple[tuple[int, ...], int | None]]:
+    found = []
+    for kind in SFormats:
+        with ExperimentController.load(ec.save(format=kind), local_dir=tmp_path / "again") as again:
+            found.append(groups(again))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_a_quorum_that_lost_members_asks_for_those_that_are_left(ec: ExperimentController, tmp_path: Path) -> None:
+    ec.register_condition(1, START, [2, 3, 4], STARTED, at_least=2)
+
+    ec.unregister_condition(1, [2, 3])
+
+    assert loaded(ec, tmp_path) == [((4,), 1)]
+
+
+def test_nobody_waits_for_who_was_taken_out(ec: ExperimentController, tmp_path: Path) -> None:
+    ec.register_condition(1, START, [2, 3], STARTED, at_least=2)
+    ec.register_condition(2, START, [3], STARTED)
+
+    ec.remove_resource(3)
+
+    assert loaded(ec, tmp_path) == [((2,), 1)]
+
+
+def test_what_a_release_saved_is_not_overwritten_in_the_same_second(tmp_path: Path) -> None:
+    with ExperimentController("saved", tmp_path, persist=True) as ec:
+        ec.register_resource("saved::Plain")
+        ec.register_resource("saved::Plain", hardRelease=True)
+        ec.register_condition(1, START, 2, STARTED)
+        ec.deploy()
+        assert ec.wait_started([1, 2], timeout=10)
+        ec.release()
+        folder = Path(ec.run_dir)
+
+    found = []
+    for path in sorted(folder.glob("*.xml")):
+        with ExperimentController.load(path, local_dir=tmp_path / "again") as again:
+            found.append((again.resources, groups(again)))
+    assert found == [([1, 2], [((2,), None)]), ([1], [])]
+
+
+def test_a_format_that_there_is_not_is_refused_and_the_other_one_is_read(
+    ec: ExperimentController, tmp_path: Path
+) -> None:
+    path = Path(ec.save())
+    kept = path.rename(tmp_path / "experiment.kept")
+
+    with pytest.raises(InvalidInputError, match="nope"):
+        ExperimentController.load(path, "nope")
+    with pytest.raises(InvalidInputError, match="xml, toml"):
+        ExperimentController.load(path, ["xml"])  # type: ignore[arg-type] # what a caller without types may do
+    with pytest.raises(InvalidInputError, match=r"must end in \.xml"):
+        ExperimentController.load(kept)
+    with ExperimentController.load(kept, SFormats.XML) as again:
+        assert len(again.resources) == 4
+
+
+def test_a_file_of_nepi_runs_where_its_folder_cannot_be_made_and_without_its_twenty_threads(tmp_path: Path) -> None:
+    path = tmp_path / "nepi.xml"
+    (tmp_path / "file").touch()
+    path.write_text(
+        f'<experiment exp_id="e" local_dir="{tmp_path}/file/no" nthreads="20" run_id="20140301120000000001">'
+        '<rms><rm guid="1" rtype="saved::Plain" state="0"/></rms></experiment>'
+    )
+
+    with ExperimentController.load(path, local_dir=tmp_path / "here") as ec:
+        assert (ec.local_dir, ec.resources) == (str(tmp_path / "here"), [1])
+        assert ec.nthreads > 20
+    with ExperimentController("e", tmp_path, nthreads=7) as few:
+        saved = few.save()
+    with ExperimentController.load(saved) as again:
+        assert again.nthreads == 7
+
+
+def test_what_failures_mean_is_saved_loaded_and_known_to_who_takes_the_run_up(tmp_path: Path) -> None:
+    manager = QuorumFailures(2, [1, 2, 3])
+    manager.add(1, rtype="saved::Plain")
+    with ExperimentController("saved", tmp_path / "first", fm=manager) as ec:
+        for _ in range(4):
+            ec.register_resource("saved::Plain")
+        description = ec.describe()
+        paths = [ec.save(format=kind) for kind in SFormats]
+    assert description.failures is not None
+
+    for path in paths:
+        ec = ExperimentController.load(path, local_dir=tmp_path / "again")
+        assert isinstance(ec.fm, QuorumFailures)
+        assert ec.fm.quorums == manager.quorums
+        assert ec.describe().failures == description.failures
+        run_dir = ec.run_dir
+        ec._give_up()  # as a process that dies
+        with ExperimentController.reconnect(run_dir) as taken:
+            assert isinstance(taken.fm, QuorumFailures)
+            assert taken.fm.quorums == manager.quorums
+
+
+def test_failures_that_end_nothing_end_nothing_after_loading(tmp_path: Path) -> None:
+    with ExperimentController("saved", tmp_path, fm=OptionalFailures()) as ec:
+        ec.register_resource("saved::Plain")
+        path = ec.save(format=SFormats.TOML)
+
+    with ExperimentController.load(path) as again:
+        again.deploy()
+        again.get_resource(1).fail("on purpose")
+        assert (type(again.fm), again.abort) == (OptionalFailures, False)

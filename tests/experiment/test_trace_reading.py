@@ -1,0 +1,101 @@
+"""Traces are read whole, in blocks that fit together, by place and by size; nothing outside their folder is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmon.experiment.errors import InvalidAttributeError, TraceNotReadableError
+from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path
+
+
+@pytest.fixture
+def stdout(tmp_path: Path) -> Path:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"a" * 512 + b"b" * 512 + b"c" * 10)
+    return path
+
+
+def test_the_whole_its_place_and_its_size(stdout: Path) -> None:
+    assert read_trace(stdout) == "a" * 512 + "b" * 512 + "c" * 10
+    assert read_trace(stdout, TraceAttr.PATH) == str(stdout)
+    assert read_trace(stdout, "size") == 1034
+
+
+def test_offset_counts_blocks_and_not_bytes(stdout: Path) -> None:
+    blocks = [read_trace(stdout, TraceAttr.STREAM, 512, offset) for offset in range(4)]
+
+    assert blocks == ["a" * 512, "b" * 512, "c" * 10, ""]
+    assert read_trace(stdout, TraceAttr.STREAM, block=4, offset=256) == "cccc"
+    assert read_trace(stdout, TraceAttr.STREAM, block=10**12, offset=10**12) == ""
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(alphabet="aé€😀\n", max_size=60), st.integers(1, 9))
+def test_blocks_together_are_the_text_whatever_character_they_cut(text: str, block: int) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(text.encode())
+        file.flush()
+        blocks = [read_trace(file.name, TraceAttr.STREAM, block, at) for at in range(len(text.encode()) // block + 1)]
+
+    assert "".join(map(str, blocks)) == text
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=40), st.integers(1, 5))
+def test_bytes_that_are_no_text_are_read_too(content: bytes, block: int) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        blocks = [read_trace(file.name, TraceAttr.STREAM, block, at) for at in range(len(content) // block + 1)]
+
+    assert all(isinstance(each, str) for each in blocks)
+    assert len("".join(map(str, blocks))) <= len(content)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"block": 0}, {"block": -1}, {"offset": -1}, {"block": 1.5}, {"offset": "1"}, {"offset": True}, {"attr": "tail"}],
+)
+def test_what_cannot_be_asked_is_refused_by_name(stdout: Path, asked: dict[str, Any]) -> None:
+    with pytest.raises(TraceNotReadableError):
+        read_trace(stdout, **{"attr": "stream", **asked})
+
+
+@pytest.mark.parametrize("attr", list(TraceAttr))
+def test_a_trace_that_is_not_there_is_named(tmp_path: Path, attr: TraceAttr) -> None:
+    with pytest.raises(TraceNotReadableError, match="stdout cannot be read: nothing was written yet"):
+        read_trace(tmp_path / "stdout", attr)
+
+
+def test_a_pipe_or_a_folder_in_place_of_a_trace_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(TraceNotReadableError, match="it is no file"):
+            read_trace(path)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "", "out\0", "link/x"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path)
+
+    with pytest.raises(TraceNotReadableError):
+        trace_path(tmp_path / "run", name)
+
+
+def test_any_file_of_the_folder_is_a_trace(tmp_path: Path) -> None:
+    assert trace_path(tmp_path, "logs/out.txt") == tmp_path / "logs" / "out.txt"
+
+
+def test_a_trace_needs_a_name() -> None:
+    with pytest.raises(InvalidAttributeError):
+        Trace("", "help")
+    assert Trace("stdout", "help").enabled is False
