@@ -200,7 +200,8 @@ class Scene:
         self.verb("list")
         self.verb("search", "cells")
         self.verb("ping", "--tiemout", title="ping (wrong use)")
-        self.verb("node status")
+        # Null until the node has tried its sandbox.
+        wait_until(lambda: self.verb("node status")["live"]["sandbox"])
 
     def _approved(self, tap: Tap) -> None:
         self.verb("approve", self.plan, "--description", "waits")

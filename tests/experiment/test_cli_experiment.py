@@ -23,7 +23,7 @@ from tests.support.environment import plain_environment
 from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
 
-EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "experiments" / "two_steps.toml"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "experiments" / "two_steps.toml"
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from tests.experiment.small_experiment import SmallExperiment
 from tests.support.named_tests import problems_of
 from tests.support.waiting import wait_until
 
-PAGE = Path(__file__).parents[3] / "docs/howtos/porting-from-nepi.md"
+PAGE = Path(__file__).parents[2] / "docs/howtos/porting-from-nepi.md"
 WHERE = "tests/experiment"
 HERE = f"{WHERE}/test_defects_of_nepi.py"
 CONTROLLER, ENGINE, MACHINE, WHOLE = (

@@ -151,7 +151,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)],
-        stdout=subprocess.PIPE, text=True, timeout=60, check=False, cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
     return Path(done.stdout.split()[-1])
@@ -769,7 +769,7 @@ def test_a_second_interrupt_hurries_the_end_and_leaves_nothing_behind(tmp_path: 
 
     done = subprocess.run(
         [sys.executable, "-c", IMPATIENT, str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[3],
+        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
 
     pid, state = done.stdout.split()

@@ -52,7 +52,7 @@ def types() -> None:
 def begun(folder: Path, ledger: Path) -> tuple[subprocess.Popen[str], Path]:
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder), str(ledger)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())

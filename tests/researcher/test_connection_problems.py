@@ -227,6 +227,7 @@ def test_after_a_broker_restart_everything_works_again_within_five_seconds(
     mosquitto.start()
     back = time.monotonic()
     with EchoNode(mosquitto.port, "a", boot=2) as after:
+        wait_until(lambda: is_answered(federation))
         outcomes = federation.ping()
         took_s = time.monotonic() - back
         after.wait(lambda: ("start", 3) in [(one["action"], one["interval_s"]) for one in after.sent("monitor")])

@@ -235,15 +235,16 @@ def _is_over(state: State) -> bool:
 
 @contextmanager
 def _heard_signals() -> Iterator[threading.Event]:
-    """Have a process that is told to end release everything, as at Ctrl-C; an event says that it was told.
+    """Set an event at the first Ctrl-C or SIGTERM; the second raises KeyboardInterrupt.
 
-    Whoever has the turn may swallow the KeyboardInterrupt, such as what the collector of garbage calls.
+    An exception at the first could strike while a lock is held, or where it is swallowed.
     """
     told = threading.Event()
 
     def interrupt(*_: object) -> None:
+        if told.is_set():
+            raise KeyboardInterrupt
         told.set()
-        raise KeyboardInterrupt
 
     heard = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, interrupt) for each in heard}

@@ -359,7 +359,7 @@ def test_importing_the_reporter_is_lazy_and_loads_no_http_and_no_mqtt() -> None:
 
 @pytest.mark.slow_docs
 def test_the_page_for_migrants_runs_as_it_stands() -> None:
-    page = (Path(__file__).parents[2] / "docs/howtos/migrating-from-nebula.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/howtos/migrating-from-nebula.md").read_text()
     (block,) = (part.partition("```")[0] for part in page.split("```python\n")[1:])
 
     done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=30)

@@ -177,7 +177,7 @@ def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(tw
         for guid in (job, fresh, data):
             found = again.get_resource(guid)
             assert isinstance(found, LinkedResource)
-            wait_until(lambda found=found: found.waits_for.startswith("node b"))  # type: ignore[misc]
+            wait_until(lambda found=found: found.waits_for.startswith("node b"), what=f"the wait of {guid}")  # type: ignore[misc]
         node_b.start()
 
         assert again.wait_finished([job, fresh], timeout=20), [again.explain(guid) for guid in (job, fresh)]

@@ -20,6 +20,7 @@ from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
+from tests.support.waiting import wait_until
 
 PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in rows]\n"
 LISTED = {"name", "data_type", "tags", "description", "shape", "dataset_id", "dataset_parameters"}
@@ -377,6 +378,7 @@ def test_without_a_connection_results_are_empty_and_the_reason_is_logged(
 ) -> None:
     requests = open_requests(timeout_s=0.5)
     mosquitto.stop()
+    wait_until(lambda: not requests.messaging.is_connected())
 
     with caplog.at_level(logging.ERROR):
         results = [
