@@ -1,15 +1,19 @@
-"""Ids that are safe in topics, access lists and file names, and ids that sort by time."""
+"""Ids that are safe in topics, access lists and file names; ids that sort by time; ids kept in a party's folder."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
+import secrets
 import time
 import uuid
+from pathlib import Path
 from typing import NewType
 
-from fedmon.common.errors import InvalidIdError
+from fedmon.common.errors import InvalidIdError, StorageError
+from fedmon.common.files import TargetExistsError, write_whole
 
 NodeId = NewType("NodeId", str)
 ResearcherId = NewType("ResearcherId", str)
@@ -25,7 +29,11 @@ RESERVED_IDS = frozenset({"nodes", "researcher", "monitoring", "logger", "status
 JOB_PREFIX = "job-"
 """How the node id of each host of a batch job begins, and at a broker with users no other."""
 
+RESEARCHER_FILE = "researcher_id"
+CLIENT_FILE = "client_id"
+
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CLIENT_BITS = re.compile(r"[0-9a-f]{32}\n?")
 
 
 def checked_id(text: str, *, what: str) -> str:
@@ -66,3 +74,46 @@ def made_at(message_id: str) -> datetime.datetime | None:
 def new_party_id(prefix: str) -> str:
     """Make an id such as ``node-3f9a1c2e`` for a party that was given none."""
     return f"{prefix}-{os.urandom(4).hex()}"
+
+
+def kept_researcher_id(folder: Path) -> str:
+    """Return the id kept in ``folder``; folder and id are made if there are none. Safe among processes.
+
+    Raises StorageError when the folder or file cannot be made or read.
+    """
+    path = folder / RESEARCHER_FILE
+    try:
+        if not path.exists():
+            _keep(path, new_party_id("researcher"))
+        return checked_id(path.read_text().strip(), what=f"the id in {path}")
+    except UnicodeDecodeError:
+        raise StorageError(f"the id in {path} is not readable: remove that file to be given a new id") from None
+    except (OSError, StorageError) as error:
+        raise StorageError(
+            f"cannot keep the researcher id in {folder}: {error}; make the folder writable, or set "
+            "researcher.id and researcher.folder"
+        ) from None
+
+
+def kept_client_id(folder: Path, party: str) -> str:
+    """Return a party's client id at the broker: its name and 128 random bits, made once and kept in ``folder``.
+
+    A broker ends a connection when another one gives the same client id, so nobody else may know it. Safe among
+    processes. Raises StorageError when the file cannot be made or read.
+    """
+    path = folder / CLIENT_FILE
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if not _CLIENT_BITS.fullmatch(path.read_text(errors="replace")):
+                path.unlink()
+        if not path.exists():
+            _keep(path, secrets.token_hex(16))
+        return f"{party}-{path.read_text().strip()}"
+    except (OSError, StorageError) as error:
+        raise StorageError(f"cannot keep the client id in {path}: {error}; make the folder writable") from None
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file whole; when two processes try at once, the first one's text stays. Raises StorageError."""
+    with contextlib.suppress(TargetExistsError):
+        write_whole(path, f"{text}\n".encode(), mode=0o600, folder_mode=0o700, durable=True, only_new=True)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import stat
 import tempfile
+import threading
 import tokenize
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from fedmon.common.syntax import parsed
 from fedmon.common.training_plan import InvalidPlanError
 
 MAX_PLAN_BYTES = 1_048_576
+# Some releases of Python 3.11 and 3.12 count the depth of a tree for all threads together: of two that read at the same
+# time one may get "SystemError: AST constructor recursion depth mismatch" (python/cpython#106905).
+_reading = threading.Lock()
 
 
 class SavablePlan(Protocol):
@@ -87,6 +91,12 @@ def source_problem(source: bytes) -> str | None:
     except ValueError as error:
         return f"it is not Python: {error}"
     return None
+
+
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a source. Raises SyntaxError, ValueError, RecursionError and MemoryError as `ast.parse`."""
+    with _reading:
+        return ast.parse(source)
 
 
 def _saved(plan: type[SavablePlan] | SavablePlan) -> bytes:

@@ -7,7 +7,7 @@ from fedmon.common.errors import InvalidInputError, StorageError
 # A plan imports this file before it runs, and typing with the rest here would cost it more than all else together.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -54,8 +54,6 @@ class TrainingPlan:
 
     def code(self) -> str:
         """Return the import lines and the source of the class. Raises InvalidPlanError when Python kept no source."""
-        from fedmon.common.class_source import class_source
-
         try:
             source = class_source(type(self))
         except LookupError as error:
@@ -89,3 +87,50 @@ def _check_import(line: object) -> None:
         if statements and all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in statements):
             return
     raise InvalidPlanError(f"dependency {line!r} is no import line such as 'import numpy as np'")
+
+
+def class_source(kind: type) -> str:
+    """Return the source of a class, not indented, ending with a newline; of one typed into a notebook too.
+
+    Raises LookupError if Python kept no source.
+    """
+    import inspect
+    import textwrap
+
+    try:
+        found = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):
+        # A notebook's module has no file, but each cell is kept as lines under a name that its functions know.
+        found = next(_in_texts(kind, _cells(kind)), "")
+    if not found:
+        raise LookupError("it was typed where Python keeps no source")
+    return found if found.endswith("\n") else found + "\n"
+
+
+def _cells(kind: type) -> Iterator[str]:
+    """Return texts that may define the class, the likeliest first."""
+    import inspect
+    import linecache
+    import sys
+
+    for value in vars(kind).values():
+        function = inspect.unwrap(getattr(value, "__func__", value))
+        if inspect.isfunction(function):
+            yield "".join(linecache.getlines(function.__code__.co_filename))
+    history = getattr(sys.modules.get(kind.__module__), "In", None)
+    if isinstance(history, list):
+        yield from (cell for cell in reversed(history) if isinstance(cell, str))
+
+
+def _in_texts(kind: type, texts: Iterator[str]) -> Iterator[str]:
+    import ast
+
+    for text in texts:
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        for node in reversed(tree.body):
+            if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                yield "\n".join(text.splitlines()[first - 1 : node.end_lineno]) + "\n"

@@ -9,7 +9,7 @@ from typing import Self
 
 from fedmon.common.clock import Deadline
 from fedmon.common.settings import BrokerSettings
-from fedmon.common.wire.transport import Transport, Will
+from fedmon.common.wire.connection import BrokerConnection, Will
 
 
 class Line:
@@ -24,7 +24,7 @@ class Line:
         self._topic, self._timeout_s = topic, timeout_s
         self._arrived = threading.Condition()
         self._messages: list[tuple[bytes, bool, float]] = []
-        self.transport = Transport(
+        self.transport = BrokerConnection(
             broker,
             client_id=client_id,
             subscriptions=[(topic, 1)],

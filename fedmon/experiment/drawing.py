@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.store.whole_file import write_whole
+from fedmon.common.files import write_whole
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.layers import placed
 from fedmon.experiment.plan_problems import Problem

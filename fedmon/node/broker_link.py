@@ -13,8 +13,9 @@ from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
+from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, LogRecord, Presence
-from fedmon.common.wire.transport import Link, Transport, Will
+from fedmon.common.wire.transport import Will
 from fedmon.node.requests.answers import Answer
 from fedmon.node.worker import Worker
 
@@ -60,7 +61,7 @@ class BrokerLink:
         self._state = ("online", "")
         self._refreshed = time.monotonic()
         self.dropped = 0
-        self._transport = Transport(
+        self._transport = BrokerConnection(
             broker,
             client_id=client_id or f"{node_id}-{secrets.token_hex(16)}",
             subscriptions=[(self._topic, 0), (topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)],

@@ -19,12 +19,12 @@ from pathlib import Path
 from fedmon import __version__
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, InvalidMessageError
-from fedmon.common.identity import kept_client_id
+from fedmon.common.ids import kept_client_id
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings, load_node
 from fedmon.common.wire import codec, topics
+from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.messages import LogRecord
-from fedmon.common.wire.transport import Link, Transport
 from fedmon.node.assembly import Assembly
 from fedmon.node.folder import NodeFolder
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
@@ -62,7 +62,7 @@ class Daemon:
             folder, settings, boot=self.presence.raise_boot(), hand_over=self.worker.post,
             publish=self._publish_metrics, send=self._send,
         )  # fmt: skip
-        self.transport = Transport(
+        self.transport = BrokerConnection(
             settings.broker,
             client_id=kept_client_id(folder.path, settings.id),
             subscriptions=[*self.parts.dialect.subscriptions(settings.id), (topics.status(settings.id), 0)],

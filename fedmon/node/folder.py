@@ -15,7 +15,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
-from fedmon.common.identity import CLIENT_FILE
+from fedmon.common.ids import CLIENT_FILE
 
 DAEMON = "daemon"
 """What a running node says that it holds its folder for."""

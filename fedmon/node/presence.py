@@ -13,8 +13,8 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.wire import codec, topics
+from fedmon.common.wire.connection import Will
 from fedmon.common.wire.messages import CONNECTION_LOST, Presence
-from fedmon.common.wire.transport import Will
 from fedmon.node.boot import read_boot
 from fedmon.node.folder import NodeFolder
 from fedmon.node.requests.throttle import Throttle

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from fedmon.common.actor import BusyError
 from fedmon.common.errors import FedmonError
 
 logger = logging.getLogger(__name__)
@@ -16,10 +17,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_MESSAGES = 4_000
 MAX_MESSAGE_BYTES = 32 * 2**20
-
-
-class BusyError(FedmonError):
-    """The node is stopping, or did not get to it in time."""
 
 
 class Worker:

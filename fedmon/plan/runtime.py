@@ -13,7 +13,6 @@ _PACKAGE = Path(__file__).parents[1]
 _FILES = (
     "__init__.py",
     "common/__init__.py",
-    "common/class_source.py",
     "common/errors.py",
     "common/training_plan.py",
 )

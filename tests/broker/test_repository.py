@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from fedmon.common.repository import RepositoryError, download, upload
+from fedmon.common.http import RepositoryError, download, upload
 from fedmon.common.settings import RepositorySettings
 from tests.broker.certificates import make_broker_certificate
 from tests.broker.shell import Foreground, answer, fedmon_broker, foreground
@@ -292,12 +292,14 @@ def test_the_quota_refuses_and_the_client_says_why(repository: Repository) -> No
         fill()
 
 
-def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository) -> None:
+def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     ca_file = tls_repository.folder.parent / "certificates" / "ca.crt"
     asked: dict[str, Any] = {"max_bytes": MIB, "deadline_s": 10.0, "allowed_urls": [tls_repository.url]}
 
-    url = upload(CONTENT, tls_repository.settings, ca_file=ca_file)
-    content = download(url, sha256=DIGEST, **asked, ca_file=ca_file)
+    with monkeypatch.context() as environment:
+        environment.setenv("SSL_CERT_FILE", str(ca_file))
+        url = upload(CONTENT, tls_repository.settings)
+        content = download(url, sha256=DIGEST, **asked)
     with pytest.raises(RepositoryError, match="SSL_CERT_FILE"):
         download(url, sha256=DIGEST, **asked)
     old = ssl.create_default_context(cafile=ca_file)

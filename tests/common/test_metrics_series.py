@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmon.common.metrics.rate import rate
+from fedmon.common.metrics.sample import rate
 from fedmon.common.metrics.series import metric_name, series, split_series
 
 

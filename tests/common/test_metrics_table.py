@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.common.metrics.page import page
 from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit, by_name, metric_of
+from tests.docs.metrics_page import page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

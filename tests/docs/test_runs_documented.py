@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from fedmon.common.settings.runs import RunsSettings
+from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.runs import JobState, JobStatus, Level, Run, Stop

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.settings import load_node, load_researcher
-from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of
-from fedmon.common.settings.page import PARTIES, documented_file, page
+from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, PARTIES, Key, Party, documented_file, keys_of
+from tests.docs.settings_page import page
 
 ROOT = Path(__file__).parents[2]
 SETTINGS_PAGE = (ROOT / "docs/settings.md").read_text(encoding="utf-8")

@@ -16,9 +16,10 @@ import pytest
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.common.wire import codec, topics
+from fedmon.common.wire.connection import BrokerConnection
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong
-from fedmon.common.wire.transport import Transport
+from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
 from tests.node.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
@@ -36,7 +37,7 @@ class Asker:
     def __init__(self, broker: Broker, researcher_id: str, node_id: str) -> None:
         self._researcher_id, self._node_id = researcher_id, node_id
         self._heard: queue.Queue[Any] = queue.Queue()
-        self.transport = Transport(
+        self.transport = BrokerConnection(
             broker.settings,
             client_id=f"{researcher_id}-main",
             subscriptions=[(f"general/researcher/{researcher_id}/#", 1)],

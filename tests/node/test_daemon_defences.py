@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.actor import BusyError
 from fedmon.node.boot import read_boot
-from fedmon.node.worker import MAX_MESSAGE_BYTES, BusyError, Worker
+from fedmon.node.worker import MAX_MESSAGE_BYTES, Worker
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher

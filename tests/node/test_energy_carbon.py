@@ -10,7 +10,7 @@ import pytest
 
 from fedmon.common.errors import SettingsError
 from fedmon.common.settings import load_node
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError
 from fedmon.node.collectors.energy import EnergyMeter
 from fedmon.node.collectors.energy.carbon import COLUMNS, TABLE, chosen_factor, factors

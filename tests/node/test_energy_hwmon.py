@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Lane
 from fedmon.node.collectors.energy import energy_collectors
 from fedmon.node.collectors.energy.hwmon_power import JOULES, LONGEST_GAP_S, WATTS, HwmonPowerCollector, HwmonReader

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.metrics.table import metric_of
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at

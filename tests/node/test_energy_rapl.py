@@ -283,7 +283,7 @@ import json, os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from fedmon.common.metrics.sample import Instant
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Roots
 from fedmon.node.collectors.energy import energy_collectors
 if os.geteuid() == 0:

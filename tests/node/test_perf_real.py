@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.common.settings.perf import PerfSettings
+from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
 from fedmon.node.perf.source import PerfSource
@@ -201,7 +201,7 @@ def test_no_perf_survives_a_node_that_is_killed(source: PerfSource, tmp_path: Pa
     node = textwrap.dedent("""
         import sys, threading
         from fedmon.common.metrics.sample import Instant
-        from fedmon.common.settings.perf import PerfSettings
+        from fedmon.common.settings.values import PerfSettings
         from fedmon.node.collectors.perf import PerfJobCollector
         from fedmon.node.perf.source import PerfSource
         pid = int(sys.argv[1])

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.common.settings.perf import PerfGroup, PerfSettings
+from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
 from fedmon.node.perf.command import WholeMachine

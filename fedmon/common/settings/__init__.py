@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from fedmon.common.settings.broker import BrokerOptions, BrokerSettings, Host, broker_from_url
-from fedmon.common.settings.energy import EnergySettings
-from fedmon.common.settings.perf import PerfSettings
-from fedmon.common.settings.recording import RecordingSettings
-from fedmon.common.settings.runs import RunsSettings
-from fedmon.common.settings.secret import read_secret
+from fedmon.common.settings.broker import BrokerOptions, BrokerSettings, Host, broker_from_url, read_secret
 from fedmon.common.settings.values import (
+    EnergySettings,
     MetricsSettings,
     NodeSettings,
+    PerfSettings,
     PolicySettings,
+    RecordingSettings,
     RepositorySettings,
     ResearcherSettings,
+    RunsSettings,
 )
 
 if TYPE_CHECKING:

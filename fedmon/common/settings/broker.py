@@ -1,8 +1,10 @@
-"""Where the broker is and how to prove who we are."""
+"""Where the broker is and how to prove who we are; secrets are read from files that nobody else can read."""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict, Unpack
 from urllib.parse import unquote, urlsplit
@@ -11,12 +13,13 @@ import msgspec
 from msgspec import Meta
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.settings.secret import read_secret
 
 DEFAULT_URL = "mqtt://localhost:1883"
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _SHAPE = "mqtt://[user@]host[:1883] or mqtts://[user@]host[:8883], with more hosts after commas"
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
+_MAX_SECRET_BYTES = 16_384
+_OTHERS = 0o077
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,3 +138,31 @@ def _host(address: str, scheme: str) -> Host:
     if not only_address or not _HOST.fullmatch(host) or port == 0:
         raise SettingsError(f"broker address {address!r} is not a host with an optional port: write {_SHAPE}")
     return Host(host=host, port=port if port is not None else _PORTS[scheme])
+
+
+def read_secret(path: Path, *, what: str) -> str:
+    """Return the text of a secret file without the line end.
+
+    Raises SettingsError when it is missing, open to other users, empty, over 16 KiB or not UTF-8; the message never
+    holds the secret.
+    """
+    try:
+        with path.open("rb") as file:
+            # The mode is taken from the open file, so that what is checked is what is read.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & _OTHERS:
+                raise SettingsError(f"{what} {path} is open to other users (mode {mode:04o}): chmod 600 {path}")
+            content = file.read(_MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"cannot read {what} {path}: {error.strerror}") from None
+    if len(content) > _MAX_SECRET_BYTES:
+        raise SettingsError(f"{what} {path} is longer than {_MAX_SECRET_BYTES} bytes; is it the right file?")
+    try:
+        secret = content.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{what} {path} is not UTF-8 text") from None
+    if not secret:
+        raise SettingsError(f"{what} {path} is empty; write the secret into it")
+    if any(character in secret for character in "\r\n\0"):
+        raise SettingsError(f"{what} {path} holds more than one line")
+    return secret

@@ -1,7 +1,9 @@
-"""Which keys and environment variables exist, and what each may hold."""
+"""Which keys and environment variables exist, what each may hold, and the files that explain them."""
 
 from __future__ import annotations
 
+import json
+import textwrap
 import types
 import typing
 from collections.abc import Mapping
@@ -11,21 +13,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings
-from fedmon.common.settings.energy import EnergySettings
-from fedmon.common.settings.perf import PerfSettings
-from fedmon.common.settings.plugins import ANY_NAME, PluginSettings
-from fedmon.common.settings.recording import RecordingSettings
-from fedmon.common.settings.runs import RunsSettings
-from fedmon.common.settings.values import (
-    MetricsSettings,
-    NodeSettings,
-    PolicySettings,
-    RepositorySettings,
-    ResearcherSettings,
-)
+from fedmon.common.settings.broker import DEFAULT_URL
+from fedmon.common.settings.values import ANY_NAME, NodeSettings, PluginSettings, ResearcherSettings
 
 Party = Literal["node", "researcher"]
+PARTIES: tuple[Party, ...] = ("node", "researcher")
+_OWN: Mapping[Party, type[msgspec.Struct]] = {"node": NodeSettings, "researcher": ResearcherSettings}
 
 HISTORIC: Mapping[str, tuple[str, str]] = {
     "MQTT_BROKER": ("broker", "host"),
@@ -54,9 +47,55 @@ _URL = Annotated[
         min_length=1,
     ),
 ]
+_WIDTH = 110
+_PLAIN = ("a text", "a path", "a list of texts", "a table", "a table of lists of texts")
+_SET: Mapping[tuple[str, str], Any] = {("node", "id"): "hospital-north"}
+"""Keys that a file must set, with an example."""
+_EXAMPLES: Mapping[tuple[str, str], Any] = {
+    ("node", "default_plans_dir"): "default_plans",
+    ("node", "strict_identity"): True,
+    ("researcher", "id"): "researcher-anna",
+    ("researcher", "folder"): "~/.local/share/fedmon/researcher",
+    ("researcher", "strict_identity"): True,
+    ("energy", "region"): "FR",
+    ("energy", "gco2e_per_kwh"): 42.5,
+    ("energy", "factor_source"): "the contract with our supplier",
+    ("energy", "factor_date"): "2024",
+    ("energy", "factors_file"): "factors.csv",
+    ("broker", "ca_file"): "ca.crt",
+    ("broker", "cert_file"): "hospital-north.crt",
+    ("broker", "key_file"): "hospital-north.key",
+    ("broker", "username"): "hospital-north",
+    ("broker", "password_file"): "password",
+    ("runs", "python"): "/opt/plans/bin/python",
+    ("repository", "url"): "https://files.example.org/upload/",
+    ("repository", "token_file"): "token",
+}
+"""What a key without a default may look like."""
+_TABLE_EXAMPLES = {"policy": '"breast cancer" = ["researcher-anna"]', "plugins": 'key = "value"'}
+SECTIONS = {
+    "node": "Who this node is.",
+    "researcher": "Who this researcher is.",
+    "broker": "Where the broker is, and how we prove who we are.",
+    "policy": "Whom the node obeys, what it lists to whom, and what leaves it.",
+    "metrics": "What the node measures.",
+    "recording": "What the node keeps of its samples.",
+    "runs": "What approved plans may use when they run.",
+    "energy": "How energy is measured, and what a kilowatt-hour emits.",
+    "perf": "Events of processor and kernel, counted by the program perf (see docs/howtos/perf.md).",
+    "plugins": "Settings of the collector plug-ins that [metrics] plugins names, a table for each.",
+    "repository": "Files too large for a message.",
+}
+_HEADS = {
+    "node": "Every setting of a node, with its default or an example. `fedmon node init` writes such a file as "
+    "node.toml into the node's folder; take the '# ' away to set a line.",
+    "researcher": "Every setting of a researcher, with its default or an example. The file is researcher.toml in the "
+    "user's configuration folder (on Linux ~/.config/fedmon), or the one that FEDMON_RESEARCHER_FILE names; none is "
+    "needed.",
+}
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
+class Key(msgspec.Struct, frozen=True):
     """One setting: where it stands, what it may hold, and what it is when nobody sets it."""
 
     section: str
@@ -105,49 +144,29 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return {bool: "true or false", Path: "a path"}.get(bare, "a text")
 
 
+def sections_of(party: Party) -> dict[str, type[msgspec.Struct]]:
+    """Return the sections of a party's settings file that one class of settings describes, in their order."""
+    hints = typing.get_type_hints(_OWN[party])
+    return {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
+
+
 def keys_of(party: Party) -> tuple[Key, ...]:
     """Return every key of a party's settings file, in the order of the documented file."""
-    url = Key(section="broker", name="url", type=_URL, default=DEFAULT_URL, description=_description(_URL))
-    shared = (*_keys("broker", BrokerSettings, without=("hosts", "tls")),)
-    own: type[msgspec.Struct] = NodeSettings if party == "node" else ResearcherSettings
-    found = [
-        *_keys(
-            party,
-            own,
-            without=("broker", "policy", "metrics", "recording", "energy", "perf", "runs", "plugins", "repository"),
-        ),
-        url,
-        *shared,
-    ]
-    if party == "node":
-        found += [
-            *_keys("policy", PolicySettings),
-            *_keys("metrics", MetricsSettings),
-            *_keys("recording", RecordingSettings),
-            *_keys("energy", EnergySettings),
-            *_keys("perf", PerfSettings),
-            *_keys("runs", RunsSettings),
-            Key(
-                section="plugins",
-                name=ANY_NAME,
-                type=PluginSettings,
-                default={},
-                description=_description(PluginSettings),
-            ),
-        ]
-    return (*found, *_keys("repository", RepositorySettings))
+    sections = sections_of(party)
+    found = _keys(party, _OWN[party], without=(*sections, "plugins"))
+    for section, kind in sections.items():
+        if section == "broker":
+            found.append(Key(section, "url", _URL, DEFAULT_URL, _description(_URL)))
+        if section == "repository" and party == "node":
+            found.append(Key("plugins", ANY_NAME, PluginSettings, {}, _description(PluginSettings)))
+        found += _keys(section, kind, without=("hosts", "tls"))
+    return tuple(found)
 
 
 def _keys(section: str, struct: type[msgspec.Struct], *, without: tuple[str, ...] = ()) -> list[Key]:
     hints = typing.get_type_hints(struct, include_extras=True)
     return [
-        Key(
-            section=section,
-            name=field.name,
-            type=hints[field.name],
-            default=_default(field),
-            description=_description(hints[field.name]),
-        )
+        Key(section, field.name, hints[field.name], _default(field), _description(hints[field.name]))
         for field in msgspec.structs.fields(struct)
         if field.name not in without
     ]
@@ -185,3 +204,39 @@ def _range(meta: Meta) -> str:
     low = f"from {meta.ge}" if meta.ge is not None else f"above {meta.gt}" if meta.gt is not None else ""
     high = f"to {meta.le}" if meta.le is not None else ""
     return "".join(f" {part}" for part in (low, high) if part)
+
+
+def documented_file(party: Party, values: Mapping[tuple[str, str], Any] = _SET) -> str:
+    """Return the text of a settings file that explains every key; ``values`` are set, the others are comments.
+
+    ``values`` maps section and key to a text, number, truth value or list of texts.
+    """
+    keys = keys_of(party)
+    parts = [_comment(_HEADS[party])]
+    for section in dict.fromkeys(key.section for key in keys):
+        parts.append(f"\n[{section}]\n{_comment(SECTIONS[section])}")
+        own = [key for key in keys if key.section == section]
+        parts += [_entry(key, values) for key in own if not key.is_table]
+        parts += [
+            f"\n[{section}.{key.name}]\n{_comment(key.description)}\n# {_TABLE_EXAMPLES[section]}"
+            for key in own
+            if key.is_table
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def _entry(key: Key, values: Mapping[tuple[str, str], Any]) -> str:
+    place = (key.section, key.name)
+    text = key.description if key.allowed() in _PLAIN else f"{key.description} Allowed: {key.allowed()}."
+    assignment = f"{key.name} = {toml_literal(values.get(place, _EXAMPLES.get(place, key.default)))}"
+    return f"\n{_comment(text)}\n{assignment if place in values else f'# {assignment}'}"
+
+
+def toml_literal(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    # The JSON of a text, number, truth value or list of texts is TOML too.
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.identity import kept_researcher_id
+from fedmon.common.ids import kept_researcher_id
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
-from fedmon.common.settings.energy import EnergySettings
-from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of
-from fedmon.common.settings.perf import PerfSettings
-from fedmon.common.settings.recording import RecordingSettings
-from fedmon.common.settings.runs import RunsSettings
-from fedmon.common.settings.values import (
-    MetricsSettings,
-    NodeSettings,
-    PolicySettings,
-    RepositorySettings,
-    ResearcherSettings,
-)
+from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of, sections_of
+from fedmon.common.settings.values import NodeSettings, RepositorySettings, ResearcherSettings
 
 NODE_FILE = "node.toml"
 RESEARCHER_FILE = "researcher.toml"
@@ -42,19 +33,11 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
     found = _sections("node", path, environ)
     if "id" not in found["node"]:
         raise SettingsError(f"{path}: [node] id is missing: give the node a name, or make one with `fedmon node init`")
-    with _Named(path):
-        return NodeSettings(
-            broker=_broker(found["broker"]),
-            policy=PolicySettings(**found["policy"]),
-            metrics=MetricsSettings(**found["metrics"]),
-            recording=RecordingSettings(**found["recording"]),
-            runs=RunsSettings(**found["runs"]),
-            energy=EnergySettings(**found["energy"]),
-            perf=PerfSettings(**found["perf"]),
-            repository=RepositorySettings(**found["repository"]),
-            plugins={name: own for name, own in found["plugins"].items() if own},
-            **found["node"],
-        )
+    with _named(path):
+        plain = {name: kind for name, kind in sections_of("node").items() if name != "broker"}
+        given: dict[str, Any] = {name: kind(**found[name]) for name, kind in plain.items()}
+        plugins = {name: own for name, own in found["plugins"].items() if own}
+        return NodeSettings(broker=_broker(found["broker"]), plugins=plugins, **given, **found["node"])
 
 
 def load_researcher(path: Path | None, environ: Mapping[str, str]) -> ResearcherSettings:
@@ -69,7 +52,7 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     found = _sections("researcher", path or _default_file(), environ, may_be_absent=path is None)
     own = found["researcher"]
     folder = own.pop("folder", None) or _default_folder()
-    with _Named(path or _default_file()):
+    with _named(path or _default_file()):
         broker = _broker(found["broker"])
         repository = RepositorySettings(**found["repository"])
         researcher_id = own.pop("id", None) or kept_researcher_id(folder)
@@ -87,17 +70,15 @@ def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:
     return _broker({**found["broker"], "url": url})
 
 
-class _Named:
-    """Puts the file's name before what the values themselves object to."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, SettingsError) and not str(error).startswith(str(self._path)):
-            raise SettingsError(f"{self._path} (or environment): {error}") from None
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Put the file's name before what the values themselves object to."""
+    try:
+        yield
+    except SettingsError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise SettingsError(f"{path} (or environment): {error}") from None
 
 
 def _sections(party: Party, path: Path, environ: Mapping[str, str], *, may_be_absent: bool = False) -> Sections:

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from fedmon.common.errors import SettingsError
 from fedmon.common.ids import ID_PATTERN, checked_id
-from fedmon.common.settings.broker import BrokerSettings
-from fedmon.common.settings.energy import EnergySettings
-from fedmon.common.settings.perf import PerfSettings
-from fedmon.common.settings.plugins import PluginNames, PluginSettings
-from fedmon.common.settings.recording import RecordingSettings
-from fedmon.common.settings.runs import RunsSettings
-from fedmon.common.settings.secret import read_secret
+from fedmon.common.settings.broker import BrokerSettings, read_secret
 
 EVERYBODY = "*"
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "NONE"]
 Wire = Literal["fedmon", "fedbiomed4"]
+SandboxLevel = Literal["bubblewrap", "landlock", "limits"]
+PerfGroup = Literal[
+    "software", "cycles", "branches", "cache", "l2", "l2cache", "l3", "l3cache", "flops_sp", "flops_dp", "memory"
+]
+
+ANY_NAME = "NAME"
+"""Stands in the documented file for the name of a plug-in."""
+
+PluginNames = Annotated[
+    tuple[str, ...],
+    Meta(
+        description="Names of the collector plug-ins to load, from packages installed beside fedmon; "
+        "they run with all rights of the node."
+    ),
+]
+PluginSettings = Annotated[
+    Mapping[str, Any], Meta(description="Settings of the collector plug-in of this name; it alone knows the keys.")
+]
+
+_MIB, _GIB = 2**20, 2**30
 
 _WIRE = "Wire: fedmon, or fedbiomed4 to talk to programs of Fed-BioMed 4.4."
 _STRICT = (
@@ -109,6 +123,159 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
                     )
 
 
+class RecordingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node keeps of its samples, so that what was missed can be asked for again."""
+
+    enabled: Annotated[
+        bool, Meta(description="Keep samples in recording.sqlite in the node's folder, and send them again on request.")
+    ] = True
+    max_bytes: Annotated[
+        int,
+        Meta(
+            description="The most that the recording takes on the disk, in bytes; the oldest samples go first.",
+            ge=1_048_576,
+            le=1_099_511_627_776,
+        ),
+    ] = 268_435_456
+    max_age_s: Annotated[
+        float,
+        Meta(description="How long a sample is kept at most, in seconds.", ge=60, le=315_360_000),
+    ] = 604_800.0
+
+
+class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner says about power and emissions; without a region or a factor no emissions are told."""
+
+    region: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}\Z")] | None,
+        Meta(
+            description='Code of the region whose electricity this machine draws, such as "FR"; '
+            "the how-to on energy has the table."
+        ),
+    ] = None
+    gco2e_per_kwh: Annotated[
+        Annotated[float, Meta(ge=0, le=5000)] | None,
+        Meta(
+            description="Grams of CO2 equivalent emitted for one kilowatt-hour, in place of the table's; needs "
+            "factor_source and factor_date."
+        ),
+    ] = None
+    factor_source: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None, Meta(description="Who published gco2e_per_kwh.")
+    ] = None
+    factor_date: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9]{4}(-[0-9]{2}){0,2}\Z")] | None,
+        Meta(description="Year, month or day that gco2e_per_kwh holds for, such as 2024 or 2024-06-30."),
+    ] = None
+    factors_file: Annotated[
+        Path | None,
+        Meta(description="Your own table of factors, in place of the one that comes with fedmon."),
+    ] = None
+    pue: Annotated[
+        float,
+        Meta(
+            description="What the building draws for each watt of its machines (power usage effectiveness); emissions "
+            "are multiplied by it.",
+            ge=1,
+            le=10,
+        ),
+    ] = 1.0
+    max_zone_watts: Annotated[
+        float,
+        Meta(
+            description="The most that one processor draws, in watts; how often its counter can wrap follows from it.",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 1000.0
+    node_power_sensors: Annotated[
+        tuple[Annotated[str, Meta(pattern="^[^/]+/.+$")], ...],
+        Meta(
+            description="Power sensors, as chip/sensor, that together measure this whole machine; used where the "
+            "processors have no energy counters."
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if self.gco2e_per_kwh is not None and not (self.factor_source and self.factor_date):
+            raise SettingsError(
+                "energy: gco2e_per_kwh needs factor_source (who published it) and factor_date (what it holds for)"
+            )
+
+
+class PerfSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The program perf, which counts events of processor and kernel."""
+
+    enabled: Annotated[
+        bool,
+        Meta(description="Count events of processor and kernel with the program perf, of the machine and of jobs."),
+    ] = False
+    groups: Annotated[
+        tuple[PerfGroup, ...],
+        Meta(
+            description="What is counted: software (always), cycles, branches, cache, l2, l2cache, l3, l3cache, "
+            "flops_sp, flops_dp, memory. The more, the less of the time a counter is free for each."
+        ),
+    ] = ("software", "cycles", "branches", "cache")
+    interval_s: Annotated[
+        float, Meta(description="Seconds between two readings of the counters by perf.", ge=0.1, le=60)
+    ] = 1.0
+    command: Annotated[
+        str, Meta(description="The program to start, found on PATH or given as a path.", min_length=1)
+    ] = "perf"
+
+
+class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of an approved plan may use. That a plan needs approval is no setting."""
+
+    enabled: Annotated[bool, Meta(description="Run plans that the owner approved, for researchers who are obeyed.")] = (
+        True
+    )
+    sandbox: Annotated[
+        SandboxLevel,
+        Meta(
+            description="The weakest confinement in which a plan may run. bubblewrap: namespaces of its own; landlock: "
+            "no_new_privs, limits, seccomp and Landlock; limits: as landlock, on kernels that have no Landlock. "
+            "The strongest that this machine has is used; below this one nothing runs."
+        ),
+    ] = "landlock"
+    python: Annotated[
+        Path | None,
+        Meta(description="The Python that plans run on; its packages are what they can import. When absent: our own."),
+    ] = None
+    devices: Annotated[
+        tuple[str, ...], Meta(description='Device files that plans may use, such as "/dev/nvidia0".')
+    ] = ()
+    max_jobs: Annotated[int, Meta(description="Jobs that run at a time; more are refused.", ge=1, le=256)] = 2
+    max_cpu_s: Annotated[
+        float, Meta(description="CPU time of one job, all of its processes together, in seconds.", ge=1, le=31_536_000)
+    ] = 3600.0
+    max_wall_s: Annotated[float, Meta(description="How long one job may last, in seconds.", ge=1, le=31_536_000)] = (
+        3600.0
+    )
+    max_memory_bytes: Annotated[int, Meta(description="Memory of one job, in bytes.", ge=64 * _MIB, le=2**50)] = (
+        4 * _GIB
+    )
+    max_processes: Annotated[
+        int, Meta(description="Processes and threads of one job at a time.", ge=1, le=1_000_000)
+    ] = 256
+    max_tmp_bytes: Annotated[
+        int, Meta(description="What one job may have in files of its own, in bytes.", ge=_MIB, le=2**50)
+    ] = _GIB
+    max_output_bytes: Annotated[
+        int, Meta(description="The largest result that one job may return, in bytes.", ge=1024, le=64 * _GIB)
+    ] = 256 * _MIB
+    max_input_bytes: Annotated[
+        int, Meta(description="The largest inputs that a researcher may send to one job, in bytes.", ge=0, le=64 * _GIB)
+    ] = 256 * _MIB
+    trace_bytes: Annotated[
+        int, Meta(description="What is kept of each of stdout and stderr of a job, in bytes.", ge=4096, le=_GIB)
+    ] = _MIB
+    keep_s: Annotated[
+        float, Meta(description="How long traces and results of a job that is over are kept, in seconds.", ge=60)
+    ] = 2_592_000.0
+
+
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The file repository, for training plans too large for a message."""
 
@@ -144,7 +311,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     strict_identity: Annotated[bool | None, Meta(description=_STRICT)] = None
     default_plans_dir: Annotated[
         Path | None,
-        Meta(description="Folder of training plans (*.py) of the owner; each is pending until he approves it."),
+        Meta(description="Folder of training plans (*.py) of the owner; each is pending until the owner approves it."),
     ] = None
     max_plan_bytes: Annotated[
         int, Meta(description="The largest training plan that this node takes, in bytes.", ge=1024, le=67_108_864)
@@ -155,8 +322,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     energy: EnergySettings = EnergySettings()
     perf: PerfSettings = PerfSettings()
     runs: RunsSettings = RunsSettings()
-    repository: RepositorySettings = RepositorySettings()
     plugins: Mapping[str, PluginSettings] = {}
+    repository: RepositorySettings = RepositorySettings()
 
     def __post_init__(self) -> None:
         _check_id(self.id, "node.id")

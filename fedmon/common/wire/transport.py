@@ -1,21 +1,10 @@
-"""MQTT connections; the only file that knows the MQTT library.
-
-Each connection is a fresh client of the library: a message that made a broker drop us is not sent again for ever,
-nothing waits unseen in a client's memory, and the last will can change from one connection to the next. What is not
-delivered is asked for again by the application, which alone can know that it was not.
-
-A broker of one host keeps nothing of us. In a cluster RabbitMQ ties a clean session to one host, so there the session
-is kept, as long as the broker's settings allow (with MQTT 5 for `SESSION_EXPIRES_S`). After an absence of more than
-`RESUME_WITHIN_S` the broker drops it, with the commands that it queued: their senders no longer wait for them.
-"""
+"""One client of the MQTT library, from its opening to its end; the only file that knows the library."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
 import logging
-import math
-import secrets
 import socket
 import ssl
 import threading
@@ -31,40 +20,22 @@ from paho.mqtt.properties import Properties
 
 from fedmon.common.clock import Deadline
 from fedmon.common.settings import BrokerSettings, Host
-from fedmon.common.wire.causes import explained, refusal
-from fedmon.common.wire.keeping import LOST, Connection, KeptConnection, Link, Will
-
-__all__ = ["Link", "Transport", "Will"]
 
 logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING = 5_000
 SESSION_EXPIRES_S = 3600
-RESUME_WITHIN_S = 30.0
-QUICK_ANSWER_S, QUICK_ROUNDS = 1.0, 3
-"""A cluster that lost a host chooses a new leader (NATS) and loses the logins that it got until then."""
+LOST = "connection lost"
+_REFUSED_AT_ONCE = ("Not authorized", "Bad user name or password", "Unsupported protocol version", "Client identifier")
 
 
-class Transport(KeptConnection):
-    """An MQTT connection that heals itself; see KeptConnection for its methods."""
+class Will(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker publishes for us when we vanish."""
 
-    _here_until = -math.inf
-    _tries = 0
-
-    def _new_connection(self, will: Will | None) -> Connection:
-        last, broker, client_id, session = self._connection, self._broker, self._client_id, Session.CLEAN
-        self._tries += 1
-        if isinstance(last, _Connection) and last.granted:
-            self._here_until, self._tries = last.ended_at, 0
-        away_s = time.monotonic() - self._here_until
-        if self._keeps_session:
-            session = Session.RESUMED if away_s < RESUME_WITHIN_S else Session.NEW
-        elif len(broker.hosts) > 1:
-            client_id += f"-{secrets.token_hex(2)}"  # the queue of the former id may be on a host that is down
-        if len(broker.hosts) > 1 and away_s < math.inf and self._tries < QUICK_ROUNDS * len(broker.hosts):
-            timeout_s = min(QUICK_ANSWER_S, broker.connect_timeout_s)
-            broker = msgspec.structs.replace(broker, connect_timeout_s=timeout_s)
-        return _Connection(broker, client_id, will, self._on_message, session=session)
+    topic: str
+    payload: bytes
+    qos: int = 1
+    retain: bool = True
 
 
 class Session(enum.Enum):
@@ -75,8 +46,11 @@ class Session(enum.Enum):
     RESUMED = enum.auto()
 
 
-class _Connection:
-    """One client of the library, from connect to the end of its connection."""
+class MqttClient:
+    """One connection; ``closed`` is set at its end, and ``cause`` says why. Every method is safe from any thread.
+
+    ``on_message(topic, payload, retained)`` runs on the library's thread: it puts and returns.
+    """
 
     def __init__(
         self,
@@ -128,7 +102,7 @@ class _Connection:
         try:
             self._client.connect(host.host, host.port, keepalive=self._broker.keepalive_s, **self._kept())
         except (OSError, ValueError, UnicodeError) as error:
-            self._end(explained(error, host, self._broker.connect_timeout_s))
+            self._end(_explained(error, host, self._broker.connect_timeout_s))
             return False
         self._client.loop_start()
         if not self._answered.wait(max(0.5, deadline.left_s())):
@@ -138,7 +112,7 @@ class _Connection:
 
     def _forgotten(self, host: Host) -> bool:
         """Have the broker drop what it keeps of us: a clean session of the same id replaces it, and ends."""
-        clean = _Connection(self._broker, self._client_id, None, self._deliver)
+        clean = MqttClient(self._broker, self._client_id, None, self._deliver)
         is_done = clean.open(host, {})
         clean.close()
         if not is_done:
@@ -153,28 +127,33 @@ class _Connection:
         return {"clean_start": False, "properties": properties}
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+        """Hand a message over; False when the broker did not let us in, or too much is on its way already."""
         if not self._may_publish or self.closed.is_set() or self._sent - self._done > MAX_OUTSTANDING:
             return False
         self._sent += 1
         return self._client.publish(topic, payload, qos=qos, retain=retain).rc == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def publish_and_wait(self, will: Will, timeout_s: float) -> None:
+        """Send a message and wait until the broker has it, or the time is over."""
         info = self._client.publish(will.topic, will.payload, qos=will.qos, retain=will.retain)
         with contextlib.suppress(ValueError, RuntimeError):
             info.wait_for_publish(min(1.0, timeout_s))
 
     def subscribe(self, wanted: dict[str, int]) -> None:
+        """Add subscriptions, by filter and QoS."""
         self._client.subscribe(list(wanted.items()))
 
     def unsubscribe(self, topic_filter: str) -> None:
+        """Take a subscription back."""
         self._client.unsubscribe(topic_filter)
 
     def cut(self) -> None:
+        """End without a word, as a crash would."""
         with contextlib.suppress(OSError, AttributeError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Disconnect in order and end the library's thread."""
+        """Disconnect in order and end the library's thread; may be called twice."""
         self._client.disconnect()
         self._end("we disconnected")
         if threading.current_thread().name != self._network_thread:
@@ -197,7 +176,7 @@ class _Connection:
 
     def _on_connect(self, client: mqtt.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
-            self._end(refusal(str(reason), self._broker.username))
+            self._end(_refusal(str(reason), self._broker.username))
             return
         # A session that goes on brings commands before our subscriptions are confirmed; they are answered.
         self._may_publish = self._session is Session.RESUMED
@@ -248,3 +227,33 @@ def _tls_context(broker: BrokerSettings) -> ssl.SSLContext:
     if broker.cert_file is not None:
         context.load_cert_chain(str(broker.cert_file), str(broker.key_file) if broker.key_file else None)
     return context
+
+
+def is_permanent(cause: str) -> bool:
+    """Tell whether waiting cannot help, because someone must change a password, a certificate or an id."""
+    return any(words in cause for words in (*_REFUSED_AT_ONCE, "certificate", "CERTIFICATE"))
+
+
+def _explained(error: Exception, host: Host, timeout_s: float) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"the name {host.host!r} cannot be resolved ({error.strerror}); check the spelling and the name server"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused; is the broker running, and is the port right?"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s; a firewall may be in the way"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}; name the right ca_file"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}; is this a TLS port?"
+    if isinstance(error, ConnectionResetError):
+        return "it broke off the connection; does this port speak TLS (mqtts://), or not (mqtt://), as the URL says?"
+    if isinstance(error, UnicodeError):
+        return f"{host.host!r} is not a host name"
+    return str(error)
+
+
+def _refusal(reason: str, username: str | None) -> str:
+    if any(words in reason for words in ("Not authorized", "Bad user name or password")):
+        who = f"user {username!r}" if username else "a client without a user name"
+        return f"it refused {who} ({reason}); check user name and password file"
+    return f"it refused the connection ({reason})"

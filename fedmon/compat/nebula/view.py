@@ -24,7 +24,7 @@ from fedmon.common.metrics.nebula_tags import (
     gpu_tag,
     unit_of,
 )
-from fedmon.common.metrics.rate import rate
+from fedmon.common.metrics.sample import rate
 from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.compat.nebula.settings import Generation
 from fedmon.compat.nebula.traffic import Traffic

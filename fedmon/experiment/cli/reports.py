@@ -13,8 +13,9 @@ import msgspec
 import typer
 
 from fedmon.common.errors import FedmonError
+from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.common.store.whole_file import replacing
+from fedmon.researcher.cli.output import emit
 from fedmon.experiment.cli.options import EPILOG, JsonOption, RunArgument
 from fedmon.experiment.drawing import COLOURS, draw, picture_of
 from fedmon.experiment.report_sections import (

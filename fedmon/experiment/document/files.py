@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
-from fedmon.common.store.whole_file import write_whole
+from fedmon.common.files import write_whole
 from fedmon.experiment.document import toml_reading, toml_writing, xml_elements, xml_reading, xml_writing
 from fedmon.experiment.document.description import Description
 from fedmon.experiment.document.errors import DescriptionError, DocumentTooLargeError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.store.whole_file import write_whole
+from fedmon.common.files import write_whole
 from fedmon.experiment.errors import TraceNotReadableError
 
 if TYPE_CHECKING:

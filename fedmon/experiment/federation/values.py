@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.syntax import parsed
+from fedmon.common.plan_source import parsed
 from fedmon.experiment.attributes import Attribute, Flags
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.errors import InvalidAttributeValueError

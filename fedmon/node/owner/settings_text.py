@@ -16,7 +16,7 @@ def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
 
     The rules are set from the start too, each below its comment, so that a change finds its place.
     """
-    from fedmon.common.settings.page import documented_file
+    from fedmon.common.settings.keys import documented_file
 
     rules = {
         ("policy", name): value

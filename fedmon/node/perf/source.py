@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from fedmon.common.settings.perf import PerfSettings
+from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Roots
 from fedmon.node.perf.architectures import architecture
 from fedmon.node.perf.event import Scope

@@ -65,7 +65,7 @@ class Fetcher:
             self._hand_over(lambda done=done, result=result: done(result))  # type: ignore[misc]
 
     def _fetch(self, job: _Job) -> bytes | FedmonError:
-        from fedmon.common.repository import download
+        from fedmon.common.http import download
 
         try:
             return download(

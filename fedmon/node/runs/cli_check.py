@@ -11,7 +11,7 @@ import typer
 
 from fedmon.common.log import escape_control
 from fedmon.common.plan_source import PlanSource, load_source
-from fedmon.common.settings.runs import RunsSettings
+from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.runs.order import Limits, Logged, Reported
 from fedmon.node.runs.trial import Trial, Tried, run_unconfined

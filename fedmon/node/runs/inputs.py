@@ -21,7 +21,7 @@ def fetched(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Seque
     Raises RepositoryError when it cannot be fetched or is not allowed to be, InvalidInputError when it is no parcel,
     StorageError when it cannot be kept.
     """
-    from fedmon.common.repository import download_to
+    from fedmon.common.http import download_to
 
     path = folder / _NAME
     try:

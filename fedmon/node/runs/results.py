@@ -66,7 +66,7 @@ def inline(path: Path, parcel: Parcel) -> Parcel | None:
 
 def stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:
     """Return the result with the URL that it has in the repository from now on. Raises FedmonError."""
-    from fedmon.common.repository import upload_from
+    from fedmon.common.http import upload_from
 
     if repository.url is None:
         raise NoRepositoryError(NO_REPOSITORY.format(size=parcel.size_bytes))

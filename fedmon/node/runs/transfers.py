@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.common.repository_address import RepositoryError, UrlRefusedError
+from fedmon.common.http import RepositoryError, UrlRefusedError
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import Parcel
 from fedmon.node.runs import inputs, results

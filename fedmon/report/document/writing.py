@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.store.whole_file import replacing, target_of
+from fedmon.common.files import replacing, target_of
 from fedmon.report.document.model import Document
 from fedmon.report.document.steps import Steps
 from fedmon.report.extra import report_extra

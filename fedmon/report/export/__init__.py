@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.store.whole_file import replacing, storage_errors, target_of
+from fedmon.common.files import replacing, storage_errors, target_of
 from fedmon.report.export.patient_file import PatientFile
 from fedmon.report.extra import report_extra
 from fedmon.report.table import Table

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from fedmon.common.store.whole_file import storage_errors
+from fedmon.common.files import storage_errors
 
 _WHOLE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """`struct flock`: type, whence, start, length, pid. Source: fcntl(2), section "Open file description locks"."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import h5py
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
-from fedmon.common.store.whole_file import TargetExistsError, replacing, storage_errors, target_of
+from fedmon.common.files import TargetExistsError, replacing, storage_errors, target_of
 from fedmon.report.export.file_lock import locked
 from fedmon.report.export.hdf5_columns import Group, attribute_texts
 from fedmon.report.export.patient_file import PatientFile

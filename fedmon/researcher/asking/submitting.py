@@ -85,6 +85,6 @@ def _named_by_url(source: PlanSource, repository: RepositorySettings) -> str:
 
 
 def _uploaded(source: bytes, repository: RepositorySettings) -> str:
-    from fedmon.common.repository import upload
+    from fedmon.common.http import upload
 
     return upload(source, repository)

@@ -105,7 +105,7 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
             f"inputs take {len(content)} bytes and do not fit into a message of {MAX_PAYLOAD_BYTES}: set the file "
             "repository, `url` in [repository] of researcher.toml or FEDMON_REPOSITORY_URL"
         )
-    from fedmon.common.repository import upload_from
+    from fedmon.common.http import upload_from
 
     patience_s = 60.0 + len(content) / SLOWEST_BYTES_S
     del content

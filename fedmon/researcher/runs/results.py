@@ -103,7 +103,7 @@ def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
             return memoryview(bytearray(base64.b64decode(parcel.base64, validate=True)))
         except (binascii.Error, ValueError):
             raise BadResultError("it is no base64") from None
-    from fedmon.common.repository import download_to
+    from fedmon.common.http import download_to
 
     file = io.BytesIO()
     patience_s = 60.0 + parcel.size_bytes / SLOWEST_BYTES_S

@@ -9,7 +9,7 @@ import msgspec
 
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.settings import BrokerSettings
-from fedmon.common.wire.transport import Link, Transport, Will
+from fedmon.common.wire.connection import BrokerConnection, Link, Will
 
 CONNECT_SHARE = 0.9
 """Part of the caller's timeout after which the transport gives up, so that it can say why before the caller must."""
@@ -32,7 +32,7 @@ class Connection:
         connect_timeout_s = min(broker.connect_timeout_s, CONNECT_SHARE * timeout_s)
         self._broker = msgspec.structs.replace(broker, connect_timeout_s=connect_timeout_s)
         self._timeout_s = timeout_s
-        self._transport = Transport(
+        self._transport = BrokerConnection(
             self._broker,
             client_id=client_id,
             subscriptions=subscriptions,

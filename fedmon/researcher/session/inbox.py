@@ -13,12 +13,12 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
+from fedmon.common.wire.connection import Link
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import LogRecord, PlanDecision, Presence
 from fedmon.common.wire.runs import JobOutcome, RunScalars
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
-from fedmon.common.wire.transport import Link
 from fedmon.researcher.session.dialect import Dialect
 from fedmon.researcher.session.lanes import Lanes
 from fedmon.researcher.session.tally import Tally

@@ -1,4 +1,4 @@
-"""A batch that is read in one pass is read as strictly as on the long way."""
+"""Batches of samples: each comes back as it was, and a damaged one is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN = codec.encode(BATCH)
 
 
 def blanks_added(payload: bytes) -> bytes:
-    """Return the same JSON with a blank before each colon and comma, which only the long way reads."""
+    """Return the same JSON with a blank before each colon and comma."""
     return json.dumps(json.loads(payload), separators=(" ,", " : ")).encode()
 
 
@@ -55,12 +55,7 @@ def test_any_text_in_names_and_reasons_comes_back(
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ('"seq":40', '"seq":40,"seq":41', "names a key twice"),
-        ('"host_load1":[0.5,0.25]', '"host_load1":[0.5,0.25],"host_load1":[0.5,0.25]', "names a key twice"),
-        ('"seq":40', '"seq":40,"unknown":{"a":1,"a":2}', "names a key twice"),
-        ('"seq":40', '"seq":40,"seq" :41', "names a key twice"),
-        (',"reasons":{', ',"seq":40,"later":{', "names a key twice"),
-        ('"seq":40', '"seq":40,"deep":' + "[" * 40 + "]" * 40, "nested deeper than 32"),
+        ('"seq":40', '"seq":40,"deep":' + "[" * 40_000 + "]" * 40_000, "not valid JSON"),
         ('"mono":[10.0,11.0]', '"mono":[10.0]', "differ in length"),
         ("[0.5,0.25]", "[0.5]", "differ in length"),
         ("[0.5,0.25]", "[0.5,NaN]", "not valid JSON"),
@@ -72,24 +67,13 @@ def test_any_text_in_names_and_reasons_comes_back(
         ('"seq":40,', "", "missing required field `seq`"),
     ],
 )
-def test_a_damaged_batch_is_refused_on_either_way(old: str, new: str, reason: str) -> None:
+def test_a_damaged_batch_is_refused(old: str, new: str, reason: str) -> None:
     text = PLAIN.decode()
     assert old in text
     damaged = text.replace(old, new).encode()
 
     with pytest.raises(InvalidMessageError, match=re.escape(reason)):
         codec.decode_telemetry(damaged)
-
-
-@pytest.mark.parametrize("name", ["reasons", "protocol_version"])
-def test_a_metric_named_like_a_field_hides_neither_its_absence_nor_a_second_key(name: str) -> None:
-    columns: dict[str, list[float | None]] = {name: [1.0, 2.0], "a": [1.0, 2.0]}
-    document = msgspec.to_builtins(msgspec.structs.replace(BATCH, m=columns, reasons={}))
-    del document[name]
-    twice = msgspec.json.encode(document).replace(b'"a":[', b'"a":[1.0,2.0],"a":[')
-
-    with pytest.raises(InvalidMessageError, match="names a key twice"):
-        codec.decode_telemetry(twice)
 
 
 def test_reasons_may_be_left_out() -> None:
@@ -124,3 +108,15 @@ def test_a_payload_over_the_limit_is_refused() -> None:
 
     with pytest.raises(InvalidMessageError, match="over the limit"):
         codec.decode_telemetry(huge)
+
+
+def test_a_request_with_arguments_nested_too_deeply_is_refused() -> None:
+    envelope = {"researcher_id": "a", "id": "1", "session": "s", "sequence": 1, "expires": "2030-01-01T00:00:00Z"}
+    run = {"command": "run", "protocol_version": "fedmon/1", "job_id": "j", "sha256": "0" * 64, **envelope}
+    deepest: object = 'a "quoted" [bracket'
+    for _ in range(codec.MAX_DEPTH - 2):
+        deepest = [deepest]
+
+    codec.decode_request(json.dumps({**run, "arguments": {"x": deepest}}).encode())
+    with pytest.raises(InvalidMessageError, match="nested deeper than 32"):
+        codec.decode_request(json.dumps({**run, "arguments": {"x": [deepest]}}).encode())

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.energy import energy_collectors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.energy.hwmon_power import HwmonPowerCollector
 from fedmon.node.collectors.energy.job_energy import JobEmissionsCollector, JobEnergyCollector

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError, Why, why
 
 TABLE = "carbon_intensity.csv"

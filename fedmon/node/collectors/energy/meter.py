@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.common.settings.energy import EnergySettings
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Roots
 from fedmon.node.collectors.energy.carbon import chosen_factor
 from fedmon.node.collectors.energy.cpu_time import BusyCpuTime

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError
-from fedmon.common.repository_address import RepositoryError
+from fedmon.common.http import RepositoryError
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Approval, Error, ErrorCode, TrainingPlanStatus
 from fedmon.node.requests.handlers import approval, plan_status

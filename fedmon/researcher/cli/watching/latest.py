@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from fedmon.common.metrics.rate import rate
+from fedmon.common.metrics.sample import rate
 from fedmon.common.metrics.series import split_series
 from fedmon.researcher.samples.monitor import LiveSample
 

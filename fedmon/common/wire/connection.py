@@ -1,23 +1,33 @@
-"""What keeps a connection to the first broker that answers: attempts, back-off, rotation of hosts, and who is told."""
+"""The kept connection to the first broker that answers: attempts, back-off, rotation of hosts, and news of all that.
+
+Each attempt is a fresh client of the MQTT library: a message that made a broker drop us is not sent again for ever,
+nothing waits unseen in a client's memory, and the last will can change from one connection to the next. What is not
+delivered is asked for again by the application, which alone can know that it was not.
+
+A broker of one host keeps nothing of us. In a cluster RabbitMQ ties a clean session to one host, so there the session
+is kept, as long as the broker's settings allow (with MQTT 5 for `SESSION_EXPIRES_S`). After an absence of more than
+`RESUME_WITHIN_S` the broker drops it, with the commands that it queued: their senders no longer wait for them.
+"""
 
 from __future__ import annotations
 
-import abc
 import logging
-import random
-import ssl
+import math
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
+from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError
 from fedmon.common.settings import BrokerSettings, Host
 from fedmon.common.wire import topics
-from fedmon.common.wire.causes import is_permanent
+from fedmon.common.wire.transport import LOST, MqttClient, Session, Will, is_permanent
+
+__all__ = ["BrokerConnection", "Link", "Will"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,18 +40,11 @@ QUICK_LOSS_S = 2.0
 QUICK_LOSSES = 3
 DOWN_AFTER_ROUNDS = 10
 """After so many rounds without a connection the broker is down, and no longer losing connections."""
-LOST = "connection lost"
+RESUME_WITHIN_S = 30.0
+QUICK_ANSWER_S, QUICK_ROUNDS = 1.0, 3
+"""A cluster that lost a host chooses a new leader (NATS) and loses the logins that it got until then."""
 TAKEN_OVER = "Session taken over"
 """MQTT 5, reason code 0x8E: another client connected with our client id."""
-
-
-class Will(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker publishes for us when we vanish."""
-
-    topic: str
-    payload: bytes
-    qos: int = 1
-    retain: bool = True
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,41 +55,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
 
 
-class Connection(Protocol):
-    """One connection, from its opening to its end."""
-
-    closed: threading.Event
-    cause: str
-
-    def open(self, host: Host, wanted: dict[str, int]) -> bool:
-        """Connect and subscribe; return False, with the cause noted, when the broker did not let us."""
-        ...
-
-    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
-        """Hand a message over; False when the broker did not let us in, or too much is on its way already."""
-        ...
-
-    def publish_and_wait(self, will: Will, timeout_s: float) -> None:
-        """Send a message and wait until the broker has it, or the time is over."""
-
-    def subscribe(self, wanted: dict[str, int]) -> None:
-        """Add subscriptions, by filter and QoS."""
-
-    def unsubscribe(self, topic_filter: str) -> None:
-        """Take a subscription back."""
-
-    def cut(self) -> None:
-        """End without a word, as a crash would."""
-
-    def close(self) -> None:
-        """End in order; may be called twice."""
-
-
-class KeptConnection(abc.ABC):
-    """Keeps one connection to the first broker that answers, until `stop`. Every method is safe from any thread.
+class BrokerConnection:
+    """One connection to the first broker that answers, kept until `stop`. Every method is safe from any thread.
 
     ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
-    ``will()`` is called before each connection. ``id_is_contested()`` tells whether another client was seen with our
+    ``will()`` is called before each attempt. ``id_is_contested()`` tells whether another client was seen with our
     client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure. ``keeps_session`` has a
     broker of several hosts keep subscriptions and QoS 1 messages while we change hosts.
     """
@@ -111,7 +84,9 @@ class KeptConnection(abc.ABC):
         self._on_message, self._on_link, self._will = on_message, on_link, will
         self._id_is_contested = id_is_contested
         self._changed = threading.Condition()
-        self._connection: Connection | None = None
+        self._client: MqttClient | None = None
+        self._granted_until = -math.inf
+        self._tries = 0
         self._stopping = False
         self._up = False
         self._error: ConnectionFailedError | None = None
@@ -169,8 +144,8 @@ class KeptConnection(abc.ABC):
             )
         if len(payload) > MAX_PACKET_BYTES:
             raise InvalidMessageError(f"{len(payload)} bytes for {topic} are over the limit of {MAX_PACKET_BYTES}")
-        connection = self._connection
-        if connection is None or not connection.publish(topic, payload, qos=qos, retain=retain):
+        client = self._client
+        if client is None or not client.publish(topic, payload, qos=qos, retain=retain):
             self.dropped += 1
             return False
         return True
@@ -180,68 +155,103 @@ class KeptConnection(abc.ABC):
         with self._changed:
             self._subscriptions[topic_filter] = qos
             self._held.add(topic_filter)
-            if self._up and self._connection is not None:
-                self._connection.subscribe({topic_filter: qos})
+            if self._up and self._client is not None:
+                self._client.subscribe({topic_filter: qos})
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Take a subscription back."""
         with self._changed:
-            if self._subscriptions.pop(topic_filter, None) is not None and self._up and self._connection is not None:
-                self._connection.unsubscribe(topic_filter)
+            if self._subscriptions.pop(topic_filter, None) is not None and self._up and self._client is not None:
+                self._client.unsubscribe(topic_filter)
 
     def stop(self, timeout_s: float = 2.0, farewell: Will | None = None) -> None:
         """Say farewell, disconnect in order and end the threads, within about ``timeout_s``."""
         deadline = Deadline(timeout_s)
-        connection = self._connection
-        if farewell is not None and self._up and connection is not None:
-            connection.publish_and_wait(farewell, deadline.left_s())
-        with self._changed:
-            self._stopping = True
-            connection = self._connection
-            self._changed.notify_all()
-        if connection is not None:
-            connection.close()
+        client = self._client
+        if farewell is not None and self._up and client is not None:
+            client.publish_and_wait(farewell, deadline.left_s())
+        if (client := self._stop_trying()) is not None:
+            client.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(deadline.left_s() + 0.1)
         self._up = False
 
     def abort(self) -> None:
         """Vanish without a word, as a crash would, so that the broker publishes our last will."""
+        if (client := self._stop_trying()) is not None:
+            client.cut()
+
+    def _stop_trying(self) -> MqttClient | None:
         with self._changed:
             self._stopping = True
-            connection = self._connection
             self._changed.notify_all()
-        if connection is not None:
-            connection.cut()
-
-    @abc.abstractmethod
-    def _new_connection(self, will: Will | None) -> Connection:
-        """Make a connection that is not opened yet. Raises OSError or FedmonError."""
+            return self._client
 
     # --- the supervising thread -----------------------------------------------------------------------------------
 
     def _keep_connected(self) -> None:
-        attempt = 0
-        while not self._stopping:
-            host = self._broker.hosts[attempt % len(self._broker.hosts)]
-            connected_at, cause = self._connect_once(host)
-            if self._is_stopping():
+        hosts = self._broker.hosts
+        factor = 2 ** (1 / len(hosts))  # doubles with each round of all hosts
+        backoff = Backoff(FIRST_RETRY_S * factor, longest_s=LAST_RETRY_S, factor=factor, jitter=0.5)
+        while True:
+            host = hosts[backoff.attempts % len(hosts)]
+            lasted_s, cause = self._connect_once(host)
+            if self._stopping:
                 return
             contested = TAKEN_OVER in cause or self._id_is_contested()
-            if connected_at is not None and self._lasted(time.monotonic() - connected_at, cause, contested=contested):
-                attempt = 0
-            attempt += 1
-            self._failed(ConnectionFailedError(host.host, host.port, cause), host)
+            if lasted_s is not None and self._was_long(lasted_s, cause, contested=contested):
+                backoff.reset()
             is_taken_over = contested and self._quick_losses >= QUICK_LOSSES
-            last_s = LAST_CONTESTED_RETRY_S if is_taken_over else LAST_RETRY_S
-            rounds = attempt // len(self._broker.hosts)
-            if connected_at is None and rounds >= DOWN_AFTER_ROUNDS:
+            backoff.longest_s = LAST_CONTESTED_RETRY_S if is_taken_over else LAST_RETRY_S
+            delay_s = backoff.next_s()
+            self._failed(ConnectionFailedError(host.host, host.port, cause), host)
+            if lasted_s is None and backoff.attempts >= DOWN_AFTER_ROUNDS * len(hosts):
                 self._quick_losses = 0
-            delay_s = min(last_s, FIRST_RETRY_S * 2 ** min(rounds, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping, timeout=delay_s)
+                if self._changed.wait_for(lambda: self._stopping, timeout=delay_s):
+                    return
 
-    def _lasted(self, lasted_s: float, cause: str, *, contested: bool) -> bool:
+    def _connect_once(self, host: Host) -> tuple[float | None, str]:
+        """Hold one connection until it ends; return how many seconds it was up, or None, and why it ended."""
+        connected_at: float | None = None
+        client: MqttClient | None = None
+        try:
+            client = self._new_client(self._will())
+            with self._changed:
+                if self._stopping:
+                    return None, "we are stopping"
+                self._client = client
+                wanted = dict(self._subscriptions)
+            if client.open(host, wanted):
+                connected_at = time.monotonic()
+                self._came_up(client, wanted, host)
+                client.closed.wait()
+            cause = client.cause
+        except (OSError, FedmonError, RuntimeError, ValueError) as error:  # such as too many open files, or threads
+            cause = str(error)
+        finally:
+            self._up = False
+            self._up_since = math.inf
+            if client is not None:
+                client.close()
+                if client.granted:
+                    self._granted_until, self._tries = client.ended_at, 0
+        return None if connected_at is None else time.monotonic() - connected_at, cause
+
+    def _new_client(self, will: Will | None) -> MqttClient:
+        broker, client_id, session = self._broker, self._client_id, Session.CLEAN
+        self._tries += 1
+        away_s = time.monotonic() - self._granted_until
+        if self._keeps_session:
+            session = Session.RESUMED if away_s < RESUME_WITHIN_S else Session.NEW
+        elif len(broker.hosts) > 1:
+            client_id += f"-{secrets.token_hex(2)}"  # the queue of the former id may be on a host that is down
+        if len(broker.hosts) > 1 and away_s < math.inf and self._tries < QUICK_ROUNDS * len(broker.hosts):
+            timeout_s = min(QUICK_ANSWER_S, broker.connect_timeout_s)
+            broker = msgspec.structs.replace(broker, connect_timeout_s=timeout_s)
+        return MqttClient(broker, client_id, will, self._on_message, session=session)
+
+    def _was_long(self, lasted_s: float, cause: str, *, contested: bool) -> bool:
         """Count a lost connection; return whether it had lasted.
 
         Two clients with one client id take turns, so each connection lasts as long as the other's back-off.
@@ -263,43 +273,15 @@ class KeptConnection(abc.ABC):
             logger.warning("%s; connecting again, with back-off", self._quick_cause)
         return False
 
-    def _is_stopping(self) -> bool:
-        return self._stopping
-
-    def _connect_once(self, host: Host) -> tuple[float | None, str]:
-        """Hold one connection until it ends; return when it came up, or null, and why it ended."""
-        connected_at: float | None = None
-        try:
-            connection = self._new_connection(self._will())
-        except (OSError, FedmonError, ssl.SSLError, ValueError) as error:
-            return None, str(error)
-        try:
-            with self._changed:
-                if self._stopping:
-                    return None, "we are stopping"
-                self._connection = connection
-                wanted = dict(self._subscriptions)
-            if connection.open(host, wanted):
-                connected_at = time.monotonic()
-                self._came_up(connection, wanted, host)
-                connection.closed.wait()
-        except (OSError, RuntimeError) as error:  # such as too many open files, or threads
-            return connected_at, str(error)
-        finally:
-            self._up = False
-            self._up_since = float("inf")
-            connection.close()
-        return connected_at, connection.cause
-
-    def _came_up(self, connection: Connection, wanted: dict[str, int], host: Host) -> None:
+    def _came_up(self, client: MqttClient, wanted: dict[str, int], host: Host) -> None:
         with self._changed:
             if self._stopping:
                 return
             added = {name: qos for name, qos in self._subscriptions.items() if name not in wanted}
             if added:
-                connection.subscribe(added)
+                client.subscribe(added)
             for name in (self._held | wanted.keys()) - self._subscriptions.keys():
-                connection.unsubscribe(name)
+                client.unsubscribe(name)
             self._held = set(self._subscriptions)
             self._permanent = self._quiet = False
             self._up_since = time.monotonic()

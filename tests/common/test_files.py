@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.common.store.whole_file import write_whole
+from fedmon.common.files import LockFile, TargetExistsError, write_whole
 
 
 def mode_of(path: Path) -> int:
@@ -63,3 +63,37 @@ def test_what_cannot_be_written_is_said_by_name_and_leaves_nothing(tmp_path: Pat
 
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "as it was"
+
+
+def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    write_whole(path, b"first", durable=True, only_new=True)
+
+    with pytest.raises(TargetExistsError):
+        write_whole(path, b"second", durable=True, only_new=True)
+
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_lock_has_one_holder_whose_text_others_read(tmp_path: Path) -> None:
+    first, second = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
+    assert second.holder() is None
+
+    assert first.take("12 daemon")
+    assert not second.take("13 other", timeout_s=0.01)
+    assert second.holder() == "12 daemon"
+    first.release()
+
+    assert second.holder() is None
+    assert second.take("13 other")
+    assert first.holder() == "13 other"
+    second.release()
+
+
+def test_a_lock_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    (tmp_path / "lock").symlink_to("other")
+
+    with pytest.raises(StorageError, match="lock"):
+        LockFile(tmp_path / "lock").take()

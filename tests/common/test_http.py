@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.clock import Deadline
-from fedmon.common.repository import RepositoryError, UrlRefusedError, download, upload
-from fedmon.common.repository_address import checked_target
+from fedmon.common.http import RepositoryError, UrlRefusedError, checked_target, download, upload
 from fedmon.common.settings import RepositorySettings
 from tests.support.hostile_urls import BESIDE_FILES
 
@@ -348,7 +347,7 @@ def test_without_a_repository_an_upload_says_what_to_set() -> None:
 
 
 def test_importing_the_client_loads_no_http_library() -> None:
-    program = "import sys, fedmon.common.repository; print([m for m in ('requests', 'urllib3') if m in sys.modules])"
+    program = "import sys, fedmon.common.http; print([m for m in ('requests', 'urllib3') if m in sys.modules])"
 
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

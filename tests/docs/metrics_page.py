@@ -1,4 +1,4 @@
-"""The page of ``docs/metrics.md``, made from the table: ``python -m fedmon.common.metrics.page docs/metrics.md``."""
+"""The page of ``docs/metrics.md``, made from the table: ``python -m tests.docs.metrics_page docs/metrics.md``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TITLES = {
 _BEFORE = """\
 # Metrics
 
-Made from `fedmon/common/metrics/table.py` by `python -m fedmon.common.metrics.page docs/metrics.md`;
+Made from `fedmon/common/metrics/table.py` by `python -m tests.docs.metrics_page docs/metrics.md`;
 edit its rows in `fedmon/common/metrics/tables/`, not this page.
 
 A node reads all that is due at one instant, every 5 s unless its owner or a researcher's lease says otherwise, and

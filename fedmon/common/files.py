@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all.
+"""Files and folders of ours: written whole or not at all, locked, and private.
 
-What is written has no name until it is complete: a process that is killed leaves nothing, and the old file stays. Where
-a file system has no files without names, a hidden one is used, and what a killed process left of these is removed by
-the next that replaces the same file.
+A file that is being written has no name until it is complete: a process that is killed leaves nothing, and the old file
+stays. Where a file system has no files without names, a hidden one is used; the next process that replaces the same
+file removes what killed ones left.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ import fcntl
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import FolderInUseError, InvalidInputError, StorageError
 
+LOCK_NAME = "lock"
+_OTHERS = 0o077
+_LOCK_RETRY_S = 0.02
+"""How often a held lock is tried again: flock can wait, but not until a deadline."""
 _NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 _PART = ".part"
 
@@ -77,12 +83,20 @@ def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
             staged.close()
 
 
-def write_whole(path: Path, content: bytes, *, mode: int | None = None, folder_mode: int = 0o777) -> None:
-    """Write a file, whole or not at all, into a folder that is made where there is none.
+def write_whole(
+    path: Path,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    folder_mode: int = 0o777,
+    durable: bool = False,
+    only_new: bool = False,
+) -> None:
+    """Write a file, whole or not at all; its folder is made if there is none.
 
-    What lies there is replaced, a link itself and not what it leads to. ``mode`` is that of the file, null as that of
-    every new one. Made for folders of many files: it neither looks for what killed processes left nor forces anything
-    to the disk, so that after a loss of power the file may be missing. Raises StorageError.
+    What lies there is replaced, a link itself and not its target; with ``only_new`` it raises TargetExistsError.
+    ``mode`` is that of the file (default: that of every new file). Only a ``durable`` file outlives a loss of power.
+    Raises StorageError.
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
@@ -91,7 +105,11 @@ def write_whole(path: Path, content: bytes, *, mode: int | None = None, folder_m
             if mode is not None:
                 staged.set_mode(mode)
             staged.path.write_bytes(content)
-            staged.publish(only_new=False)
+            if durable:
+                staged.force_content()
+            staged.publish(only_new=only_new)
+            if durable:
+                staged.force_name()
         finally:
             staged.close()
 
@@ -178,3 +196,105 @@ def _remove_abandoned(target: Path) -> None:
             with contextlib.suppress(OSError), open(entry.path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 Path(entry.path).unlink()
+
+
+class LockFile:
+    """An exclusive lock on a file that holds a text about its holder; safe from any thread.
+
+    The kernel frees the lock when its holder ends in any way. Raises StorageError where a file system has no locks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def take(self, text: str = "", *, timeout_s: float = 0.0) -> bool:
+        """Take the lock and write ``text`` for others to read; return False if another holds it after ``timeout_s``."""
+        with storage_errors(self.path):
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                deadline, retry = Deadline(timeout_s), threading.Event()
+                while not _locked(fd, fcntl.LOCK_EX):
+                    if deadline.passed():
+                        return False
+                    retry.wait(min(_LOCK_RETRY_S, deadline.left_s()))
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{text}\n".encode(), 0)
+                self._fd, fd = fd, -1
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+        return True
+
+    def holder(self) -> str | None:
+        """Return the text of the process that holds the lock; None if it is free."""
+        with storage_errors(self.path):
+            try:
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return None
+            try:
+                return None if _locked(fd, fcntl.LOCK_SH) else os.pread(fd, 200, 0).decode(errors="replace").strip()
+            finally:
+                os.close(fd)
+
+    def release(self) -> None:
+        """Free the lock; safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OwnedFolder:
+    """A folder with mode 0700 whose lock is held until ``release``, or until the process ends in any way."""
+
+    def __init__(self, path: Path) -> None:
+        """Raise FolderInUseError naming the holder, or StorageError naming the path and the cause."""
+        self.path = path.expanduser().absolute()
+        self._lock = LockFile(self.path / LOCK_NAME)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+        except OSError as error:
+            raise StorageError(f"cannot use folder {self.path}: {error.strerror}") from error
+        if mode & _OTHERS:
+            raise StorageError(
+                f"{self.path} is open to other users (mode {mode:04o}): chmod 700 {self.path}, or choose a folder "
+                "that does not exist yet"
+            )
+        if not self._lock.take(str(os.getpid())):
+            holder = self._lock.holder() or "unknown"
+            raise FolderInUseError(
+                f"{self.path} is in use by process {holder}: stop that one, or choose another folder"
+            )
+
+    def make_private(self, name: str) -> Path:
+        """Return the path of a file in the folder, made with mode 0600 if there is none.
+
+        Raises StorageError, also for a symbolic link, which could lead out of the folder.
+        """
+        path = self.path / name
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            path.chmod(0o600)
+        except OSError as error:
+            raise StorageError(f"cannot use {path}: {error.strerror}") from error
+        return path
+
+    def release(self) -> None:
+        """Let another process own the folder; safe to call twice."""
+        self._lock.release()
+
+    def __del__(self) -> None:
+        """Let the folder go with its owner, so that a forgotten object does not lock it for the whole process."""
+        if hasattr(self, "_lock"):
+            self.release()
+
+
+def _locked(fd: int, kind: int) -> bool:
+    """Try to lock an open file. Raises OSError where a file system has no locks."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,426 @@
+"""The client of the file repository: store a file, and fetch one by digest from addresses that the owner allows.
+
+A URL must lie under an allowed one. Its name is resolved once, every address found is checked, and the connection goes
+to a checked address, so that an answer of the name service that changes in between changes nothing. Nothing that the
+other side says is believed: no redirect is followed, no proxy of the environment is used, the body is counted while it
+comes in, all of it ends by a deadline, and the bytes must have the expected digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import ipaddress
+import os
+import queue
+import re
+import secrets
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import msgspec
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import FedmonError
+from fedmon.common.settings import RepositorySettings
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+MAX_URL_LENGTH = 2048
+UPLOAD_S = 60.0
+_CHUNK_BYTES = 65_536
+_MAX_ANSWER_BYTES = 65_536
+_HISTORIC_PATH = "/upload"
+
+_Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+_PLAIN = re.compile(r"[!-~]+")
+_HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_HIDDEN = re.compile(r"%(2f|5c|00|2e|25)", re.IGNORECASE)
+_PRIVATE = tuple(
+    ipaddress.ip_network(text)
+    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+# IPv6 forms that carry an IPv4 address to a gateway: NAT64, 6to4, Teredo.
+_CARRIERS = tuple(ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+
+
+class RepositoryError(FedmonError):
+    """A file could not be stored in, or fetched from, the file repository.
+
+    ``http_status`` is what the server answered, 0 where it answered nothing or the answer was not the trouble.
+    """
+
+    def __init__(self, message: str, *, http_status: int = 0) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+
+
+class UrlRefusedError(RepositoryError):
+    """A URL, or an address behind it, is not one that this party connects to."""
+
+    exit_code = 4
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A URL that may be used, and the checked addresses that its host has."""
+
+    url: str
+    host: str
+    port: int
+    encrypted: bool
+    addresses: tuple[str, ...]
+
+
+class _Parts(msgspec.Struct, frozen=True, kw_only=True):
+    scheme: Literal["http", "https"]
+    host: str
+    port: int
+    path: str
+
+
+def addresses_of(host: str) -> list[str]:
+    """Ask the system for every address of a host. Raises OSError."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def checked_target(
+    url: str, allowed_urls: Sequence[str], *, deadline: Deadline, resolve: Callable[[str], list[str]] = addresses_of
+) -> Target:
+    """Return where a URL leads when it may be used.
+
+    https goes to public addresses, and to private ones too, as the certificate proves the host; http goes only to
+    loopback and private addresses that are written as numbers (or ``localhost``). Loopback is reached by no other
+    name. ``resolve`` is asked once. Raises UrlRefusedError, or RepositoryError when the name is not resolved in time.
+    """
+    parts = _parsed(url)
+    if not any(_lies_under(parts, _parsed(allowed)) for allowed in allowed_urls):
+        raise UrlRefusedError(
+            f"{url!r} is not under an allowed address; allowed are: {', '.join(allowed_urls) or 'none'} "
+            f"(allowed_urls in [repository])"
+        )
+    addresses = _resolved(parts.host, resolve, deadline)
+    for address in addresses:
+        if reason := _refusal(parts, address):
+            raise UrlRefusedError(f"{url!r} leads to {address}: {reason}")
+    return Target(
+        url=url,
+        host=parts.host,
+        port=parts.port,
+        encrypted=parts.scheme == "https",
+        addresses=tuple(str(address) for address in addresses),
+    )
+
+
+def _parsed(url: str) -> _Parts:
+    if len(url) > MAX_URL_LENGTH or not _PLAIN.fullmatch(url) or "\\" in url:
+        raise UrlRefusedError(f"{url[:100]!r} is not a plain URL of at most {MAX_URL_LENGTH} ASCII characters")
+    try:
+        split = urlsplit(url)
+        port = split.port
+    except ValueError as error:
+        raise UrlRefusedError(f"{url!r} is not a URL: {error}") from None
+    if split.scheme not in ("http", "https"):
+        raise UrlRefusedError(f"{url!r} is neither http nor https")
+    if "@" in split.netloc or split.fragment or "#" in url:
+        raise UrlRefusedError(f"{url!r} holds a user name or a fragment; neither belongs there")
+    return _Parts(
+        scheme="https" if split.scheme == "https" else "http",
+        host=_host(split, url),
+        port=port or (443 if split.scheme == "https" else 80),
+        path=_path(split, url),
+    )
+
+
+def _host(split: SplitResult, url: str) -> str:
+    host = (split.hostname or "").rstrip(".")
+    if "[" in split.netloc:
+        try:
+            return str(ipaddress.IPv6Address(host))
+        except ValueError:
+            raise UrlRefusedError(f"{url!r} names no usable IPv6 address") from None
+    if not _HOST.fullmatch(host):
+        raise UrlRefusedError(f"{url!r} names no usable host")
+    return host
+
+
+def _path(split: SplitResult, url: str) -> str:
+    if _HIDDEN.search(split.path) or any(unquote(part) in {".", ".."} for part in split.path.split("/")):
+        raise UrlRefusedError(f"{url!r} hides a way out of its path")
+    return split.path
+
+
+def _lies_under(parts: _Parts, base: _Parts) -> bool:
+    return (parts.scheme, parts.host, parts.port) == (base.scheme, base.host, base.port) and (
+        parts.path.rstrip("/") == base.path.rstrip("/") or parts.path.startswith(base.path.rstrip("/") + "/")
+    )
+
+
+def _resolved(host: str, resolve: Callable[[str], list[str]], deadline: Deadline) -> list[_Ip]:
+    """Resolve a name within the deadline, which the name service itself knows nothing of."""
+    answer: queue.SimpleQueue[list[str] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answer.put(resolve(host))
+        except (OSError, UnicodeError) as error:
+            answer.put(error if isinstance(error, OSError) else OSError(str(error)))
+
+    # A resolver that hangs cannot be stopped; it must not keep a process that wants to end.
+    threading.Thread(target=ask, name="fedmon-resolver", daemon=True).start()
+    try:
+        names = answer.get(timeout=deadline.left_s())
+    except queue.Empty:
+        raise RepositoryError(f"the name {host!r} was not resolved in {deadline.elapsed_s():.1f} s") from None
+    if isinstance(names, OSError):
+        raise RepositoryError(f"the name {host!r} cannot be resolved: {names.strerror or names}")
+    return [ipaddress.ip_address(name.partition("%")[0]) for name in names]
+
+
+def _refusal(parts: _Parts, address: _Ip) -> str | None:
+    """Say why an address must not be connected to, or None."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return _refusal(parts, address.ipv4_mapped)
+        if any(address in network for network in _CARRIERS):
+            return "an IPv4 address in disguise"
+    if address.is_loopback:
+        named = parts.host == "localhost" or _is_number(parts.host, address)
+        return None if named else "this machine itself, under a name that does not say so"
+    if any(address.version == network.version and address in network for network in _PRIVATE):
+        if parts.scheme == "https" or _is_number(parts.host, address):
+            return None
+        return "a private address behind a name; use https, or allow the address itself"
+    if not address.is_global or address.is_multicast:
+        return "not an address of a file server (link-local, multicast or reserved)"
+    return None if parts.scheme == "https" else "a public address without TLS; use https"
+
+
+def _is_number(host: str, address: _Ip) -> bool:
+    try:
+        return ipaddress.ip_address(host) == address
+    except ValueError:
+        return False
+
+
+def download(
+    url: str,
+    *,
+    sha256: str | None,
+    max_bytes: int,
+    deadline_s: float,
+    allowed_urls: Sequence[str],
+    size_bytes: int | None = None,
+) -> bytes:
+    """Fetch a file; like `download_to`, but into memory."""
+    content = io.BytesIO()
+    download_to(
+        content,
+        url,
+        sha256=sha256,
+        size_bytes=size_bytes,
+        max_bytes=max_bytes,
+        deadline_s=deadline_s,
+        allowed_urls=allowed_urls,
+    )
+    return content.getvalue()
+
+
+def download_to(
+    file: BinaryIO,
+    url: str,
+    *,
+    sha256: str | None,
+    size_bytes: int | None,
+    max_bytes: int,
+    deadline_s: float,
+    allowed_urls: Sequence[str],
+) -> None:
+    """Fetch a file that has this digest and size into an open one; None takes any digest or size.
+
+    What was written is worth nothing when this raises. Raises UrlRefusedError before anything is sent, and
+    RepositoryError for every other failure, a full disk among them.
+    """
+    deadline = Deadline(deadline_s)
+    target = checked_target(url, allowed_urls, deadline=deadline)
+    digest, received = hashlib.sha256(), 0
+    with _answer("GET", target, deadline) as response:
+        if response.status != 200:
+            raise RepositoryError(
+                f"{url} answered {_status(response)}; 200 was expected and nothing else is followed",
+                http_status=response.status,
+            )
+        for chunk in _body(response, max_bytes=max_bytes, what=url):
+            digest.update(chunk)
+            received += len(chunk)
+            file.write(chunk)
+    if size_bytes is not None and received != size_bytes:
+        raise RepositoryError(f"{url} holds {received} bytes, not the {size_bytes} that were announced")
+    if sha256 is not None and digest.hexdigest() != sha256:
+        raise RepositoryError(
+            f"{url} holds a file with digest {digest.hexdigest()}, not {sha256}; it is not what was announced"
+        )
+
+
+def upload(content: bytes, repository: RepositorySettings) -> str:
+    """Store a file in the repository of the settings; like `upload_from`, but from memory."""
+    return upload_from(io.BytesIO(content), repository, sha256=hashlib.sha256(content).hexdigest())
+
+
+def upload_from(file: BinaryIO, repository: RepositorySettings, *, sha256: str, deadline_s: float = UPLOAD_S) -> str:
+    """Store all of an open file, whose digest is known, and return the URL that it has in the repository.
+
+    A repository whose URL ends in ``/upload/`` is spoken to in the historic form, from memory. Raises RepositoryError.
+    """
+    if repository.url is None:
+        raise RepositoryError("no file repository is set: `url` in [repository], or FEDMON_REPOSITORY_URL")
+    deadline = Deadline(deadline_s)
+    historic = repository.url.rstrip("/").endswith(_HISTORIC_PATH)
+    url = repository.url.rstrip("/") + ("/" if historic else "/files")
+    target = checked_target(url, [repository.url], deadline=deadline)
+    token = repository.token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if historic:
+        file, size_bytes, headers["Content-Type"] = _form(file.read())
+    headers["Content-Length"] = str(size_bytes)
+    with _answer("POST", target, deadline, headers=headers, body=file) as response:
+        answer = b"".join(_body(response, max_bytes=_MAX_ANSWER_BYTES, what=url))
+        if response.status not in (200, 201):
+            raise RepositoryError(f"{url} did not store the file: {_status(response)}{_reason(answer)}")
+    document = _document(answer, url)
+    if document.get("sha256", sha256) != sha256:
+        raise RepositoryError(f"{url} says that it stored other bytes than it was given")
+    stored = document.get("file") if historic else document.get("url")
+    if not isinstance(stored, str):
+        raise RepositoryError(f"{url} stored the file but did not say where; is it a file repository?")
+    return stored
+
+
+@contextlib.contextmanager
+def _answer(
+    method: str,
+    target: Target,
+    deadline: Deadline,
+    *,
+    headers: dict[str, str] | None = None,
+    body: BinaryIO | None = None,
+) -> Iterator[HTTPResponse]:
+    """Send a request and give the answer, whose body is not read yet; everything ends by the deadline."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    split = urlsplit(target.url)
+    kind = HTTPSConnection if target.encrypted else HTTPConnection
+    try:
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(contextlib.closing(kind(target.host, target.port)))
+            connection.sock = stack.enter_context(_connected(target, deadline))
+            # A server that refuses a body may answer and close before all of it is sent.
+            with contextlib.suppress(BrokenPipeError):
+                path = f"{split.path or '/'}{f'?{split.query}' if split.query else ''}"
+                connection.request(method, path, body, {"Connection": "close", **(headers or {})})
+            yield connection.getresponse()
+        if deadline.passed():
+            # The connection was cut, which looks like the end of a body of unknown length.
+            raise TimeoutError
+    except (HTTPException, OSError, ValueError) as error:
+        if deadline.passed():
+            raise RepositoryError(f"{target.url} did not finish in {deadline.elapsed_s():.1f} s") from None
+        raise RepositoryError(f"{target.url} cannot be reached: {_cause(error)}") from None
+
+
+@contextlib.contextmanager
+def _connected(target: Target, deadline: Deadline) -> Iterator[socket.socket]:
+    """Connect to the first checked address that answers, and cut the connection when the deadline passes."""
+    failure: OSError = OSError("no address")
+    for address in target.addresses:
+        try:
+            raw = socket.create_connection((address, target.port), timeout=max(deadline.left_s(), 0.001))
+            break
+        except OSError as error:
+            failure = error
+    else:
+        raise failure
+    # A timeout of the socket starts anew with each byte that drips in; only cutting the connection ends all of it.
+    second_handle = raw.dup()
+    cutter = threading.Timer(deadline.left_s(), _cut, [second_handle])
+    cutter.name = "fedmon-download-deadline"
+    cutter.start()
+    try:
+        if target.encrypted:
+            with raw, ssl.create_default_context().wrap_socket(raw, server_hostname=target.host) as encrypted:
+                yield encrypted
+        else:
+            with raw:
+                yield raw
+    finally:
+        cutter.cancel()
+        cutter.join()
+        second_handle.close()
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _form(content: bytes) -> tuple[BinaryIO, int, str]:
+    """Return a form with one file, its length and its type. Source: RFC 7578."""
+    boundary = secrets.token_hex(16)
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="plan.py"\r\n\r\n'
+    body = head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    return io.BytesIO(body), len(body), f"multipart/form-data; boundary={boundary}"
+
+
+def _body(response: HTTPResponse, *, max_bytes: int, what: str) -> Iterator[bytes]:
+    """Yield the body as it comes. Raises RepositoryError when it is too long, or not as it was asked for."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise RepositoryError(f"{what} answered in the encoding {encoding!r}, which was not asked for")
+    announced = response.headers.get("Content-Length", "0")
+    received = 0
+    if not announced.isdigit() or int(announced) > max_bytes:
+        raise RepositoryError(f"{what} announces {announced[:20]} bytes; {max_bytes} are allowed")
+    while chunk := response.read1(_CHUNK_BYTES):
+        received += len(chunk)
+        if received > max_bytes:
+            raise RepositoryError(f"{what} sends more than the {max_bytes} bytes that are allowed")
+        yield chunk
+    if received < int(announced):
+        raise ConnectionError(f"the body ended after {received} of {announced} bytes")
+
+
+def _status(response: HTTPResponse) -> str:
+    return f"{response.status} {response.reason or ''}".strip()[:100]
+
+
+def _cause(error: Exception) -> str:
+    cause = " ".join(str(error).split())[:200] or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        cause += "; for an authority of your own, name its certificate in the environment variable SSL_CERT_FILE"
+    return cause
+
+
+def _document(answer: bytes, url: str) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        document = None
+    if not isinstance(document, dict):
+        raise RepositoryError(f"{url} did not answer with JSON; is it a file repository?")
+    return document
+
+
+def _reason(answer: bytes) -> str:
+    try:
+        reason = msgspec.json.decode(answer)["error"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return ""
+    return f": {' '.join(str(reason).split())[:200]}"

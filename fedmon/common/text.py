@@ -1,0 +1,157 @@
+"""Words for people: quantities, durations, plurals, lists and the one table renderer."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedmon.common.log import escape_control
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MISSING = "-"
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = ("", "k", "M", "G", "T")
+_GAP = 2
+_LEAST_SHORTENED, _LEAST_FOLDED = 6, 20
+_ID_WIDTH = 36
+"""An id that is broken into two lines cannot be copied; longer words may be broken anywhere."""
+
+
+def plural(amount: int, one: str, many: str | None = None) -> str:
+    """Return "1 node" or "3 nodes"."""
+    return f"{amount} {one if amount == 1 else many or f'{one}s'}"
+
+
+def joined(words: Sequence[str], *, most: int = 3, last: str = " and ") -> str:
+    """Return "a, b and c", or "a, b, c and 7 more" for many more than ``most``."""
+    if len(words) > most + 1:
+        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])}{last}{words[-1]}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """Cut a text to ``limit`` characters, with a sign that it goes on."""
+    return text if len(text) <= limit else text[: max(1, limit - 1)] + "…"
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, with hidden and control characters made visible."""
+    return escape_control(" ".join(text.split()) if "\n" in text else text)
+
+
+def number(value: float) -> str:
+    """Return a number as "12", "3.14" or "1.2 M"."""
+    if abs(value) >= 10_000:
+        return scaled(value).rstrip()
+    if float(value).is_integer():
+        return str(int(value))
+    return f"{value:.2f}" if abs(value) >= 0.01 else f"{value:.2g}"
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio as "37 %" or "0.4 %"."""
+    share = ratio * 100
+    return f"{share:.1f} %" if 0 < abs(share) < 9.95 else f"{share:.0f} %"
+
+
+def size(size_bytes: float) -> str:
+    """Return bytes as "1.2 GiB"."""
+    return _scaled(size_bytes, 1024.0, _BINARY)
+
+
+def scaled(value: float, symbol: str = "") -> str:
+    """Return a value with a decimal prefix before its unit: "1.2 kW"."""
+    return _scaled(value, 1000.0, tuple(f"{prefix}{symbol}" for prefix in _DECIMAL))
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as "0.4 ms", "59.9 s", "2 min 5 s", "3 h 1 min" or "2 d 4 h"."""
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.1f} ms" if seconds else "0 s"
+    if abs(seconds) < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86_400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds % 60)} s"
+
+
+def moment(unix_s: float) -> str:
+    """Return a Unix time as "2026-11-21 10:12:58 UTC"; a dash for a time that no calendar has."""
+    try:
+        return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):
+        return MISSING
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, width: int = 0, fold: bool = False) -> str:
+    """Return rows below their headers as aligned text; ``width`` 0 stands for the terminal's columns, or 120.
+
+    Each cell becomes one line with hidden characters escaped. The widest columns are shortened until lines fit. With
+    ``fold`` the column with most room is folded instead; lines are longer where that would break an id.
+    """
+    import shutil
+    import textwrap
+
+    room = (width or shutil.get_terminal_size((120, 24)).columns) - _GAP * (len(headers) - 1)
+    cells = [list(headers), *([one_line(str(cell)) for cell in row] for row in rows)]
+    columns = list(zip(*cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    if fold:
+        least = [_least_folded(column) for column in columns]
+        folded = max(range(len(widths)), key=lambda at: widths[at] - least[at], default=0)
+        if sum(widths) > room:
+            widths[folded] = max(min(least[folded], widths[folded]), widths[folded] - (sum(widths) - room))
+    while not fold and sum(widths) > room and max(widths) > _LEAST_SHORTENED:
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for row in [cells[0], ["-" * limit for limit in widths], *cells[1:]]:
+        parts = [
+            textwrap.wrap(cell, limit, break_on_hyphens=False) if fold and len(cell) > limit else [shorten(cell, limit)]
+            for cell, limit in zip(row, widths, strict=True)
+        ]
+        for at in range(max(map(len, parts))):
+            texts = (part[at] if at < len(part) else "" for part in parts)
+            padded = (f"{text:<{limit}}" for text, limit in zip(texts, widths, strict=True))
+            lines.append((" " * _GAP).join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def rich_table(*, title: str | None = None, expand: bool = False) -> Table:
+    """Return an empty table in the style of every screen of ours; the caller adds columns and rows of ``Text``."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+        expand=expand,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+
+
+def _least_folded(column: Sequence[str]) -> int:
+    words = (len(word) for cell in column for word in cell.split())
+    return max(_LEAST_FOLDED, *(length for length in (0, *words) if length <= _ID_WIDTH))
+
+
+def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
+    exponent = 0
+    # 999.5 would be printed as 1000: the next unit begins where rounding does.
+    while abs(value) >= base - 0.5 and exponent < len(units) - 1:
+        value /= base
+        exponent += 1
+    text = f"{value:.1f}" if exponent and abs(value) < 99.95 else f"{value:.0f}"
+    return f"{text} {units[exponent]}"
