@@ -6,6 +6,7 @@ import os
 import pathlib
 import pwd
 import shutil
+import signal
 
 from fedmon.broker import ports
 from fedmon.broker.configuration import Access, Configuration, Listener, render_acl, render_mosquitto
@@ -55,7 +56,7 @@ class MosquittoEngine(Engine):
     def reload(self) -> None:
         """Make a running mosquitto read its users and access lists again."""
         if self._process is not None:
-            self._process.hang_up()
+            self._process.send(signal.SIGHUP)
 
     def _command(self) -> list[str]:
         program = self.program()

@@ -11,15 +11,17 @@ from typing import ClassVar, Self
 
 from fedmon.broker import ports, probe
 from fedmon.broker.errors import BrokerStartError, PortInUseError, UnsafeListenerError
-from fedmon.broker.kept_process import KeptProcess
 from fedmon.broker.roles import Role
 from fedmon.common.clock import Deadline
+from fedmon.common.process import ChildProcess
 
 _START_S = 15.0
 _STOP_S = 5.0
 _PROBE_S = 1.0
 _RETRY_S = 0.005
 _PORT_TRIES = 5
+# A broker has an open file for each connection, and shells allow 1,024 unless asked.
+_OPEN_FILES = 65_536
 
 
 class Engine(abc.ABC):
@@ -54,7 +56,7 @@ class Engine(abc.ABC):
         self._free_ports = port == 0
         self._given_folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._process: KeptProcess | None = None
+        self._process: ChildProcess | None = None
         self._log_start = 0
 
     # --- what to connect to ---------------------------------------------------------------------------------------
@@ -191,7 +193,10 @@ class Engine(abc.ABC):
         command = self._command()
         self.log_file.touch(mode=0o600)
         self._log_start = self.log_file.stat().st_size
-        self._process = KeptProcess(command, folder=self.folder, output=self.log_file)
+        try:
+            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
+        except OSError as error:
+            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
         try:
             self._await_ready(self._process)
         except BaseException:
@@ -199,7 +204,7 @@ class Engine(abc.ABC):
             self._process = None
             raise
 
-    def _await_ready(self, process: KeptProcess) -> None:
+    def _await_ready(self, process: ChildProcess) -> None:
         deadline = Deadline(_START_S)
         # Listeners are opened in order, so the last one answers when all are there.
         last_role = self._roles[-1]

@@ -1,0 +1,79 @@
+"""A child process: signalled, waited for, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedmon.common.process import ChildProcess
+from tests.support.waiting import wait_until
+
+READY = "import signal, sys, time; print('ready', flush=True); signal.pause()"
+
+
+def python(code: str, folder: Path, **limits: int) -> ChildProcess:
+    return ChildProcess([sys.executable, "-c", code], folder=folder, output=folder / "log", **limits)
+
+
+def test_what_a_child_prints_is_appended_and_its_code_returned(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("before\n")
+
+    child = python("import sys; print('out'); sys.exit(print('error', file=sys.stderr) or 7)", tmp_path)
+
+    assert child.wait(10.0) == 7
+    assert not child.alive()
+    assert sorted((tmp_path / "log").read_text().split()) == ["before", "error", "out"]
+    child.end(timeout_s=1.0)
+
+
+def test_a_command_that_cannot_be_run_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        ChildProcess(["no-such-program"], folder=tmp_path, output=tmp_path / "log")
+
+
+def test_a_child_gets_the_signals_that_are_sent_and_more_open_files(tmp_path: Path) -> None:
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True);" + READY
+    child = python(code, tmp_path, open_files=2000)
+    wait_until(lambda: "ready" in (tmp_path / "log").read_text())
+
+    assert child.wait(0.0) is None
+    child.send(signal.SIGINT)
+
+    assert child.wait(10.0) not in (None, 0)
+    assert int((tmp_path / "log").read_text().split()[0]) >= 2000
+    assert "KeyboardInterrupt" in (tmp_path / "log").read_text()
+    child.end(timeout_s=1.0)
+
+
+def test_a_child_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
+    child = python("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + READY, tmp_path)
+    wait_until(lambda: "ready" in (tmp_path / "log").read_text())
+
+    child.end(timeout_s=0.1)
+
+    assert child.wait() == 128 + signal.SIGKILL
+    assert not psutil.pid_exists(child.pid)
+
+
+@pytest.mark.parametrize("victim", ["parent", "keeper"])
+def test_a_child_ends_with_a_killed_parent_or_keeper(victim: str, tmp_path: Path) -> None:
+    starts = (
+        "import pathlib, sys, signal\nfrom fedmon.common.process import ChildProcess\n"
+        f"child = ChildProcess([sys.executable, '-c', {READY!r}], folder='.', output='log')\n"
+        "print(child.pid, flush=True)\nsignal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE, cwd=tmp_path) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+
+        os.kill(parent.pid if victim == "parent" else child.ppid(), signal.SIGKILL)
+        _, left = psutil.wait_procs([child], timeout=10.0)
+        parent.kill()
+
+    assert left == []
