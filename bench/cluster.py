@@ -32,7 +32,7 @@ import msgspec
 
 from bench.line import print_line
 from bench.outage import Order, holes, wait
-from fedmon.broker import probe
+from fedmon.broker.ports import ProbeAnswer, probe
 from fedmon.common.errors import FedmonError
 from fedmon.node.owner.control_client import ControlClient
 from fedmon.researcher.federation import Federation
@@ -114,7 +114,7 @@ class Cluster(abc.ABC):
         def ready() -> bool:
             if self._children[member].poll() is not None:
                 sys.exit(f"{self.name} {member} did not start:\n{(self.folder / f'{member}.out').read_text()[-3000:]}")
-            return probe.ask("127.0.0.1", self.ports[member], timeout_s=5.0) is probe.Answer.ACCEPTED
+            return probe("127.0.0.1", self.ports[member], timeout_s=5.0) is ProbeAnswer.ACCEPTED
 
         wait(ready, READY_S, f"member {member} of {self.name} being ready")
 

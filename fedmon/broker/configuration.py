@@ -1,21 +1,26 @@
-"""Render the configuration of mosquitto from the templates, for production and for the brokers that we start."""
+"""The files of a broker, from the package's templates: for production, and for the brokers that we start."""
 
 from __future__ import annotations
 
 import importlib.resources
 import string
+from collections.abc import Mapping
 
 import msgspec
 
-from fedmon.broker.roles import Role
+from fedmon.broker.folder import BrokerFolder
+from fedmon.broker.users import TOKENS_FILE, Role
 
+FIRST_PORT = 8883
+REPOSITORY_PORT = 8890
+PRIVATE_FOLDERS = ("certificates", "files", "passwords", "secrets")
+"""Folders that an operator fills; made empty and private beside the files."""
 MAX_PACKET_BYTES = 262_144
 """Largest packet on a broker with users; no message of ours is over 100 KB."""
 OPEN_MAX_PACKET_BYTES = 1_048_576
 """Largest packet on a broker without users, where programs of Fed-BioMed may send more than we do."""
-CERTIFICATE_ROLES = (Role.NODE, Role.RESEARCHER)
-"""Roles whose parties may prove themselves with a certificate instead of a password."""
 
+_HEADING = "Rendered by `fedmon broker config write`; for mosquitto 2.0.11 and later."
 _LIMITS = {
     "max_inflight_messages": 200,
     "max_queued_messages": 10_000,
@@ -42,14 +47,6 @@ memory_limit 536870912
 persistence false"""
 
 
-class Listener(msgspec.Struct, frozen=True, kw_only=True):
-    """One address; without a ``role`` it is open to whoever can reach it. An empty ``host`` means every address."""
-
-    host: str
-    port: int
-    role: Role | None = None
-
-
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """How parties prove who they are, on a broker with users.
 
@@ -62,72 +59,101 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     client_certificates: bool = False
 
 
-class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the templates leave open; every path is relative to the broker's folder.
+def render_mosquitto(
+    *,
+    heading: str,
+    listeners: Mapping[Role | None, tuple[int, str]],
+    access: Access,
+    log_destination: str,
+    process_user: str | None = None,
+    max_packet_bytes: int | None = None,
+) -> str:
+    """Return the text of mosquitto.conf; every path is relative to the broker's folder.
 
-    ``process_user`` is the user that a mosquitto started by root becomes; None leaves it to mosquitto.
-    ``max_packet_bytes`` None means the default of a broker with, or without, users.
+    ``listeners`` holds port and host by role, the role None for a listener that is open to whoever reaches it; an empty
+    host is every address. ``process_user`` is the user that a mosquitto started by root becomes.
     """
-
-    heading: str
-    listeners: tuple[Listener, ...]
-    access: Access = Access()
-    log_destination: str
-    process_user: str | None = None
-    max_packet_bytes: int | None = None
-
-
-def render_mosquitto(configuration: Configuration) -> str:
-    """Return the text of mosquitto.conf."""
-    user = configuration.process_user
-    is_open = all(listener.role is None for listener in configuration.listeners)
-    return template("mosquitto.conf").substitute(
+    is_open = None in listeners
+    return string.Template(template("mosquitto.conf")).substitute(
         _LIMITS,
-        heading=commented(configuration.heading),
-        max_packet_bytes=configuration.max_packet_bytes or (OPEN_MAX_PACKET_BYTES if is_open else MAX_PACKET_BYTES),
+        heading=f"# {heading}",
+        max_packet_bytes=max_packet_bytes or (OPEN_MAX_PACKET_BYTES if is_open else MAX_PACKET_BYTES),
         storage=_KEPT_ON_DISK if is_open else _BOUNDED,
-        log_destination=configuration.log_destination,
-        process_user=f"user {user}\n" if user else "",
-        listeners="".join(_listener(listener, configuration.access) for listener in configuration.listeners).rstrip(),
+        log_destination=log_destination,
+        process_user=f"user {process_user}\n" if process_user else "",
+        listeners="".join(
+            _listener(role, f"{port} {host}".rstrip(), access) for role, (port, host) in listeners.items()
+        ).rstrip(),
     )
 
 
-def render_acl(role: Role) -> str:
-    """Return the text of a role's access list; nothing in it depends on who the users are."""
-    return raw_template(f"acl/{role.file_name}")
-
-
-def commented(text: str) -> str:
-    """Return the text as comment lines."""
-    return "\n".join(f"# {line}".rstrip() for line in text.splitlines())
-
-
-def template(name: str) -> string.Template:
-    """Return one of the package's templates."""
-    return string.Template(raw_template(name))
-
-
-def raw_template(name: str) -> str:
-    """Return the text of one of the package's templates, as it is."""
+def template(name: str) -> str:
+    """Return the text of one of the package's templates."""
     return importlib.resources.files("fedmon.broker").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _listener(listener: Listener, access: Access) -> str:
-    address = f"{listener.port} {listener.host}".rstrip()
-    max_connections = _MAX_CONNECTIONS[listener.role]
-    if listener.role is None:
-        return template("listener_open.conf").substitute(address=address, max_connections=max_connections)
-    role = listener.role.value
-    certificates = access.client_certificates and listener.role in CERTIFICATE_ROLES
-    text = template("listener.conf").substitute(
-        role=role,
+def _listener(role: Role | None, address: str, access: Access) -> str:
+    if role is None:
+        text, identity = "listener_open.conf", ""
+    elif access.client_certificates and role in (Role.NODE, Role.RESEARCHER):
+        text = "listener.conf"
+        identity = (
+            f"require_certificate true\nuse_identity_as_username true\ncafile certificates/{role.file_name}-ca.crt"
+        )
+    else:
+        text, identity = "listener.conf", f"password_file passwords/{role.file_name}"
+    rendered = string.Template(template(text)).substitute(
+        role=role.value if role else "",
         address=address,
-        max_connections=max_connections,
-        identity=(
-            f"require_certificate true\nuse_identity_as_username true\ncafile certificates/{role}s-ca.crt"
-            if certificates
-            else f"password_file passwords/{role}s"
-        ),
-        tls=template("tls.conf").substitute() if access.tls else "",
+        max_connections=_MAX_CONNECTIONS[role],
+        identity=identity,
+        tls=template("tls.conf") if access.tls else "",
     )
-    return text.rstrip() + "\n"
+    return rendered.rstrip() + "\n"
+
+
+def production_files(*, client_certificates: bool = False, max_packet_bytes: int = MAX_PACKET_BYTES) -> dict[str, str]:
+    """Return the text of every file of a production broker by its path in the broker's folder."""
+
+    def mosquitto(admin_host: str) -> str:
+        return render_mosquitto(
+            heading=_HEADING,
+            listeners={
+                role: (FIRST_PORT + role.port_offset, admin_host if role is Role.ADMIN else "") for role in Role
+            },
+            access=Access(tls=True, client_certificates=client_certificates),
+            # mosquitto 2.0 holds back standard output by the page when it goes to no terminal.
+            log_destination="stderr",
+            max_packet_bytes=max_packet_bytes,
+        )
+
+    return {
+        "README.md": template("README.md"),
+        "compose.yaml": template("compose.yaml"),
+        "mosquitto.conf": mosquitto("127.0.0.1"),
+        # A published port does not reach the loopback address of a container: there compose.yaml publishes it on ours.
+        "mosquitto-container.conf": mosquitto(""),
+        "nftables.conf": template("nftables.conf"),
+        **{f"acl/{role.file_name}": template(f"acl/{role.file_name}") for role in Role},
+        "image/Dockerfile": template("image/Dockerfile"),
+        "image/mosquitto.Dockerfile": template("image/mosquitto.Dockerfile"),
+        ".gitignore": template("gitignore"),
+    }
+
+
+def write_production(folder: BrokerFolder, files: Mapping[str, str]) -> list[str]:
+    """Write production files into a folder, and return their paths in it; users and certificates that lie there stay.
+
+    Raises StorageError.
+    """
+    folder.make()
+    for name, text in files.items():
+        folder.replace(name, text)
+    for name in PRIVATE_FOLDERS:
+        BrokerFolder(folder.path / name).make()
+    # mosquitto does not start without a role's password file, and many a federation has users of few roles. Without a
+    # file of tokens the repository makes a token that all share.
+    for name in (*(f"passwords/{role.file_name}" for role in Role), TOKENS_FILE):
+        if not (folder.path / name).exists():
+            folder.replace(name, "")
+    return sorted(files)

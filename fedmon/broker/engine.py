@@ -5,28 +5,351 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import abc
+import contextlib
+import importlib.util
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Self, get_args
 
-from fedmon.broker.embedded import EmbeddedEngine
-from fedmon.broker.errors import EngineMissingError
-from fedmon.broker.mosquitto import MosquittoEngine
-from fedmon.broker.running import Engine
-
-__all__ = ["EmbeddedEngine", "Engine", "EngineName", "MosquittoEngine", "choose_engine"]
+from fedmon.broker import ports
+from fedmon.broker.configuration import Access, render_mosquitto, template
+from fedmon.broker.errors import (
+    BrokerError,
+    BrokerStartError,
+    EngineMissingError,
+    PortInUseError,
+    UnsafeListenerError,
+)
+from fedmon.broker.users import Role
+from fedmon.common.clock import Deadline
+from fedmon.common.process import ChildProcess
 
 EngineName = Literal["auto", "mosquitto", "embedded"]
 
-_ENGINES: tuple[type[Engine], ...] = (MosquittoEngine, EmbeddedEngine)
+_START_S = 15.0
+_STOP_S = 5.0
+_PROBE_S = 1.0
+_RETRY_S = 0.005
+_PORT_TRIES = 5
+# A broker has an open file for each connection, and shells allow 1,024 unless asked.
+_OPEN_FILES = 65_536
+_CONFIGURATION_FILE = "running.conf"
 
 
-def choose_engine(name: EngineName = "auto") -> type[Engine]:
+class BrokerEngine(abc.ABC):
+    """A broker that runs as our child and ends with us, also when we are killed.
+
+    ``folder`` keeps its configuration, log and what it persists; without one a temporary folder is made and removed
+    by `stop`. ``port`` 0 picks free ports at the first start and keeps them. A context manager; its methods may be
+    called from any thread, one at a time.
+    """
+
+    name: ClassVar[str]
+    limits: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        folder: pathlib.Path | None = None,
+        roles: Sequence[Role] = (),
+        tls: bool = False,
+    ) -> None:
+        if not roles and not ports.is_loopback(host):
+            raise UnsafeListenerError(
+                f"{host or 'every address'} can be reached from the network, and this broker would have no users; add "
+                f"users with `fedmon broker user add`, or listen on 127.0.0.1"
+            )
+        self.host = host
+        self.has_users, self.has_tls = bool(roles), tls
+        self.ports: dict[Role | None, int] = {
+            role: port + number if port else 0 for number, role in enumerate(roles or (None,))
+        }
+        self._free_ports = port == 0
+        self._given_folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._process: ChildProcess | None = None
+        self._log_start = 0
+
+    @classmethod
+    @abc.abstractmethod
+    def available(cls) -> bool:
+        """Tell whether this engine is installed."""
+
+    @abc.abstractmethod
+    def _command(self) -> list[str]:
+        """Write what the broker needs into the folder and return its command line."""
+
+    # --- what to connect to ---------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The first port that the broker listens on; 0 before the first start when a free one was asked for."""
+        return next(iter(self.ports.values()))
+
+    @property
+    def url(self) -> str:
+        """The URL that nodes connect to; on a broker without users, all parties."""
+        return self.url_for(Role.NODE)
+
+    def url_for(self, role: Role) -> str:
+        """Return the URL that parties of a role connect to."""
+        host = ports.url_host(self.host_of(role))
+        return f"{'mqtts' if self.has_tls else 'mqtt'}://{host}:{self.ports.get(role, self.port)}"
+
+    def host_of(self, role: Role | None) -> str:
+        """Return the address that a role's listener is bound to; admins come from this machine only."""
+        return "127.0.0.1" if role is Role.ADMIN and role in self.ports else self.host
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the broker itself, or None when it does not run."""
+        return self._process.pid if self._process and self._process.alive() else None
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The broker's own folder. Raises BrokerStartError before a temporary one was made."""
+        if self._given_folder is not None:
+            return self._given_folder
+        if self._temporary is None:
+            raise BrokerStartError("this broker was not started, so it has no folder yet; call start() first")
+        return pathlib.Path(self._temporary.name)
+
+    @property
+    def log_file(self) -> pathlib.Path:
+        """The broker's log."""
+        return self.folder / f"{self.name}.log"
+
+    def alive(self) -> bool:
+        """Tell whether the broker runs."""
+        return self._process is not None and self._process.alive()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the broker has ended; returns whether it has."""
+        return self._process is None or self._process.wait(timeout_s) is not None
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the broker and return when it has answered a CONNECT; does nothing when it runs.
+
+        Raises PortInUseError, EngineMissingError, or BrokerStartError with the end of the broker's log.
+        """
+        if self.alive():
+            return
+        if self._given_folder is not None:
+            self._given_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="fedmon-broker-")
+        tries = _PORT_TRIES if self._free_ports else 1
+        while True:
+            tries -= 1
+            if self._free_ports:
+                self.ports = dict(zip(self.ports, ports.free_ports(self.host, len(self.ports)), strict=True))
+            else:
+                self._require_free_ports()
+            try:
+                self._start_once()
+            except BrokerStartError:
+                # Another process may have taken a free port since we looked; then it is in use now.
+                if not tries or not self._a_port_is_taken():
+                    raise
+            else:
+                self._free_ports = False
+                return
+
+    def stop(self) -> None:
+        """Stop the broker, giving it time to save; safe to call twice."""
+        if self._process is not None:
+            self._process.end(timeout_s=_STOP_S)
+            self._process = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def kill(self) -> None:
+        """Kill the broker, as a crash would; `start` brings it back on the same port."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _new_log(self) -> str:
+        """Return what was logged since the last start."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
+        return ""
+
+    def _start_once(self) -> None:
+        command = self._command()
+        self.log_file.touch(mode=0o600)
+        self._log_start = self.log_file.stat().st_size
+        try:
+            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
+        except OSError as error:
+            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
+        try:
+            self._await_ready(self._process)
+        except BaseException:
+            self._process.end(timeout_s=0.0)
+            self._process = None
+            raise
+
+    def _await_ready(self, process: ChildProcess) -> None:
+        deadline = Deadline(_START_S)
+        # Listeners are opened in order, so the last one answers when all are there.
+        role, port = list(self.ports.items())[-1]
+        host = ports.reachable_host(self.host_of(role))
+        answer = ports.ProbeAnswer.SILENT
+        while not deadline.passed():
+            # The broker's own word comes first: only then is it our child that answers on this port.
+            if " running" in self._new_log():
+                answer = ports.probe(host, port, timeout_s=_PROBE_S, tls=self.has_tls)
+            if process.wait(_RETRY_S) is not None:
+                break
+            if answer in (ports.ProbeAnswer.ACCEPTED, ports.ProbeAnswer.REFUSED):
+                return
+        what = "ended" if not process.alive() else f"did not answer within {_START_S:.0f} s ({answer.value})"
+        raise BrokerStartError(
+            f"the {self.name} broker on {self.host}:{self.port} {what}; its log says: "
+            f"{' | '.join(self._new_log().splitlines()[-3:]) or 'nothing'}"
+        )
+
+    def _require_free_ports(self) -> None:
+        for role, port in self.ports.items():
+            ports.require_free(self.host_of(role), port)
+
+    def _a_port_is_taken(self) -> bool:
+        try:
+            self._require_free_ports()
+        except PortInUseError:
+            return True
+        return False
+
+
+class MosquittoEngine(BrokerEngine):
+    """Eclipse mosquitto from PATH or /usr/sbin, with a configuration of ours in its own folder.
+
+    With ``access`` it has one listener a role, on ``port`` and the ports above it; see `fedmon.broker.users`.
+    """
+
+    name = "mosquitto"
+    limits = "packets up to 1 MiB; with users 256 KiB, and all messages within 512 MiB of memory"
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        folder: pathlib.Path | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self._access = access
+        roles = tuple(Role) if access else ()
+        super().__init__(host=host, port=port, folder=folder, roles=roles, tls=access is not None and access.tls)
+
+    @staticmethod
+    def program() -> str | None:
+        """Return the path of mosquitto; Debian keeps it in /usr/sbin, which is not on every user's PATH."""
+        return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+    @classmethod
+    def available(cls) -> bool:
+        """Tell whether mosquitto is installed."""
+        return cls.program() is not None
+
+    def reload(self) -> None:
+        """Make a running mosquitto read its users and access lists again."""
+        if self._process is not None:
+            self._process.send(signal.SIGHUP)
+
+    def _command(self) -> list[str]:
+        program = self.program()
+        if program is None:
+            raise EngineMissingError(
+                "mosquitto is not on PATH; install it (Debian: apt install mosquitto) or use the engine 'embedded'"
+            )
+        if self._access is None:
+            (self.folder / "data").mkdir(mode=0o700, exist_ok=True)
+        else:
+            self._make_user_files(self._access)
+        configuration = self.folder / _CONFIGURATION_FILE
+        configuration.touch(mode=0o600)
+        configuration.write_text(
+            render_mosquitto(
+                heading="Written by fedmon at each start; changes here are lost.",
+                listeners={role: (port, ports.numeric_host(self.host_of(role))) for role, port in self.ports.items()},
+                access=self._access or Access(),
+                log_destination=f"file {self.log_file.name}",
+                # Started by root, mosquitto would become a user that cannot read this folder.
+                process_user=pwd.getpwuid(0).pw_name if os.geteuid() == 0 else None,
+            ),
+            encoding="utf-8",
+        )
+        return [program, "-c", _CONFIGURATION_FILE]
+
+    def _make_user_files(self, access: Access) -> None:
+        """Make the files that a configuration with users names; access lists that are there stay as they are."""
+        for name in ("acl", "passwords"):
+            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
+        for role in Role:
+            (self.folder / "passwords" / role.file_name).touch(mode=0o600)
+            acl = self.folder / "acl" / role.file_name
+            if not acl.exists():
+                acl.touch(mode=0o600)
+                acl.write_text(template(f"acl/{role.file_name}"), encoding="utf-8")
+        needed = ["broker.crt", "broker.key"] if access.tls else []
+        if access.client_certificates:
+            needed += ["nodes-ca.crt", "researchers-ca.crt"]
+        for name in needed:
+            if not (self.folder / "certificates" / name).is_file():
+                raise BrokerError(
+                    f"{self.folder / 'certificates' / name} is missing; put it there (broker.crt and broker.key make "
+                    f"TLS, <role>s-ca.crt the authorities for client certificates)"
+                )
+
+
+class EmbeddedEngine(BrokerEngine):
+    """The broker rumqttd from the package iotcore, in a process of ours."""
+
+    name = "embedded"
+    limits = "memory only, no users and no access lists, about 100 retained messages: for demos, tests and one machine"
+
+    @classmethod
+    def available(cls) -> bool:
+        """Tell whether the package iotcore is installed."""
+        return importlib.util.find_spec("iotcore") is not None
+
+    def _command(self) -> list[str]:
+        if not self.available():
+            raise EngineMissingError("the embedded broker needs the package iotcore: pip install 'fedmon[broker]'")
+        script = pathlib.Path(__file__).resolve().with_name("embedded_server.py")
+        # -P: the modules beside the script must not shadow others.
+        return [sys.executable, "-P", str(script), ports.numeric_host(self.host), str(self.port)]
+
+
+def choose_engine(name: EngineName = "auto") -> type[BrokerEngine]:
     """Return the class of the named engine; "auto" takes mosquitto when it is installed, else the embedded one.
 
     Raises EngineMissingError saying what to install.
     """
     if name not in get_args(EngineName):
         raise EngineMissingError(f"engine {name!r} is not one of {', '.join(get_args(EngineName))}")
-    for engine in _ENGINES:
+    for engine in (MosquittoEngine, EmbeddedEngine):
         if engine.name == name or (name == "auto" and engine.available()):
             return engine
     raise EngineMissingError(

@@ -1,4 +1,4 @@
-"""What can go wrong with a broker, its users and its file repository."""
+"""The errors of brokers, their users and the file repository."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class NameTakenError(BrokerError):
 
 
 class UnknownUserError(BrokerError):
-    """There is no such user."""
+    """No such user, or no such party with a token."""
 
     exit_code = 3
 
 
 class UnknownFileError(BrokerError):
-    """There is no configuration file of that name."""
+    """No configuration file of that name."""
 
     exit_code = 3
 
@@ -59,9 +59,12 @@ class UnknownFileError(BrokerError):
 class FileTooLargeError(BrokerError):
     """A file is over the repository's limit for one file."""
 
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"a file may have {max_bytes} bytes")
+
 
 class QuotaExceededError(BrokerError):
-    """The repository holds as much as it may."""
+    """The repository is full, or a party's share of it."""
 
 
 class UnknownTokenError(BrokerError):

@@ -9,8 +9,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
@@ -20,7 +19,7 @@ from fedmon.common.errors import StorageError
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest file, all files together and those of one party, and how long one is kept after its last upload."""
 
     max_file_bytes: int = 16_777_216
@@ -41,44 +40,39 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quota:
-    """Counts what is stored and what uploads under way were promised. Safe from any thread."""
+    """Counts files and bytes, stored or promised to uploads under way; its user holds a lock."""
 
     def __init__(self, max_bytes: int, max_files: int, *, what: str) -> None:
         self._max_bytes, self._max_files, self._what = max_bytes, max_files, what
-        self._lock = threading.Lock()
         self.total_bytes = self.files = 0
 
-    def reserve(self, *, size_bytes: int, files: int) -> None:
-        """Promise room. Raises QuotaExceededError."""
-        with self._lock:
-            if self.total_bytes + size_bytes > self._max_bytes or self.files + files > self._max_files:
-                raise QuotaExceededError(
-                    f"{self._what} is full: {self._max_bytes} bytes and {self._max_files} files are allowed; try again "
-                    f"when older files have expired"
-                )
-            self.total_bytes += size_bytes
-            self.files += files
+    def check_room(self, *, size_bytes: int, files: int) -> None:
+        """Raise QuotaExceededError if there is no room for so much more."""
+        if self.total_bytes + size_bytes > self._max_bytes or self.files + files > self._max_files:
+            raise QuotaExceededError(
+                f"{self._what} is full: {self._max_bytes} bytes and {self._max_files} files are allowed; try again "
+                f"when older files have expired"
+            )
 
     def count(self, *, size_bytes: int, files: int) -> None:
-        """Count what came or went, without asking whether there is room."""
-        with self._lock:
-            self.total_bytes += size_bytes
-            self.files += files
+        """Count what came or went."""
+        self.total_bytes += size_bytes
+        self.files += files
 
 
 class FileStore:
     """The files in one folder. Safe from any thread; one process at a time may hold a folder.
 
-    An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a party, since when its time tells. Raises
-    StorageError when the folder cannot be used.
+    An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a party, from its time on. Raises StorageError
+    if the folder cannot be used.
     """
 
-    def __init__(self, folder: pathlib.Path, limits: Limits) -> None:
-        self._files, self._incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
-        self._renaming = threading.Lock()
+    def __init__(self, folder: pathlib.Path, limits: StoreLimits) -> None:
         self.limits = limits
         self.quota = Quota(limits.max_total_bytes, limits.max_files, what="the repository")
         self._party_quotas: dict[str, Quota] = {}
+        self._lock = threading.Lock()
+        self._files, self._incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
         try:
             for path in (folder, self._files, self._incoming, self._parties):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -100,24 +94,21 @@ class FileStore:
         if not _DIGEST.fullmatch(sha256):
             return None
         try:
-            found = (self._files / sha256).stat()
+            found = self._described(self._files / sha256)
         except FileNotFoundError:
             return None
-        expires = found.st_mtime + self.limits.keep_s
-        if expires <= time.time():
-            return None
-        return StoredFile(sha256=sha256, size_bytes=found.st_size, stored=found.st_mtime, expires=expires)
+        return found if found.expires > time.time() else None
 
     def path(self, file: StoredFile) -> pathlib.Path:
-        """Return where the content of a found file lies."""
+        """Return the path of a found file."""
         return self._files / file.sha256
 
     def sweep(self) -> int:
-        """Delete what has expired; returns how many files that were."""
+        """Delete what has expired; return how many files that were."""
         deleted = 0
         oldest = time.time() - self.limits.keep_s
         for charge in self._parties.glob("*/*"):
-            with self._renaming:
+            with self._lock:
                 if not (charged := self._files / charge.name).exists():
                     charge.unlink()
                 elif min(charged.stat().st_mtime, charge.stat().st_mtime) <= oldest:
@@ -125,7 +116,7 @@ class FileStore:
                     self._quota_of(charge.parent.name).count(size_bytes=-charged.stat().st_size, files=-1)
         for path in self._stored():
             # A new upload of the same bytes may renew the file until the moment when it is deleted.
-            with self._renaming:
+            with self._lock:
                 found = path.stat()
                 if found.st_mtime <= oldest:
                     path.unlink()
@@ -134,12 +125,49 @@ class FileStore:
         return deleted
 
     def receive(self, party: str | None = None) -> Upload:
-        """Begin to store a file, which is charged to a party where one is named."""
-        return Upload(
-            [self.quota] if party is None else [self.quota, self._quota_of(party)],
-            self._incoming / secrets.token_hex(16),
-            lambda incoming, sha256: self._keep(incoming, sha256, party),
-            self.limits.max_file_bytes,
+        """Begin to store a file, which is charged to a party if one is named."""
+        return Upload(self, self._incoming / secrets.token_hex(16), party)
+
+    def reserve(self, party: str | None, *, size_bytes: int = 0, files: int = 0) -> None:
+        """Promise room to an upload. Raises QuotaExceededError."""
+        with self._lock:
+            for quota in self._quotas_of(party):
+                quota.check_room(size_bytes=size_bytes, files=files)
+            for quota in self._quotas_of(party):
+                quota.count(size_bytes=size_bytes, files=files)
+
+    def release(self, party: str | None, *, size_bytes: int) -> None:
+        """Take back the room that an upload of one file was promised."""
+        with self._lock:
+            for quota in self._quotas_of(party):
+                quota.count(size_bytes=-size_bytes, files=-1)
+
+    def keep(self, incoming: pathlib.Path, sha256: str, party: str | None) -> StoredFile:
+        """Give a file that was received its name, and make the name safe on disk. Raises OSError."""
+        target = self._files / sha256
+        # The same bytes are counted already; the new file only renews their time.
+        counted: list[Quota] = []
+        with self._lock:
+            if target.exists():
+                counted.append(self.quota)
+            if party is not None:
+                charge = self._parties / party / sha256
+                if counted and charge.exists():
+                    counted.append(self._quota_of(party))
+                charge.parent.mkdir(mode=0o700, exist_ok=True)
+                charge.touch(mode=0o600)
+            incoming.replace(target)
+            stored = self._described(target)
+            for quota in counted:
+                quota.count(size_bytes=-stored.size_bytes, files=-1)
+        _sync_folder(self._files)
+        return stored
+
+    def _described(self, path: pathlib.Path) -> StoredFile:
+        found = path.stat()
+        stored = found.st_mtime
+        return StoredFile(
+            sha256=path.name, size_bytes=found.st_size, stored=stored, expires=stored + self.limits.keep_s
         )
 
     def _quota_of(self, party: str) -> Quota:
@@ -147,55 +175,29 @@ class FileStore:
         quota = Quota(limits.max_party_bytes, limits.max_party_files, what=f"the quota of {party}")
         return self._party_quotas.setdefault(party, quota)
 
+    def _quotas_of(self, party: str | None) -> list[Quota]:
+        return [self.quota] if party is None else [self.quota, self._quota_of(party)]
+
     def _stored(self) -> list[pathlib.Path]:
         return [path for path in self._files.iterdir() if _DIGEST.fullmatch(path.name)]
-
-    def _keep(self, incoming: pathlib.Path, sha256: str, party: str | None) -> StoredFile:
-        target = self._files / sha256
-        with self._renaming:
-            # The same bytes are counted already; the new file only renews their time.
-            known_bytes = target.stat().st_size if target.exists() else None
-            charged = False
-            if party is not None:
-                charge = self._parties / party / sha256
-                charged = known_bytes is not None and charge.exists()
-                charge.parent.mkdir(mode=0o700, exist_ok=True)
-                charge.touch(mode=0o600)
-            incoming.replace(target)
-            stored = target.stat()
-            if known_bytes is not None:
-                self.quota.count(size_bytes=-known_bytes, files=-1)
-            if party is not None and charged:
-                self._quota_of(party).count(size_bytes=-stored.st_size, files=-1)
-            _sync_folder(self._files)
-        return StoredFile(
-            sha256=sha256,
-            size_bytes=stored.st_size,
-            stored=stored.st_mtime,
-            expires=stored.st_mtime + self.limits.keep_s,
-        )
-
-
-class _Keep(Protocol):
-    def __call__(self, incoming: pathlib.Path, sha256: str, /) -> StoredFile: ...
 
 
 class Upload:
     """One file on its way in; a context manager that leaves nothing behind unless `finish` was reached."""
 
-    def __init__(self, quotas: Sequence[Quota], path: pathlib.Path, keep: _Keep, max_bytes: int) -> None:
-        self._quotas, self._path, self._keep, self._max_bytes = quotas, path, keep, max_bytes
+    def __init__(self, store: FileStore, path: pathlib.Path, party: str | None) -> None:
+        self._store, self._path, self._party = store, path, party
         self._digest = hashlib.sha256()
         self._size_bytes = 0
         self._descriptor = -1
         self._kept = False
 
     def __enter__(self) -> Self:
-        self._reserve(size_bytes=0, files=1)
+        self._store.reserve(self._party, files=1)
         try:
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            self._count(size_bytes=0, files=-1)
+            self._store.release(self._party, size_bytes=0)
             raise _cannot_write(error) from None
         return self
 
@@ -203,13 +205,13 @@ class Upload:
         os.close(self._descriptor)
         if not self._kept:
             self._path.unlink(missing_ok=True)
-            self._count(size_bytes=-self._size_bytes, files=-1)
+            self._store.release(self._party, size_bytes=self._size_bytes)
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. Raises FileTooLargeError, QuotaExceededError or StorageError."""
-        if self._size_bytes + len(chunk) > self._max_bytes:
-            raise FileTooLargeError(f"a file may have {self._max_bytes} bytes")
-        self._reserve(size_bytes=len(chunk), files=0)
+        if self._size_bytes + len(chunk) > self._store.limits.max_file_bytes:
+            raise FileTooLargeError(self._store.limits.max_file_bytes)
+        self._store.reserve(self._party, size_bytes=len(chunk))
         self._size_bytes += len(chunk)
         self._digest.update(chunk)
         view = memoryview(chunk)
@@ -223,23 +225,11 @@ class Upload:
         """Make the file safe on disk and return what it is. Raises StorageError."""
         try:
             os.fsync(self._descriptor)
-            stored = self._keep(self._path, self._digest.hexdigest())
-            self._kept = True
+            stored = self._store.keep(self._path, self._digest.hexdigest(), self._party)
         except OSError as error:
             raise _cannot_write(error) from None
+        self._kept = True
         return stored
-
-    def _reserve(self, *, size_bytes: int, files: int) -> None:
-        for number, quota in enumerate(self._quotas):
-            try:
-                quota.reserve(size_bytes=size_bytes, files=files)
-            except QuotaExceededError:
-                self._count(size_bytes=-size_bytes, files=-files, quotas=self._quotas[:number])
-                raise
-
-    def _count(self, *, size_bytes: int, files: int, quotas: Sequence[Quota] | None = None) -> None:
-        for quota in self._quotas if quotas is None else quotas:
-            quota.count(size_bytes=size_bytes, files=files)
 
 
 def _cannot_write(error: OSError) -> StorageError:

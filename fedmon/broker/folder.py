@@ -16,7 +16,7 @@ import platformdirs
 from fedmon.common.errors import FolderInUseError, StorageError
 
 _RUNNING = "running.pid"
-_CHANGING = "users.lock"
+_EDITING = "users.lock"
 _WITH_USERS = b"users"
 
 
@@ -76,13 +76,6 @@ class BrokerFolder:
             os.kill(pid, signal.SIGHUP)
             return Reload.DONE
 
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Hold off everybody else who would change the users."""
-        with self._open(_CHANGING) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-
     def replace(self, name: str, text: str) -> None:
         """Replace a file whole or not at all, readable by its owner only. Raises StorageError."""
         target = self.path / name
@@ -119,9 +112,22 @@ class BrokerFolder:
                 entries[party] = hashed
         return entries
 
-    def replace_entries(self, name: str, entries: dict[str, str]) -> None:
-        """Write a file that `entries` reads. Raises StorageError."""
-        self.replace(name, "".join(f"{party}:{hashed}\n" for party, hashed in sorted(entries.items())))
+    @contextlib.contextmanager
+    def edited_entries(self, name: str) -> Iterator[dict[str, str]]:
+        """Hold off all other editors of the folder, and write what becomes of the entries, if they change.
+
+        A folder that does not exist has no entries. Raises StorageError.
+        """
+        if not self.path.is_dir():
+            yield {}
+            return
+        with self._open(_EDITING) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            entries = self.entries(name)
+            before = dict(entries)
+            yield entries
+            if entries != before:
+                self.replace(name, "".join(f"{party}:{hashed}\n" for party, hashed in sorted(entries.items())))
 
     @contextlib.contextmanager
     def _open(self, name: str) -> Iterator[int]:

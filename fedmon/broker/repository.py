@@ -13,33 +13,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import logging
+import pathlib
+import signal
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
+import uvicorn
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedmon.broker import ports
 from fedmon.broker.errors import (
     BadUploadError,
     BrokerError,
+    BrokerStartError,
     FileTooLargeError,
     QuotaExceededError,
     UnknownTokenError,
 )
-from fedmon.broker.file_store import FileStore, StoredFile, Upload
-from fedmon.broker.multipart import FileField
-from fedmon.broker.tokens import Tokens
+from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits
+from fedmon.broker.users import Tokens
 from fedmon.common.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
+REQUEST_S = 10.0
 UPLOAD_S = 60.0
 SWEEP_S = 600.0
-# What the headers and borders of a multipart body may add to the file itself.
+FIELD = "file"
+_MAX_CONNECTIONS = 600
+"""More than nftables.conf allows one address; each has up to 280 KB over TLS."""
+_PROGRESS_BYTES = 65_536
+# The headers and borders of a multipart body may add so much to the file itself.
 _MULTIPART_EXTRA_BYTES = 16_384
 
 _STATUS: dict[type[Exception], int] = {
@@ -51,33 +66,73 @@ _STATUS: dict[type[Exception], int] = {
 }
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Where others reach the repository, without a slash at the end, and the tokens that uploads need.
+# --- the application --------------------------------------------------------------------------------------------------
 
-    Without tokens everybody who can reach the repository may upload.
+
+class FormFile:
+    """Takes the field ``file`` out of a multipart body as it streams in, and hands its bytes to ``take``.
+
+    Other fields, and every file name, are ignored. ``complete`` tells whether the body has ended and held the file.
+    Raises BadUploadError for a content type or body that is not multipart, and for a second file.
     """
 
-    public_url: str
-    tokens: Tokens | None
+    def __init__(self, content_type: str, take: Callable[[bytes], None]) -> None:
+        kind, options = parse_options_header(content_type)
+        if kind != b"multipart/form-data" or b"boundary" not in options:
+            raise BadUploadError(f"send multipart/form-data with the file in the field {FIELD!r}")
+        self._take = take
+        self._name = self._value = b""
+        self._is_wanted = self._is_found = self.complete = False
+        try:
+            self._parser = MultipartParser(
+                options[b"boundary"],
+                {
+                    "on_part_begin": self._on_part,
+                    "on_header_field": self._on_header_name,
+                    "on_header_value": self._on_header_value,
+                    "on_header_end": self._on_header,
+                    "on_part_data": self._on_content,
+                    "on_end": self._on_end,
+                },
+            )
+        except FormParserError as error:
+            raise BadUploadError(f"the multipart boundary is not usable: {error}") from None
 
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body."""
+        try:
+            self._parser.write(chunk)
+        except FormParserError as error:
+            raise BadUploadError(f"the multipart body is malformed: {error}") from None
 
-def application(store: FileStore, options: Options) -> Starlette:
-    """Make the application that serves a store."""
-    endpoints = _Endpoints(store, options)
-    return Starlette(
-        routes=[
-            Route("/files", endpoints.upload, methods=["POST"]),
-            Route("/upload/", endpoints.upload_historic, methods=["POST"]),
-            Route("/files/{sha256}", endpoints.download, methods=["GET", "HEAD"]),
-            Route("/health", endpoints.health, methods=["GET"]),
-        ],
-        lifespan=endpoints.lifespan,
-    )
+    def _on_part(self) -> None:
+        self._is_wanted = False
+
+    def _on_header_name(self, chunk: bytes, start: int, end: int) -> None:
+        self._name += chunk[start:end]
+
+    def _on_header_value(self, chunk: bytes, start: int, end: int) -> None:
+        self._value += chunk[start:end]
+
+    def _on_header(self) -> None:
+        _, options = parse_options_header(self._value)
+        if self._name.lower() == b"content-disposition" and options.get(b"name") == FIELD.encode():
+            if self._is_found:
+                raise BadUploadError(f"the field {FIELD!r} is there twice; upload one file at a time")
+            self._is_wanted = self._is_found = True
+        self._name = self._value = b""
+
+    def _on_content(self, chunk: bytes, start: int, end: int) -> None:
+        if self._is_wanted:
+            self._take(chunk[start:end])
+
+    def _on_end(self) -> None:
+        self.complete = self._is_found
 
 
 class _Endpoints:
-    def __init__(self, store: FileStore, options: Options) -> None:
-        self._store, self._options = store, options
+    def __init__(self, store: FileStore, public_url: str, tokens: Tokens | None) -> None:
+        self._store, self._public_url, self._tokens = store, public_url, tokens
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _application: Starlette) -> AsyncIterator[None]:
@@ -91,17 +146,10 @@ class _Endpoints:
         return JSONResponse({"status": "ok", "files": self._store.quota.files, "bytes": self._store.quota.total_bytes})
 
     async def upload(self, request: Request) -> Response:
-        def feed(upload: Upload) -> tuple[Callable[[bytes], None], Callable[[], bool]]:
-            return upload.write, lambda: True
-
-        return await self._received(request, feed, extra_bytes=0, answer=self._answer)
+        return await self._received(request, is_form=False)
 
     async def upload_historic(self, request: Request) -> Response:
-        def feed(upload: Upload) -> tuple[Callable[[bytes], None], Callable[[], bool]]:
-            field = FileField(request.headers.get("content-type", ""), upload.write)
-            return field.feed, lambda: field.found and field.complete
-
-        return await self._received(request, feed, extra_bytes=_MULTIPART_EXTRA_BYTES, answer=self._historic_answer)
+        return await self._received(request, is_form=True)
 
     async def download(self, request: Request) -> Response:
         file = await run_in_threadpool(self._store.find, request.path_params["sha256"])
@@ -122,20 +170,13 @@ class _Endpoints:
             filename=file.sha256,
         )
 
-    async def _received(
-        self,
-        request: Request,
-        feed: Callable[[Upload], tuple[Callable[[bytes], None], Callable[[], bool]]],
-        *,
-        extra_bytes: int,
-        answer: Callable[[StoredFile], dict[str, object]],
-    ) -> Response:
+    async def _received(self, request: Request, *, is_form: bool) -> Response:
         try:
             party = await run_in_threadpool(self._party, request)
-            if refused := self._refused(request, extra_bytes):
-                return refused
+            if request.headers.get("content-encoding", "identity") != "identity":
+                return _refusal(415, "send the file as it is, without Content-Encoding")
             async with asyncio.timeout(UPLOAD_S):
-                stored = await self._stored(request, feed, extra_bytes, party)
+                stored = await self._stored(request, party, is_form=is_form)
         except (BrokerError, StorageError) as error:
             return _refusal(_STATUS.get(type(error), 400), str(error))
         except TimeoutError:
@@ -143,56 +184,43 @@ class _Endpoints:
         except ClientDisconnect:
             return _refusal(400, "the client went away")
         logger.info("stored file %s of %d bytes for %s", stored.sha256, stored.size_bytes, party or "everyone")
-        return JSONResponse(answer(stored), status_code=201)
+        url = f"{self._public_url}/files/{stored.sha256}"
+        if is_form:
+            return JSONResponse({"url": url, "file": url, "created_at": _moment(stored.stored)}, status_code=201)
+        return JSONResponse(
+            {
+                "url": url,
+                "sha256": stored.sha256,
+                "size_bytes": stored.size_bytes,
+                "expires": _moment(stored.expires),
+            },
+            status_code=201,
+        )
 
-    async def _stored(
-        self,
-        request: Request,
-        feed: Callable[[Upload], tuple[Callable[[bytes], None], Callable[[], bool]]],
-        extra_bytes: int,
-        party: str | None,
-    ) -> StoredFile:
+    async def _stored(self, request: Request, party: str | None, *, is_form: bool) -> StoredFile:
+        max_bytes = self._store.limits.max_file_bytes
+        max_body_bytes = max_bytes + (_MULTIPART_EXTRA_BYTES if is_form else 0)
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > max_body_bytes:
+            raise FileTooLargeError(max_bytes)
         received = 0
         with self._store.receive(party) as upload:
-            take, is_complete = feed(upload)
+            form = FormFile(request.headers.get("content-type", ""), upload.write) if is_form else None
             async for chunk in request.stream():
                 received += len(chunk)
-                if received > self._store.limits.max_file_bytes + extra_bytes:
-                    raise FileTooLargeError(f"a file may have {self._store.limits.max_file_bytes} bytes")
-                await run_in_threadpool(take, chunk)
-            if not is_complete():
-                raise BadUploadError("the multipart body holds no complete field 'file'")
+                if received > max_body_bytes:
+                    raise FileTooLargeError(max_bytes)
+                await run_in_threadpool(form.feed if form else upload.write, chunk)
+            if form and not form.complete:
+                raise BadUploadError(f"the multipart body holds no complete field {FIELD!r}")
             return await run_in_threadpool(upload.finish)
 
     def _party(self, request: Request) -> str | None:
         """Return who uploads; None where all share what there is. Raises UnknownTokenError or StorageError."""
-        if self._options.tokens is None:
+        if self._tokens is None:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        return self._options.tokens.party_of(given.strip() if scheme.lower() == "bearer" else "")
-
-    def _refused(self, request: Request, extra_bytes: int) -> Response | None:
-        """Refuse what can be refused before a byte of the body was read."""
-        if request.headers.get("content-encoding", "identity") != "identity":
-            return _refusal(415, "send the file as it is, without Content-Encoding")
-        length = request.headers.get("content-length", "0")
-        if length.isdigit() and int(length) > self._store.limits.max_file_bytes + extra_bytes:
-            return _refusal(413, f"a file may have {self._store.limits.max_file_bytes} bytes")
-        return None
-
-    def _url(self, stored: StoredFile) -> str:
-        return f"{self._options.public_url}/files/{stored.sha256}"
-
-    def _answer(self, stored: StoredFile) -> dict[str, object]:
-        return {
-            "url": self._url(stored),
-            "sha256": stored.sha256,
-            "size_bytes": stored.size_bytes,
-            "expires": _moment(stored.expires),
-        }
-
-    def _historic_answer(self, stored: StoredFile) -> dict[str, object]:
-        return {"url": self._url(stored), "file": self._url(stored), "created_at": _moment(stored.stored)}
+        return self._tokens.party_of(given.strip() if scheme.lower() == "bearer" else "")
 
     async def _sweep_until(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -213,3 +241,111 @@ def _refusal(status: int, reason: str) -> Response:
 
 def _moment(timestamp: float) -> str:
     return dt.datetime.fromtimestamp(timestamp, dt.UTC).isoformat()
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def serve(
+    *,
+    host: str,
+    port: int,
+    folder: pathlib.Path,
+    limits: StoreLimits,
+    tokens: Tokens | None,
+    public_url: str | None,
+    certificate: pathlib.Path | None,
+    key: pathlib.Path | None,
+    ready: Callable[[str], None],
+) -> None:
+    """Listen on an address, call ``ready`` with the repository's URL, and serve until SIGTERM or SIGINT.
+
+    Port 0 picks a free one. Without tokens all who can reach the repository may upload. Raises PortInUseError,
+    BrokerStartError or StorageError.
+    """
+    store = FileStore(folder, limits)
+    with contextlib.closing(ports.listening(host, port)) as listener:
+        scheme = "https" if certificate else "http"
+        url = (public_url or f"{scheme}://{ports.url_host(host)}:{listener.getsockname()[1]}").rstrip("/")
+        endpoints = _Endpoints(store, url, tokens)
+        application = Starlette(
+            routes=[
+                Route("/files", endpoints.upload, methods=["POST"]),
+                Route("/upload/", endpoints.upload_historic, methods=["POST"]),
+                Route("/files/{sha256}", endpoints.download, methods=["GET", "HEAD"]),
+                Route("/health", endpoints.health, methods=["GET"]),
+            ],
+            lifespan=endpoints.lifespan,
+        )
+        configuration = uvicorn.Config(
+            application,
+            http=_Connection,
+            ws="none",
+            loop="asyncio",
+            # One request a connection: what is left of a refused body is not read.
+            headers=[("Connection", "close")],
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_MAX_CONNECTIONS,
+            timeout_graceful_shutdown=3,
+        )
+        try:
+            configuration.load()
+        except (OSError, ssl.SSLError) as error:
+            raise BrokerStartError(f"cannot use {certificate} and {key}: {error}") from None
+        if configuration.ssl is not None:
+            configuration.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # uvicorn stops on these, and then raises them again for whoever was listening before.
+            signal.signal(number, lambda _number, _frame: None)
+        _Server(configuration, lambda: ready(url)).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Calls ``ready`` when it serves."""
+
+    def __init__(self, configuration: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(configuration)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.is_ssl:
+            # asyncio's default is 60 s, and uvicorn has no option for it.
+            loop = asyncio.get_running_loop()
+            create = functools.partial(loop.create_server, ssl_handshake_timeout=REQUEST_S)
+            loop.create_server = create  # type: ignore[method-assign]  # of this one loop
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._ready()
+
+
+class _Connection(H11Protocol):
+    """A connection that is cut when its request is not complete and brings no 64 KiB in ten seconds."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self._fresh_bytes = 0
+        self._due = self.loop.time() + REQUEST_S
+        self._timer = self.loop.call_at(self._due, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        self._fresh_bytes += len(data)
+        if self._fresh_bytes >= _PROGRESS_BYTES:
+            self._fresh_bytes, self._due = 0, self.loop.time() + REQUEST_S
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        # There is no cycle before the headers are complete, whatever uvicorn's annotation says.
+        if self.cycle is not None and not self.cycle.more_body:  # type: ignore[redundant-expr]
+            return
+        if self.loop.time() < self._due:
+            self._timer = self.loop.call_at(self._due, self._look)
+        else:
+            self.transport.abort()

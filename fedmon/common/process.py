@@ -108,6 +108,8 @@ def _keep(open_files: int, command: Sequence[str]) -> int:
         os.set_blocking(descriptor, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     stops: list[int] = []
+    # Signals that our parent has blocked would stay blocked in the child.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Handled, not ignored: what is ignored here would be ignored by the child, too.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGCHLD, lambda *_: None)

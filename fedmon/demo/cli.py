@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from fedmon.broker.engine import Engine, choose_engine
+from fedmon.broker.engine import BrokerEngine, choose_engine
 from fedmon.broker.errors import BrokerStartError, PortInUseError
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
@@ -66,7 +66,7 @@ def demo(
     raise typer.Exit(0 if document["ok"] else 1)
 
 
-def _broker(stack: contextlib.ExitStack, *, keep: bool) -> Engine:
+def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
     """Start a broker on a free port; one that stays on the usual port, where that is free, so that verbs find it."""
     engine = choose_engine("auto")
     if keep:
@@ -75,7 +75,7 @@ def _broker(stack: contextlib.ExitStack, *, keep: bool) -> Engine:
     return stack.enter_context(engine())
 
 
-def _tell(broker: Engine, hospitals: Hospitals, screen: Screen, folder: Path, document: dict[str, Any]) -> None:
+def _tell(broker: BrokerEngine, hospitals: Hospitals, screen: Screen, folder: Path, document: dict[str, Any]) -> None:
     settings = ResearcherSettings(
         id=RESEARCHER,
         broker=BrokerSettings(hosts=(Host(host=broker.host, port=broker.port),)),
@@ -89,7 +89,7 @@ def _tell(broker: Engine, hospitals: Hospitals, screen: Screen, folder: Path, do
             document |= story.document
 
 
-def _keep(broker: Engine, hospitals: Hospitals, screen: Screen, document: dict[str, Any], *, json: bool) -> None:
+def _keep(broker: BrokerEngine, hospitals: Hospitals, screen: Screen, document: dict[str, Any], *, json: bool) -> None:
     """Say how to connect, then wait until somebody ends us."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"

@@ -7,14 +7,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from fedmon.broker.configuration import raw_template
+from fedmon.broker.configuration import template
 from tests.support.requirements import require
 
 
 def make_broker_certificate(folder: Path) -> None:
     """Fill ``certificates/`` of a broker's folder, by the README's own lines."""
     require(shutil.which("openssl"), "openssl is not on PATH")
-    block = re.search(r"```sh certificates\n(.*?)```", raw_template("README.md"), re.DOTALL)
+    block = re.search(r"```sh certificates\n(.*?)```", template("README.md"), re.DOTALL)
     assert block is not None
     (folder / "certificates").mkdir(mode=0o700, exist_ok=True)
     _run(["sh", "-ec", block[1]], folder)

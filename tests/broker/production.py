@@ -11,12 +11,11 @@ from typing import Self
 
 import psutil
 
-from fedmon.broker import probe
+from fedmon.broker.configuration import FIRST_PORT, production_files, write_production
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.production import FIRST_PORT, production_files, write_production
-from fedmon.broker.roles import Role
-from fedmon.broker.users import Users
+from fedmon.broker.ports import ProbeAnswer, probe
+from fedmon.broker.users import Role, Users
 from fedmon.common.clock import Deadline
 from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.support.ports import free_ports
@@ -90,7 +89,7 @@ class Production:
                 **owner,  # type: ignore[call-overload]  # the three of them as keywords
             )
         deadline = Deadline(10.0)
-        while probe.ask("127.0.0.1", self.observer_port, timeout_s=1.0) is not probe.Answer.ACCEPTED:
+        while probe("127.0.0.1", self.observer_port, timeout_s=1.0) is not ProbeAnswer.ACCEPTED:
             assert self._process.poll() is None, self.log()
             assert not deadline.passed(), self.log()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedmon.broker.roles import Role
+from fedmon.broker.users import Role
 from fedmon.common.wire import topics
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import PASSWORD, Production

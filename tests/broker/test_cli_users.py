@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.broker.configuration import PRIVATE_FOLDERS, production_files
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.production import PRIVATE_FOLDERS, production_files
-from fedmon.broker.roles import Role
-from fedmon.broker.users import User, Users
+from fedmon.broker.users import Role, User, Users
 from tests.broker.shell import FEDMON, answer, fedmon_broker
 
 PASSWORD = "correct horse battery"

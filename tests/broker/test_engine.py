@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from fedmon.broker import probe
-from fedmon.broker.engine import EmbeddedEngine, Engine, MosquittoEngine, choose_engine
+from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine, choose_engine
 from fedmon.broker.errors import BrokerStartError, EngineMissingError, PortInUseError, UnsafeListenerError
+from fedmon.broker.ports import ProbeAnswer, probe
 from tests.broker.party import Party
 from tests.support.requirements import require
 
@@ -30,39 +30,39 @@ def installed_mosquitto() -> None:
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[BrokerEngine]:
     require(request.param.available(), f"the {request.param.name} broker is not installed")
-    broker: Engine = request.param(folder=tmp_path / "broker")
+    broker: BrokerEngine = request.param(folder=tmp_path / "broker")
     yield broker
     broker.stop()
 
 
-def answer(broker: Engine) -> probe.Answer:
-    return probe.ask("127.0.0.1", broker.port, timeout_s=2.0)
+def answer(broker: BrokerEngine) -> ProbeAnswer:
+    return probe("127.0.0.1", broker.port, timeout_s=2.0)
 
 
-def test_a_started_broker_answers_at_once_on_a_free_loopback_port(engine: Engine) -> None:
+def test_a_started_broker_answers_at_once_on_a_free_loopback_port(engine: BrokerEngine) -> None:
     engine.start()
 
-    assert answer(engine) == probe.Answer.ACCEPTED
+    assert answer(engine) == ProbeAnswer.ACCEPTED
     assert engine.url == f"mqtt://127.0.0.1:{engine.port}"
     assert engine.alive()
     assert engine.pid is not None
     assert engine.name in " ".join(psutil.Process(engine.pid).cmdline())
 
 
-def test_a_stopped_broker_leaves_no_process_and_no_listener(engine: Engine) -> None:
+def test_a_stopped_broker_leaves_no_process_and_no_listener(engine: BrokerEngine) -> None:
     engine.start()
     process = psutil.Process(engine.pid)
 
     engine.stop()
 
     assert not process.is_running()
-    assert (answer(engine), engine.alive(), engine.pid) == (probe.Answer.SILENT, False, None)
+    assert (answer(engine), engine.alive(), engine.pid) == (ProbeAnswer.SILENT, False, None)
 
 
 @pytest.mark.parametrize("how", ["kill method", "signal from elsewhere"])
-def test_a_killed_broker_comes_back_on_the_same_port(engine: Engine, how: str) -> None:
+def test_a_killed_broker_comes_back_on_the_same_port(engine: BrokerEngine, how: str) -> None:
     engine.start()
     port, pid = engine.port, engine.pid
     assert pid is not None
@@ -77,10 +77,10 @@ def test_a_killed_broker_comes_back_on_the_same_port(engine: Engine, how: str) -
 
     assert port == engine.port
     assert pid != engine.pid
-    assert answer(engine) == probe.Answer.ACCEPTED
+    assert answer(engine) == ProbeAnswer.ACCEPTED
 
 
-def test_another_broker_on_the_port_is_not_adopted(engine: Engine, tmp_path: pathlib.Path) -> None:
+def test_another_broker_on_the_port_is_not_adopted(engine: BrokerEngine, tmp_path: pathlib.Path) -> None:
     engine.start()
     second = type(engine)(port=engine.port, folder=tmp_path / "second")
 
@@ -88,7 +88,7 @@ def test_another_broker_on_the_port_is_not_adopted(engine: Engine, tmp_path: pat
         second.start()
 
     assert not second.alive()
-    assert answer(engine) == probe.Answer.ACCEPTED
+    assert answer(engine) == ProbeAnswer.ACCEPTED
 
 
 def test_a_foreign_listener_on_the_port_is_not_adopted(tmp_path: pathlib.Path) -> None:
@@ -101,7 +101,7 @@ def test_a_foreign_listener_on_the_port_is_not_adopted(tmp_path: pathlib.Path) -
 
 @pytest.mark.parametrize("victim", ["the process that started it", "its keeper"])
 @pytest.mark.parametrize("engine_class", ENGINES)
-def test_the_broker_dies_with_its_parent(engine_class: type[Engine], victim: str, tmp_path: pathlib.Path) -> None:
+def test_the_broker_dies_with_its_parent(engine_class: type[BrokerEngine], victim: str, tmp_path: pathlib.Path) -> None:
     require(engine_class.available(), f"the {engine_class.name} broker is not installed")
     program = (
         f"from fedmon.broker.engine import {engine_class.__name__} as Broker\n"

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmon.broker.errors import BadUploadError, FileTooLargeError, QuotaExceededError
-from fedmon.broker.file_store import FileStore, Limits, StoredFile
-from fedmon.broker.multipart import FileField
+from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits
+from fedmon.broker.repository import FormFile
 
 DAY_S = 86_400.0
 
 
 def store_in(folder: Path, **limits: float) -> FileStore:
-    return FileStore(folder, Limits(**limits))  # type: ignore[arg-type]  # whole numbers where they belong
+    return FileStore(folder, StoreLimits(**limits))  # type: ignore[arg-type]  # whole numbers where they belong
 
 
 def stored(store: FileStore, content: bytes, party: str | None = None) -> StoredFile:
@@ -170,7 +170,7 @@ def test_a_form_gives_the_files_exact_bytes_however_it_is_cut(content: bytes, cu
     head = b'--%s\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n' % (boundary, file_name)
     body = before + head + content + b"\r\n--%s--\r\n" % boundary
     taken = bytearray()
-    field = FileField(f"multipart/form-data; boundary={boundary.decode()}", taken.extend)
+    field = FormFile(f"multipart/form-data; boundary={boundary.decode()}", taken.extend)
 
     position = 0
     for cut in [*sorted(cuts), len(body)]:
@@ -178,18 +178,18 @@ def test_a_form_gives_the_files_exact_bytes_however_it_is_cut(content: bytes, cu
         position = max(cut, position)
 
     assert bytes(taken) == content
-    assert (field.found, field.complete) == (True, True)
+    assert field.complete
 
 
 @given(noise=st.binary(max_size=500))
 def test_noise_is_refused_or_holds_no_file(noise: bytes) -> None:
-    field = FileField("multipart/form-data; boundary=b", bytearray().extend)
+    field = FormFile("multipart/form-data; boundary=b", bytearray().extend)
 
     try:
         field.feed(noise)
     except BadUploadError:
         return
-    assert not (field.found and field.complete) or b"file" in noise
+    assert not field.complete or b"file" in noise
 
 
 def _age(store: FileStore, file: StoredFile, seconds: float) -> None:

@@ -19,11 +19,10 @@ import psutil
 import pytest
 import yaml
 
+from fedmon.broker.configuration import FIRST_PORT, REPOSITORY_PORT, production_files
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.production import FIRST_PORT, REPOSITORY_PORT, production_files
-from fedmon.broker.roles import Role
-from fedmon.broker.users import Users
+from fedmon.broker.users import Role, Users
 from tests.broker.certificates import make_client_certificate
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.broker import passwords
 from fedmon.broker.errors import NameTakenError, UnknownUserError
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.roles import Role
-from fedmon.broker.users import User, Users
+from fedmon.broker.users import Role, User, Users, checked_password, generated_password
 from fedmon.common.errors import InvalidIdError, SettingsError, StorageError
 
 PASSWORD = "correct horse battery"
@@ -109,8 +107,7 @@ def test_users_added_by_several_processes_at_once_are_all_there(users: Users, tm
     program = (
         "import pathlib, sys\n"
         "from fedmon.broker.folder import BrokerFolder\n"
-        "from fedmon.broker.roles import Role\n"
-        "from fedmon.broker.users import Users\n"
+        "from fedmon.broker.users import Role, Users\n"
         "users = Users(BrokerFolder(pathlib.Path(sys.argv[1])))\n"
         "for number in range(10): users.add(f'{sys.argv[2]}{number}', Role.NODE, 'correct horse battery')\n"
     )
@@ -126,13 +123,13 @@ def test_users_added_by_several_processes_at_once_are_all_there(users: Users, tm
 @pytest.mark.parametrize("password", ["", "short", "x" * 11, "x" * 513, "line\nbreak in it", "nul\0nul\0nul\0"])
 def test_a_password_that_will_not_do_is_refused_without_being_shown(password: str) -> None:
     with pytest.raises(SettingsError, match="the password from a file") as refused:
-        passwords.checked(password, source="a file")
+        checked_password(password, source="a file")
 
     assert not password or password not in str(refused.value)
 
 
 def test_generated_passwords_are_long_and_differ() -> None:
-    made = {passwords.generate() for _ in range(100)}
+    made = {generated_password() for _ in range(100)}
 
     assert len(made) == 100
     assert {len(password) for password in made} == {32}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.broker.roles import Role
+from fedmon.broker.users import Role
 from fedmon.common.clock import Deadline
 from fedmon.common.settings import RepositorySettings, ResearcherSettings, broker_from_url
 from fedmon.common.wire import topics

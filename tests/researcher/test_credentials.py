@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.broker.roles import Role
+from fedmon.broker.users import Role
 from fedmon.common.errors import ConnectionFailedError, FedmonError
 from fedmon.researcher.federation import Federation
 from tests.broker.production import PASSWORD, Production

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import psutil
 
-from fedmon.broker import probe
-from fedmon.broker.engine import EmbeddedEngine, Engine, MosquittoEngine
+from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine
+from fedmon.broker.ports import ProbeAnswer, probe
 from fedmon.common.settings import BrokerSettings, Host
 from tests.support.ports import free_port
 from tests.support.requirements import require
 
-ENGINES: dict[str, type[Engine]] = {"mosquitto": MosquittoEngine, "embedded": EmbeddedEngine}
+ENGINES: dict[str, type[BrokerEngine]] = {"mosquitto": MosquittoEngine, "embedded": EmbeddedEngine}
 
 
 class Broker:
@@ -50,7 +50,7 @@ class Broker:
         self._engine.start()
         assert self.pid is not None
         assert psutil.pid_exists(self.pid)
-        assert probe.ask("127.0.0.1", self.port, timeout_s=5.0) == probe.Answer.ACCEPTED
+        assert probe("127.0.0.1", self.port, timeout_s=5.0) == ProbeAnswer.ACCEPTED
 
     def stop(self) -> None:
         """Stop it as an operator would."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedmon.broker.roles import Role
+from fedmon.broker.users import Role
 from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation

@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 
 from fedmon.broker.engine import MosquittoEngine
-from fedmon.broker.passwords import hashed
+from fedmon.broker.users import hashed_password
 from fedmon.common.settings import (
     BrokerSettings,
     Host,
@@ -205,7 +205,7 @@ def test_wrong_credentials_are_told_in_the_log(tmp_path: Path, caplog: pytest.Lo
 
 @contextlib.contextmanager
 def _broker_with_users(folder: Path) -> Iterator[int]:
-    (folder / "users").write_text(f"alice:{hashed('right')}\n")
+    (folder / "users").write_text(f"alice:{hashed_password('right')}\n")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])

@@ -1,0 +1,515 @@
+"""The shell verbs ``fedmon broker ...``."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from fedmon.broker.configuration import Access, production_files, write_production
+from fedmon.broker.engine import BrokerEngine, EngineName, MosquittoEngine, choose_engine
+from fedmon.broker.errors import (
+    BrokerError,
+    BrokerStartError,
+    EngineMissingError,
+    UnknownFileError,
+    UnsafeListenerError,
+)
+from fedmon.broker.file_store import StoreLimits
+from fedmon.broker.folder import BrokerFolder, Reload, default_folder
+from fedmon.broker.ports import is_loopback
+from fedmon.broker.users import TOKENS_FILE, Role, Tokens, Users, checked_password, generated_password
+from fedmon.common.errors import SettingsError
+from fedmon.common.settings import read_secret
+
+__all__ = ["app"]
+
+
+def _group(name: str, summary: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        help=summary,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+app = _group("broker", "Run a broker, keep its users, and run the file repository.")
+user_app = _group("user", "Add, list and remove the users of a broker.")
+config_app = _group("config", "The files that run a broker in production: compose, mosquitto and access lists.")
+repository_app = _group("repository", "Keep files that are too large for a message.")
+token_app = _group("token", "Add, list and remove the tokens with which parties upload.")
+
+DataDir = Annotated[
+    pathlib.Path | None,
+    typer.Option(help="Folder of the broker's users, access lists, certificates and data; default: one in your home."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def _emit(document: dict[str, Any], *lines: str, as_json: bool) -> None:
+    typer.echo(json.dumps(document) if as_json else "\n".join(lines))
+
+
+# --- fedmon broker start ----------------------------------------------------------------------------------------------
+
+
+@app.command()
+def start(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 is every address, and then users are needed.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65536 - len(Role),
+            help="Port to listen on; 0 picks a free one. With users: nodes on this port, researchers, "
+            "monitors, admins and jobs on the four above it.",
+        ),
+    ] = 1883,
+    data_dir: DataDir = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="mosquitto, embedded, or auto: mosquitto when it is installed.")
+    ] = "auto",
+    client_certificates: Annotated[
+        bool,
+        typer.Option(
+            "--client-certificates",
+            help="Nodes and researchers log in with certificates of certificates/<role>s-ca.crt instead of passwords.",
+        ),
+    ] = False,
+    print_url: Annotated[
+        bool, typer.Option("--print-url", help="Print the address for nodes and nothing else.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a broker until Ctrl-C or SIGTERM; SIGHUP makes it read its users again.
+
+    It has users when `fedmon broker user add` made some in its folder, and TLS when certificates/broker.crt and
+    broker.key lie there. Exit codes: 0 stopped as asked, 1 failed, 3 engine not installed, 4 port or folder in use, or
+    open to the network without users.
+    """
+    folder = BrokerFolder(data_dir or default_folder())
+    folder.make()
+    broker = _broker(folder, host, port, engine, client_certificates=client_certificates)
+    # Blocked from here on, and taken one by one: the start and the end of the broker are not cut short.
+    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    had_terminal = sys.stdin.isatty()
+    with folder.running(has_users=broker.has_users):
+        try:
+            broker.start()
+            _announce(broker, folder, print_url=print_url, as_json=as_json)
+            while broker.alive():
+                number = signal.sigwait(signals)
+                terminal_closed = number is signal.SIGHUP and had_terminal and not sys.stdin.isatty()
+                if number in (signal.SIGTERM, signal.SIGINT) or terminal_closed:
+                    return
+                if number is signal.SIGHUP and isinstance(broker, MosquittoEngine):
+                    broker.reload()
+        finally:
+            broker.stop()
+    raise BrokerStartError(f"the {broker.name} broker ended by itself; its log is {broker.log_file}")
+
+
+def _broker(folder: BrokerFolder, host: str, port: int, name: EngineName, *, client_certificates: bool) -> BrokerEngine:
+    kind = choose_engine(name)
+    if not Users(folder).all() and not client_certificates:
+        return kind(host=host, port=port, folder=folder.path)
+    if kind is not MosquittoEngine:
+        raise BrokerError(
+            f"{folder.path} has users, and the {kind.name} broker has none: install mosquitto (Debian: apt install "
+            f"mosquitto), or choose another --data-dir"
+        )
+    tls = (folder.path / "certificates" / "broker.crt").exists() or client_certificates
+    access = Access(tls=tls, client_certificates=client_certificates)
+    return MosquittoEngine(host=host, port=port, folder=folder.path, access=access)
+
+
+def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as_json: bool) -> None:
+    if print_url:
+        print(broker.url, flush=True)
+        return
+    warnings = []
+    if not broker.has_users:
+        warnings.append("no users: every process of this machine may connect and say it is anybody")
+    elif not broker.has_tls and not is_loopback(broker.host):
+        warnings.append(
+            "no TLS: passwords and messages can be read on their way; put broker.crt and broker.key into certificates"
+        )
+    urls = {role: broker.url_for(role) for role in Role}
+    _emit(
+        {
+            "engine": broker.name,
+            "url": broker.url,
+            "urls": {role.value: url for role, url in urls.items()},
+            "pid": broker.pid,
+            "users": broker.has_users,
+            "tls": broker.has_tls,
+            "limits": broker.limits,
+            "data_dir": str(folder.path),
+            "log_file": str(broker.log_file),
+            "warnings": warnings,
+        },
+        f"{broker.name} broker (process {broker.pid}): {broker.limits}",
+        *(
+            [f"  {role.file_name + ':':13}{url}" for role, url in urls.items()]
+            if broker.has_users
+            else [f"  {broker.url}"]
+        ),
+        *(f"  {warning}" for warning in warnings),
+        f"  users, data and log in {folder.path}",
+        f"next: fedmon node init --broker {broker.url}",
+        "Ctrl-C stops.",
+        as_json=as_json,
+    )
+
+
+# --- fedmon broker user -----------------------------------------------------------------------------------------------
+
+_RELOADED = {
+    Reload.DONE: "the running broker read its users again",
+    Reload.NOT_RUNNING: "no broker of ours runs from this folder; one in a container reads its users on: "
+    "docker compose kill -s HUP mosquitto",
+    Reload.RESTART_NEEDED: "the running broker was started without users and is still open: restart it now",
+}
+
+
+@user_app.command("add")
+def add_user(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="User name; it is the party's id: node id or researcher id.")
+    ],
+    role: Annotated[Role, typer.Option(help="What the user is, and so what it may write and hear.")],
+    password_file: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="File that holds the password on one line (mode 0600); '-' reads it from standard input."),
+    ] = None,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask for the password on the terminal.")] = False,
+    save: Annotated[
+        pathlib.Path | None, typer.Option(help="Write the generated password to this new file instead of printing it.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Give a user that is there a new password.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Add a user. Without --password-file and --ask a password is generated and printed once.
+
+    A broker that runs from this folder knows the user at once. Exit codes: 0 added, 1 failed, 2 name or password not
+    usable, 4 name taken.
+    """
+    if (password_file is not None) + ask + (save is not None) > 1:
+        raise SettingsError("--password-file, --ask and --save exclude each other; give one of them")
+    folder = BrokerFolder(data_dir or default_folder())
+    given = _given_password(password_file, ask=ask)
+    password = given or generated_password()
+    _refuse_existing(save)
+    Users(folder).add(name, role, password, replace=replace)
+    _save_secret(save, password)
+    reload = folder.reload_running()
+    printed = None if given or save else password
+    _emit(
+        {
+            "user": name,
+            "role": role.value,
+            "password": printed,
+            "password_file": str(save) if save else None,
+            "reload": reload.value,
+            "data_dir": str(folder.path),
+        },
+        f"{role.value} {name} is a user of the broker in {folder.path}",
+        *([f"password, shown this once: {printed}"] if printed else []),
+        *([f"its password is in {save}"] if save else []),
+        _RELOADED[reload],
+        as_json=as_json,
+    )
+
+
+@user_app.command("list")
+def list_users(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the users. Exit codes: 0 listed (also when there are none), 1 failed."""
+    folder = BrokerFolder(data_dir or default_folder())
+    users = Users(folder).all()
+    none = f"no users in {folder.path}; next: fedmon broker user add NAME --role node"
+    _emit(
+        {"users": [{"user": user.name, "role": user.role.value} for user in users], "data_dir": str(folder.path)},
+        *([f"{user.role.value:12}{user.name}" for user in users] or [none]),
+        as_json=as_json,
+    )
+
+
+@user_app.command("remove")
+def remove_user(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a user; a broker that runs from this folder disconnects it.
+
+    Exit codes: 0 removed, 1 failed, 3 no such user.
+    """
+    folder = BrokerFolder(data_dir or default_folder())
+    role = Users(folder).remove(name)
+    reload = folder.reload_running()
+    _emit(
+        {"user": name, "role": role.value, "reload": reload.value, "data_dir": str(folder.path)},
+        f"{role.value} {name} is removed",
+        _RELOADED[reload],
+        as_json=as_json,
+    )
+
+
+def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | None:
+    if ask:
+        if not sys.stdin.isatty():
+            raise SettingsError("--ask needs a terminal; use --password-file, where '-' is standard input")
+        typed = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        return checked_password(typed, source="the terminal")
+    if password_file is None:
+        return None
+    if str(password_file) == "-":
+        return checked_password(sys.stdin.readline().rstrip("\r\n"), source="standard input")
+    return checked_password(read_secret(password_file, what="password file"), source=str(password_file))
+
+
+def _refuse_existing(save: pathlib.Path | None) -> None:
+    if save is not None and save.exists():
+        raise SettingsError(f"{save} is there already; choose a new file for --save")
+
+
+def _save_secret(save: pathlib.Path | None, secret: str) -> None:
+    """Write a secret to a new file, if one is asked for, readable by its owner only."""
+    if save is None:
+        return
+    try:
+        save.touch(mode=0o600, exist_ok=False)
+        save.write_text(secret + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"it was added, but {save} cannot be written: {error.strerror}; repeat with --replace and another --save"
+        ) from None
+
+
+# --- fedmon broker config ---------------------------------------------------------------------------------------------
+
+ClientCertificates = Annotated[
+    bool,
+    typer.Option("--client-certificates", help="Nodes and researchers log in with certificates instead of passwords."),
+]
+MaxPacket = Annotated[
+    int,
+    typer.Option(
+        min=128, max=262_144, help="Largest packet, in KiB; the wire fedbiomed4 may need 1024, fedmon needs 128."
+    ),
+]
+
+
+@config_app.command("show")
+def show_config(
+    name: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="One file, such as mosquitto.conf or acl/nodes; default: all.")
+    ] = None,
+    client_certificates: ClientCertificates = False,
+    max_packet_kib: MaxPacket = 256,
+    as_json: Json = False,
+) -> None:
+    """Print the configuration of mosquitto, its access lists and the compose file as this version renders them.
+
+    Exit codes: 0 shown, 3 no such file.
+    """
+    files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
+    if name is not None:
+        if name not in files:
+            raise UnknownFileError(f"there is no file {name!r}; there are {', '.join(sorted(files))}")
+        files = {name: files[name]}
+    text = files[name] if name else "\n".join(f"=== {path} ===\n{content}" for path, content in files.items())
+    _emit({"files": files}, text.rstrip("\n"), as_json=as_json)
+
+
+@config_app.command("write")
+def write_config(
+    folder: Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="Folder to write them to, such as broker/.")],
+    client_certificates: ClientCertificates = False,
+    max_packet_kib: MaxPacket = 256,
+    as_json: Json = False,
+) -> None:
+    """Write these files into a folder, readable by you only; users and certificates that lie there stay.
+
+    Exit codes: 0 written, 1 failed.
+    """
+    rendered = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
+    files = write_production(BrokerFolder(folder), rendered)
+    _emit(
+        {"folder": str(folder), "files": files},
+        *(f"{folder / name}" for name in files),
+        f"next: read {folder / 'README.md'}",
+        as_json=as_json,
+    )
+
+
+# --- fedmon broker repository -----------------------------------------------------------------------------------------
+
+
+@token_app.command("add")
+def add_token(
+    party: Annotated[str, typer.Argument(metavar="NAME", help="Who uploads: a researcher id or a node id.")],
+    save: Annotated[
+        pathlib.Path | None, typer.Option(help="Write the token to this new file instead of printing it.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Give a party that has a token a new one.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token for a party; what it uploads counts against its own quota.
+
+    A running repository knows the token at once. Exit codes: 0 added, 1 failed, 2 name not usable, 4 has a token.
+    """
+    folder = BrokerFolder(data_dir or default_folder())
+    _refuse_existing(save)
+    token = Tokens(folder).add(party, replace=replace)
+    _save_secret(save, token)
+    _emit(
+        {
+            "party": party,
+            "token": None if save else token,
+            "token_file": str(save) if save else None,
+            "data_dir": str(folder.path),
+        },
+        f"{party} may upload to the repository of {folder.path}",
+        f"its token is in {save}" if save else f"token, shown this once: {token}",
+        as_json=as_json,
+    )
+
+
+@token_app.command("list")
+def list_tokens(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the parties that have a token. Exit codes: 0 listed (also when there are none), 1 failed."""
+    folder = BrokerFolder(data_dir or default_folder())
+    parties = Tokens(folder).parties()
+    none = f"no tokens in {folder.path}; next: fedmon broker repository token add NAME"
+    _emit({"parties": parties, "data_dir": str(folder.path)}, *(parties or [none]), as_json=as_json)
+
+
+@token_app.command("remove")
+def remove_token(
+    party: Annotated[str, typer.Argument(metavar="NAME", help="Whose token.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a party's token; its files stay until they expire.
+
+    Exit codes: 0 removed, 1 failed, 3 has no token.
+    """
+    folder = BrokerFolder(data_dir or default_folder())
+    Tokens(folder).remove(party)
+    _emit(
+        {"party": party, "data_dir": str(folder.path)},
+        f"{party} may no longer upload to the repository of {folder.path}",
+        as_json=as_json,
+    )
+
+
+@repository_app.command("start")
+def start_repository(  # noqa: PLR0917 - each is an option, and none is given by its place
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8890,
+    data_dir: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Folder of the files, beside the folder secrets; default: one in your home."),
+    ] = None,
+    token_file: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            help="File with one token that all share (mode 0600); made when it is missing and no party has a token."
+        ),
+    ] = None,
+    open_uploads: Annotated[
+        bool, typer.Option("--open-uploads", help="Let every process of this machine upload; loopback only.")
+    ] = False,
+    certificate: Annotated[pathlib.Path | None, typer.Option(help="TLS certificate, with its chain.")] = None,
+    key: Annotated[pathlib.Path | None, typer.Option(help="Key of the certificate.")] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="Address that goes into the URLs of files; default: where it listens.")
+    ] = None,
+    max_file_mib: Annotated[int, typer.Option(min=1, max=1024, help="Largest file, in MiB.")] = 16,
+    max_party_mib: Annotated[int, typer.Option(min=1, help="All files of one party with a token, in MiB.")] = 256,
+    max_total_mib: Annotated[int, typer.Option(min=1, help="All files together, in MiB.")] = 1024,
+    keep_days: Annotated[float, typer.Option(min=0.001, help="Days that a file is kept after its last upload.")] = 7.0,
+    as_json: Json = False,
+) -> None:
+    """Serve the file repository until Ctrl-C or SIGTERM.
+
+    Uploads need a token: that of a party (see `fedmon broker repository token`), or one that all share.
+
+    Exit codes: 0 stopped as asked, 1 failed, 2 wrong use, 3 not installed, 4 port in use, or open to the network
+    without a token or TLS.
+    """
+    if (certificate is None) != (key is None):
+        raise SettingsError("--certificate and --key go together; give both or none")
+    if not is_loopback(host) and (open_uploads or certificate is None):
+        raise UnsafeListenerError(
+            f"{host} can be reached from the network: give --certificate and --key, and no --open-uploads, or listen "
+            f"on 127.0.0.1"
+        )
+    try:
+        from fedmon.broker.repository import serve
+    except ImportError as error:
+        raise EngineMissingError(f"{error}: pip install 'fedmon[broker]'") from None
+    folder = data_dir or default_folder() / "files"
+    broker = BrokerFolder(folder.parent)
+    token_path = token_file or broker.path / "secrets" / "repository-token"
+    shared = not open_uploads and (token_path.exists() or not (broker.path / TOKENS_FILE).exists())
+    tokens = None if open_uploads else Tokens(broker, shared=_shared_token(token_path) if shared else None)
+
+    def ready(url: str) -> None:
+        _emit(
+            {"url": url, "upload_url": f"{url}/upload/", "token_file": str(token_path) if shared else None},
+            f"file repository on {url}, files in {folder}",
+            "  every process of this machine may upload (--open-uploads)"
+            if open_uploads
+            else f"  uploads need {f'the token in {token_path}, or ' if shared else ''}the token of a party: "
+            "fedmon broker repository token add NAME",
+            f'next: in researcher.toml, [repository] url = "{url}" and token_file = "..."',
+            f'      in node.toml the same, to send, and allowed_urls = ["{url}"], to fetch',
+            "Ctrl-C stops.",
+            as_json=as_json,
+        )
+
+    limits = StoreLimits(
+        max_file_bytes=max_file_mib * 2**20,
+        max_party_bytes=max_party_mib * 2**20,
+        max_total_bytes=max_total_mib * 2**20,
+        keep_s=keep_days * 86_400,
+    )
+    serve(
+        host=host,
+        port=port,
+        folder=folder,
+        limits=limits,
+        tokens=tokens,
+        public_url=public_url,
+        certificate=certificate,
+        key=key,
+        ready=ready,
+    )
+
+
+def _shared_token(path: pathlib.Path) -> str:
+    if not path.exists():
+        folder = BrokerFolder(path.parent)
+        folder.make()
+        folder.replace(path.name, generated_password() + "\n")
+    return read_secret(path, what="token file")
+
+
+app.add_typer(user_app)
+app.add_typer(config_app)
+app.add_typer(repository_app)
+repository_app.add_typer(token_app)
