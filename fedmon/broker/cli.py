@@ -11,14 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.broker.configuration import Access, production_files, write_production
-from fedmon.broker.engine import BrokerEngine, EngineName, MosquittoEngine, choose_engine
-from fedmon.broker.errors import (
-    BrokerError,
-    BrokerStartError,
-    EngineMissingError,
-    UnknownFileError,
-    UnsafeListenerError,
-)
+from fedmon.broker.engine import BrokerEngine, EngineName, choose_engine
+from fedmon.broker.errors import BrokerStartError, EngineMissingError, UnknownFileError, UnsafeListenerError
 from fedmon.broker.file_store import StoreLimits
 from fedmon.broker.folder import BrokerFolder, Reload, default_folder
 from fedmon.broker.ports import is_loopback
@@ -98,7 +92,11 @@ def start(
     """
     folder = BrokerFolder(data_dir or default_folder())
     folder.make()
-    broker = _broker(folder, host, port, engine, client_certificates=client_certificates)
+    access = None
+    if client_certificates or Users(folder).all():
+        tls = client_certificates or (folder.path / "certificates" / "broker.crt").exists()
+        access = Access(tls=tls, client_certificates=client_certificates)
+    broker = choose_engine(engine)(host=host, port=port, folder=folder.path, access=access)
     # Blocked from here on, and taken one by one: the start and the end of the broker are not cut short.
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -112,25 +110,11 @@ def start(
                 terminal_closed = number is signal.SIGHUP and had_terminal and not sys.stdin.isatty()
                 if number in (signal.SIGTERM, signal.SIGINT) or terminal_closed:
                     return
-                if number is signal.SIGHUP and isinstance(broker, MosquittoEngine):
+                if number is signal.SIGHUP:
                     broker.reload()
         finally:
             broker.stop()
     raise BrokerStartError(f"the {broker.name} broker ended by itself; its log is {broker.log_file}")
-
-
-def _broker(folder: BrokerFolder, host: str, port: int, name: EngineName, *, client_certificates: bool) -> BrokerEngine:
-    kind = choose_engine(name)
-    if not Users(folder).all() and not client_certificates:
-        return kind(host=host, port=port, folder=folder.path)
-    if kind is not MosquittoEngine:
-        raise BrokerError(
-            f"{folder.path} has users, and the {kind.name} broker has none: install mosquitto (Debian: apt install "
-            f"mosquitto), or choose another --data-dir"
-        )
-    tls = (folder.path / "certificates" / "broker.crt").exists() or client_certificates
-    access = Access(tls=tls, client_certificates=client_certificates)
-    return MosquittoEngine(host=host, port=port, folder=folder.path, access=access)
 
 
 def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as_json: bool) -> None:

@@ -21,12 +21,6 @@ OPEN_MAX_PACKET_BYTES = 1_048_576
 """Largest packet on a broker without users, where programs of Fed-BioMed may send more than we do."""
 
 _HEADING = "Rendered by `fedmon broker config write`; for mosquitto 2.0.11 and later."
-_LIMITS = {
-    "max_inflight_messages": 200,
-    "max_queued_messages": 10_000,
-    "max_queued_bytes": 33_554_432,
-    "max_keepalive_s": 300,
-}
 _MAX_CONNECTIONS = {
     None: 20_000,
     Role.NODE: 20_000,
@@ -75,7 +69,6 @@ def render_mosquitto(
     """
     is_open = None in listeners
     return string.Template(template("mosquitto.conf")).substitute(
-        _LIMITS,
         heading=f"# {heading}",
         max_packet_bytes=max_packet_bytes or (OPEN_MAX_PACKET_BYTES if is_open else MAX_PACKET_BYTES),
         storage=_KEPT_ON_DISK if is_open else _BOUNDED,

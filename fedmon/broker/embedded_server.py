@@ -1,6 +1,6 @@
-"""Run the embedded broker in this process; a script that the engine starts under its keeper.
+"""Run the embedded broker in this process; a script that its engine starts, with host and port as arguments.
 
-Arguments: host and port. Imports nothing of ours.
+Imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -8,10 +8,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-
-MAX_PAYLOAD_BYTES = 1_048_576
-MAX_CONNECTIONS = 2000
-MAX_INFLIGHT = 200
 
 
 def main(host: str, port: int) -> None:
@@ -22,15 +18,10 @@ def main(host: str, port: int) -> None:
     # rumqttd reports each routed packet inside an error span, which would fill the log.
     logging.getLogger("rumqttd").setLevel(logging.CRITICAL)
     broker = IotCoreBroker(
-        listen=host,
-        port=port,
-        max_connections=MAX_CONNECTIONS,
-        max_payload_size=MAX_PAYLOAD_BYTES,
-        max_inflight_count=MAX_INFLIGHT,
+        listen=host, port=port, max_connections=2000, max_payload_size=1_048_576, max_inflight_count=200
     )
     broker.start()
     sys.stderr.write(f"embedded broker running on {host}:{port}\n")
-    sys.stderr.flush()
     threading.Event().wait()
 
 

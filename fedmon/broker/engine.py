@@ -15,8 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 from fedmon.broker import ports
 from fedmon.broker.configuration import Access, render_mosquitto, template
@@ -46,9 +45,10 @@ _CONFIGURATION_FILE = "running.conf"
 class BrokerEngine(abc.ABC):
     """A broker that runs as our child and ends with us, also when we are killed.
 
-    ``folder`` keeps its configuration, log and what it persists; without one a temporary folder is made and removed
-    by `stop`. ``port`` 0 picks free ports at the first start and keeps them. A context manager; its methods may be
-    called from any thread, one at a time.
+    ``folder`` keeps its configuration, log and what it persists; `stop` removes a temporary one, made if none is given.
+    ``port`` 0 picks free ports at the first start and keeps them. With ``access`` it has users, and one listener a
+    role, on ``port`` and the ports above it; see `fedmon.broker.users`. A context manager; its methods may be called
+    from any thread, one at a time.
     """
 
     name: ClassVar[str]
@@ -60,22 +60,24 @@ class BrokerEngine(abc.ABC):
         host: str = "127.0.0.1",
         port: int = 0,
         folder: pathlib.Path | None = None,
-        roles: Sequence[Role] = (),
-        tls: bool = False,
+        access: Access | None = None,
     ) -> None:
-        if not roles and not ports.is_loopback(host):
+        if access is None and not ports.is_loopback(host):
             raise UnsafeListenerError(
                 f"{host or 'every address'} can be reached from the network, and this broker would have no users; add "
                 f"users with `fedmon broker user add`, or listen on 127.0.0.1"
             )
         self.host = host
-        self.has_users, self.has_tls = bool(roles), tls
-        self.ports: dict[Role | None, int] = {
-            role: port + number if port else 0 for number, role in enumerate(roles or (None,))
-        }
+        self._access = access
+        self.has_users, self.has_tls = access is not None, access is not None and access.tls
+        roles = list(Role) if access else [None]
+        self.ports: dict[Role | None, int] = {role: port + i if port else 0 for i, role in enumerate(roles)}
         self._free_ports = port == 0
-        self._given_folder = folder
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary = None
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="fedmon-broker-")
+            folder = pathlib.Path(self._temporary.name)
+        self.folder = folder
         self._process: ChildProcess | None = None
         self._log_start = 0
 
@@ -115,15 +117,6 @@ class BrokerEngine(abc.ABC):
         return self._process.pid if self._process and self._process.alive() else None
 
     @property
-    def folder(self) -> pathlib.Path:
-        """The broker's own folder. Raises BrokerStartError before a temporary one was made."""
-        if self._given_folder is not None:
-            return self._given_folder
-        if self._temporary is None:
-            raise BrokerStartError("this broker was not started, so it has no folder yet; call start() first")
-        return pathlib.Path(self._temporary.name)
-
-    @property
     def log_file(self) -> pathlib.Path:
         """The broker's log."""
         return self.folder / f"{self.name}.log"
@@ -131,10 +124,6 @@ class BrokerEngine(abc.ABC):
     def alive(self) -> bool:
         """Tell whether the broker runs."""
         return self._process is not None and self._process.alive()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the broker has ended; returns whether it has."""
-        return self._process is None or self._process.wait(timeout_s) is not None
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -152,10 +141,7 @@ class BrokerEngine(abc.ABC):
         """
         if self.alive():
             return
-        if self._given_folder is not None:
-            self._given_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        elif self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="fedmon-broker-")
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tries = _PORT_TRIES if self._free_ports else 1
         while True:
             tries -= 1
@@ -180,13 +166,17 @@ class BrokerEngine(abc.ABC):
             self._process = None
         if self._temporary is not None:
             self._temporary.cleanup()
-            self._temporary = None
 
     def kill(self) -> None:
         """Kill the broker, as a crash would; `start` brings it back on the same port."""
         if self._process is not None:
             self._process.kill()
             self._process = None
+
+    def reload(self) -> None:
+        """Make a running broker read its users and access lists again."""
+        if self.has_users and self._process is not None:
+            self._process.send(signal.SIGHUP)
 
     def _new_log(self) -> str:
         """Return what was logged since the last start."""
@@ -231,7 +221,7 @@ class BrokerEngine(abc.ABC):
 
     def _require_free_ports(self) -> None:
         for role, port in self.ports.items():
-            ports.require_free(self.host_of(role), port)
+            ports.listening(self.host_of(role), port).close()
 
     def _a_port_is_taken(self) -> bool:
         try:
@@ -242,25 +232,10 @@ class BrokerEngine(abc.ABC):
 
 
 class MosquittoEngine(BrokerEngine):
-    """Eclipse mosquitto from PATH or /usr/sbin, with a configuration of ours in its own folder.
-
-    With ``access`` it has one listener a role, on ``port`` and the ports above it; see `fedmon.broker.users`.
-    """
+    """Eclipse mosquitto from PATH or /usr/sbin, with a configuration of ours in its own folder."""
 
     name = "mosquitto"
     limits = "packets up to 1 MiB; with users 256 KiB, and all messages within 512 MiB of memory"
-
-    def __init__(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        folder: pathlib.Path | None = None,
-        access: Access | None = None,
-    ) -> None:
-        self._access = access
-        roles = tuple(Role) if access else ()
-        super().__init__(host=host, port=port, folder=folder, roles=roles, tls=access is not None and access.tls)
 
     @staticmethod
     def program() -> str | None:
@@ -271,11 +246,6 @@ class MosquittoEngine(BrokerEngine):
     def available(cls) -> bool:
         """Tell whether mosquitto is installed."""
         return cls.program() is not None
-
-    def reload(self) -> None:
-        """Make a running mosquitto read its users and access lists again."""
-        if self._process is not None:
-            self._process.send(signal.SIGHUP)
 
     def _command(self) -> list[str]:
         program = self.program()
@@ -335,6 +305,11 @@ class EmbeddedEngine(BrokerEngine):
         return importlib.util.find_spec("iotcore") is not None
 
     def _command(self) -> list[str]:
+        if self._access is not None:
+            raise BrokerError(
+                "the embedded broker cannot have users: install mosquitto (Debian: apt install mosquitto), or choose "
+                "another --data-dir"
+            )
         if not self.available():
             raise EngineMissingError("the embedded broker needs the package iotcore: pip install 'fedmon[broker]'")
         script = pathlib.Path(__file__).resolve().with_name("embedded_server.py")
@@ -347,8 +322,6 @@ def choose_engine(name: EngineName = "auto") -> type[BrokerEngine]:
 
     Raises EngineMissingError saying what to install.
     """
-    if name not in get_args(EngineName):
-        raise EngineMissingError(f"engine {name!r} is not one of {', '.join(get_args(EngineName))}")
     for engine in (MosquittoEngine, EmbeddedEngine):
         if engine.name == name or (name == "auto" and engine.available()):
             return engine

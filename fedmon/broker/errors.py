@@ -56,20 +56,32 @@ class UnknownFileError(BrokerError):
     exit_code = 3
 
 
-class FileTooLargeError(BrokerError):
+class UploadRefusedError(BrokerError):
+    """The repository does not take an upload; ``status`` is the HTTP status that says so."""
+
+    status = 400
+
+
+class BadUploadError(UploadRefusedError):
+    """An upload is not in a form that the repository understands."""
+
+
+class UnknownTokenError(UploadRefusedError):
+    """An upload came without a token that the repository knows."""
+
+    status = 401
+
+
+class FileTooLargeError(UploadRefusedError):
     """A file is over the repository's limit for one file."""
+
+    status = 413
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"a file may have {max_bytes} bytes")
 
 
-class QuotaExceededError(BrokerError):
+class QuotaExceededError(UploadRefusedError):
     """The repository is full, or a party's share of it."""
 
-
-class UnknownTokenError(BrokerError):
-    """An upload came without a token that the repository knows."""
-
-
-class BadUploadError(BrokerError):
-    """An upload is not in a form that the repository understands."""
+    status = 507

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -9,6 +10,7 @@ import re
 import secrets
 import threading
 import time
+from collections.abc import Iterator
 from typing import Self
 
 import msgspec
@@ -195,10 +197,11 @@ class Upload:
     def __enter__(self) -> Self:
         self._store.reserve(self._party, files=1)
         try:
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
+            with _writing():
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except StorageError:
             self._store.release(self._party, size_bytes=0)
-            raise _cannot_write(error) from None
+            raise
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -215,25 +218,25 @@ class Upload:
         self._size_bytes += len(chunk)
         self._digest.update(chunk)
         view = memoryview(chunk)
-        try:
+        with _writing():
             while view:
                 view = view[os.write(self._descriptor, view) :]
-        except OSError as error:
-            raise _cannot_write(error) from None
 
     def finish(self) -> StoredFile:
         """Make the file safe on disk and return what it is. Raises StorageError."""
-        try:
+        with _writing():
             os.fsync(self._descriptor)
             stored = self._store.keep(self._path, self._digest.hexdigest(), self._party)
-        except OSError as error:
-            raise _cannot_write(error) from None
         self._kept = True
         return stored
 
 
-def _cannot_write(error: OSError) -> StorageError:
-    return StorageError(f"the repository cannot write: {error.strerror}")
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"the repository cannot write: {error.strerror}") from None
 
 
 def _sync_folder(folder: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""The broker's folder: who may change it, and whether a broker runs in it."""
+"""The broker's folder: its users and files, one editor at a time, and the broker that runs in it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from fedmon.common.errors import FolderInUseError, StorageError
 
 _RUNNING = "running.pid"
 _EDITING = "users.lock"
-_WITH_USERS = b"users"
 
 
 class Reload(enum.Enum):
-    """What became of the wish that a running broker reads its users again."""
+    """What came of asking a running broker to read its users again."""
 
     DONE = "done"
     NOT_RUNNING = "not running"
@@ -29,7 +28,7 @@ class Reload(enum.Enum):
 
 
 def default_folder() -> pathlib.Path:
-    """Return where a broker keeps its users and data when nothing else is said."""
+    """Return where a broker keeps its users and data by default."""
     return pathlib.Path(platformdirs.user_data_dir("fedmon", appauthor=False)) / "broker"
 
 
@@ -40,7 +39,7 @@ class BrokerFolder:
         self.path = path
 
     def make(self) -> None:
-        """Make the folder when it is not there. Raises StorageError."""
+        """Make the folder if it does not exist. Raises StorageError."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -51,25 +50,25 @@ class BrokerFolder:
     @contextlib.contextmanager
     def running(self, *, has_users: bool) -> Iterator[None]:
         """Hold the folder for the broker that runs in it. Raises FolderInUseError."""
-        with self._open(_RUNNING) as descriptor:
+        with self._opened(_RUNNING) as descriptor:
             if not _try_lock(descriptor):
-                pid, _ = _written(descriptor)
+                pid, _ = _holder(descriptor)
                 raise FolderInUseError(
                     f"a broker with process id {pid or 'unknown'} runs in {self.path}; stop it, or choose another "
                     f"--data-dir"
                 )
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d %s\n" % (os.getpid(), _WITH_USERS if has_users else b"open"), 0)
+            os.pwrite(descriptor, b"%d %s\n" % (os.getpid(), b"users" if has_users else b"open"), 0)
             yield
 
     def reload_running(self) -> Reload:
-        """Have the broker that runs in this folder read its users again, when one does."""
+        """Ask the broker that runs in this folder, if any, to read its users again."""
         if not (self.path / _RUNNING).exists():
             return Reload.NOT_RUNNING
-        with self._open(_RUNNING) as descriptor:
+        with self._opened(_RUNNING) as descriptor:
             if _try_lock(descriptor):
                 return Reload.NOT_RUNNING
-            pid, has_users = _written(descriptor)
+            pid, has_users = _holder(descriptor)
             if pid is None or not has_users:
                 return Reload.RESTART_NEEDED
             # The lock is held, so the process that wrote its id is alive.
@@ -97,40 +96,39 @@ class BrokerFolder:
     def entries(self, name: str) -> dict[str, str]:
         """Return the hash of each name in a file of lines ``name:hash``, which may be missing. Raises StorageError."""
         path = self.path / name
+        entries = {}
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                party, _, hashed = line.partition(":")
+                if party and hashed:
+                    entries[party] = hashed
+                elif line:
+                    raise StorageError(f"line {number} of {path} is not <name>:<hash>; correct or delete it")
         except FileNotFoundError:
             return {}
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"cannot read {path}: {error}") from None
-        entries = {}
-        for number, line in enumerate(lines, start=1):
-            party, colon, hashed = line.partition(":")
-            if line and not (party and colon and hashed):
-                raise StorageError(f"line {number} of {path} is not <name>:<hash>; correct or delete it")
-            if line:
-                entries[party] = hashed
         return entries
 
     @contextlib.contextmanager
     def edited_entries(self, name: str) -> Iterator[dict[str, str]]:
-        """Hold off all other editors of the folder, and write what becomes of the entries, if they change.
+        """Yield the entries of a file for one editor of the folder at a time, and write them if they change.
 
         A folder that does not exist has no entries. Raises StorageError.
         """
         if not self.path.is_dir():
             yield {}
             return
-        with self._open(_EDITING) as descriptor:
+        with self._opened(_EDITING) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            entries = self.entries(name)
-            before = dict(entries)
+            before = self.entries(name)
+            entries = dict(before)
             yield entries
             if entries != before:
                 self.replace(name, "".join(f"{party}:{hashed}\n" for party, hashed in sorted(entries.items())))
 
     @contextlib.contextmanager
-    def _open(self, name: str) -> Iterator[int]:
+    def _opened(self, name: str) -> Iterator[int]:
         try:
             descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -141,9 +139,9 @@ class BrokerFolder:
             os.close(descriptor)
 
 
-def _written(descriptor: int) -> tuple[int | None, bool]:
+def _holder(descriptor: int) -> tuple[int | None, bool]:
     pid, _, kind = os.pread(descriptor, 32, 0).strip().partition(b" ")
-    return int(pid) if pid.isdigit() else None, kind == _WITH_USERS
+    return int(pid) if pid.isdigit() else None, kind == b"users"
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -18,11 +18,6 @@ _CONNACK = 0x20
 _DISCONNECT = b"\xe0\x00"
 
 
-def require_free(host: str, port: int) -> None:
-    """Check that a broker could listen there. Raises as `listening` does."""
-    listening(host, port).close()
-
-
 def free_ports(host: str, count: int) -> list[int]:
     """Return different ports that are free at the moment."""
     with contextlib.ExitStack() as held:
@@ -31,12 +26,9 @@ def free_ports(host: str, count: int) -> list[int]:
 
 def is_loopback(host: str) -> bool:
     """Tell whether only this machine can reach a listener bound to ``host``."""
-    if host == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def numeric_host(host: str) -> str:
@@ -46,15 +38,11 @@ def numeric_host(host: str) -> str:
 
 def reachable_host(host: str) -> str:
     """Return the address under which this machine reaches a listener bound to ``host``."""
-    if not host:
-        return "127.0.0.1"
-    try:
+    with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.is_unspecified:
-        return "127.0.0.1" if address.version == 4 else "::1"
-    return host
+        if address.is_unspecified:
+            return "127.0.0.1" if address.version == 4 else "::1"
+    return host or "127.0.0.1"
 
 
 def url_host(host: str) -> str:

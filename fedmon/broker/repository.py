@@ -33,14 +33,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedmon.broker import ports
-from fedmon.broker.errors import (
-    BadUploadError,
-    BrokerError,
-    BrokerStartError,
-    FileTooLargeError,
-    QuotaExceededError,
-    UnknownTokenError,
-)
+from fedmon.broker.errors import BadUploadError, BrokerStartError, FileTooLargeError, UploadRefusedError
 from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits
 from fedmon.broker.users import Tokens
 from fedmon.common.errors import StorageError
@@ -56,14 +49,6 @@ _MAX_CONNECTIONS = 600
 _PROGRESS_BYTES = 65_536
 # The headers and borders of a multipart body may add so much to the file itself.
 _MULTIPART_EXTRA_BYTES = 16_384
-
-_STATUS: dict[type[Exception], int] = {
-    BadUploadError: 400,
-    UnknownTokenError: 401,
-    FileTooLargeError: 413,
-    QuotaExceededError: 507,
-    StorageError: 507,
-}
 
 
 # --- the application --------------------------------------------------------------------------------------------------
@@ -177,25 +162,26 @@ class _Endpoints:
                 return _refusal(415, "send the file as it is, without Content-Encoding")
             async with asyncio.timeout(UPLOAD_S):
                 stored = await self._stored(request, party, is_form=is_form)
-        except (BrokerError, StorageError) as error:
-            return _refusal(_STATUS.get(type(error), 400), str(error))
+        except UploadRefusedError as error:
+            return _refusal(error.status, str(error))
+        except StorageError as error:
+            return _refusal(507, str(error))
         except TimeoutError:
             return _refusal(408, f"the upload took longer than {UPLOAD_S:.0f} s")
         except ClientDisconnect:
             return _refusal(400, "the client went away")
         logger.info("stored file %s of %d bytes for %s", stored.sha256, stored.size_bytes, party or "everyone")
         url = f"{self._public_url}/files/{stored.sha256}"
+        expires = _moment(stored.expires)
+        answer: dict[str, object] = {
+            "url": url,
+            "sha256": stored.sha256,
+            "size_bytes": stored.size_bytes,
+            "expires": expires,
+        }
         if is_form:
-            return JSONResponse({"url": url, "file": url, "created_at": _moment(stored.stored)}, status_code=201)
-        return JSONResponse(
-            {
-                "url": url,
-                "sha256": stored.sha256,
-                "size_bytes": stored.size_bytes,
-                "expires": _moment(stored.expires),
-            },
-            status_code=201,
-        )
+            answer = {"url": url, "file": url, "created_at": _moment(stored.stored)}
+        return JSONResponse(answer, status_code=201)
 
     async def _stored(self, request: Request, party: str | None, *, is_form: bool) -> StoredFile:
         max_bytes = self._store.limits.max_file_bytes
