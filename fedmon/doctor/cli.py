@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from fedmon.common.log import escape_control
-from fedmon.doctor.report import Check, Verdict
+
+if TYPE_CHECKING:
+    from fedmon.doctor.broker import Check
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-_MARKS = {Verdict.OK: "ok     ", Verdict.WARNING: "WARNING", Verdict.FAILED: "FAILED ", Verdict.SKIPPED: "skipped"}
+_MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
 
 
 @app.command(epilog="Exit codes: 0 nothing failed, 1 a check failed, 2 wrong use.")
@@ -27,20 +29,18 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Check settings, broker, rights, delivery, nodes, clocks and repository, and say what to do about each failure."""
+    from fedmon.doctor.parties import check_node, check_researcher
+
     checks: list[Check] = []
     if directory is not None:
-        from fedmon.doctor import node_checks
-
-        found = node_checks.examine(directory, os.environ)
+        found = check_node(directory, os.environ)
     else:
-        from fedmon.doctor import researcher_checks
-
-        found = researcher_checks.examine(settings, broker, os.environ, timeout_s=timeout)
+        found = check_researcher(settings, broker, os.environ, timeout_s=timeout)
     for check in found:
         checks.append(check)
         if not json:
             _show(check)
-    bad = sum(check.verdict is Verdict.FAILED for check in checks)
+    bad = sum(check.verdict.value == "failed" for check in checks)
     if json:
         sys.stdout.write(msgspec.json.encode({"ok": not bad, "checks": checks}).decode() + "\n")
     else:
@@ -49,6 +49,6 @@ def doctor(
 
 
 def _show(check: Check) -> None:
-    typer.echo(escape_control(f"{_MARKS[check.verdict]}  {check.name}: {check.found}", keep="\n"))
+    typer.echo(escape_control(f"{_MARKS[check.verdict.value]}  {check.name}: {check.found}", keep="\n"))
     if check.advice:
         typer.echo(escape_control(f"         -> {check.advice}", keep="\n"))

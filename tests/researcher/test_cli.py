@@ -241,6 +241,13 @@ def test_the_doctor_says_what_clusters_need(
     assert advice in checks[name]["advice"]
 
 
+def test_the_doctor_takes_no_rabbitmq_beside_mosquitto_for_the_broker(environ: dict[str, str]) -> None:
+    with greeter("127.0.0.1", 5672, RABBITMQ):
+        done = fedmon_here("doctor", "--timeout", "3", "--json", environ=environ)
+
+    assert [check for check in json.loads(done.stdout)["checks"] if "RabbitMQ" in check["found"]] == []
+
+
 def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path: Path) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="patient", url=url, runs=NO_RUNS)
     with NodeProcess(folder) as node:

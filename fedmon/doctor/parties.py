@@ -1,4 +1,4 @@
-"""What a researcher needs: settings, a broker, nodes that answer, clocks that agree, a repository."""
+"""Checks of a researcher and of a node, in the order in which one needs the other."""
 
 from __future__ import annotations
 
@@ -8,18 +8,31 @@ from pathlib import Path
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, SettingsError
-from fedmon.common.settings import ResearcherSettings, broker_from_url, load_researcher
+from fedmon.common.settings import ResearcherSettings, broker_from_url, load_node, load_researcher
 from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Pong
-from fedmon.doctor.broker_checks import RIGHTS_ADVICE, reach, talk
-from fedmon.doctor.report import Check, Verdict, failed, ok, skipped, warning
+from fedmon.doctor.broker import (
+    RIGHTS_ADVICE,
+    Check,
+    CheckStatus,
+    failed,
+    is_mosquitto,
+    ok,
+    products,
+    reach,
+    skipped,
+    talk,
+    warning,
+)
+from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.folder import NodeFolder
 from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
 
 CLOCK_TOLERANCE_S = 5.0
 
 
-def examine(
+def check_researcher(
     settings_file: Path | None, broker_url: str | None, environ: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[Check]:
     """Make every check of a researcher, in the order in which one needs the other."""
@@ -33,13 +46,17 @@ def examine(
     yield ok("settings", f"researcher {settings.id}, broker {broker.url}, folder {settings.folder}")
     network = list(reach(broker))
     yield from network
-    if not any(check.name == "network" and check.verdict is Verdict.OK for check in network):
+    if not any(check.name == "network" and check.verdict is CheckStatus.OK for check in network):
+        yield from products(broker)
         return
     instance = f"doctor-{secrets.token_hex(4)}"
     topic = topics.reply(settings.id, instance, settings.id)
-    line = list(talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s))
-    yield from line
-    if any(check.name == "credentials" and check.verdict is Verdict.FAILED for check in line):
+    talked = list(talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s))
+    yield from talked
+    is_refused = any(check.name == "credentials" and check.verdict is CheckStatus.FAILED for check in talked)
+    if is_refused or not is_mosquitto(broker, client_id=settings.id, timeout_s=timeout_s):
+        yield from products(broker)
+    if is_refused:
         return
     try:
         with Federation(broker_url, settings=settings, instance=instance, timeout_s=timeout_s) as federation:
@@ -113,3 +130,38 @@ def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
     if answer.status_code >= 500:
         return failed("repository", f"{url} answers {answer.status_code}", "look into the log of the repository")
     return ok("repository", f"{url} answers")
+
+
+def check_node(path: Path, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Make every check of a node."""
+    try:
+        folder = NodeFolder.open(path)
+        settings = load_node(folder.path, environ)
+        settings.broker.password()
+    except FedmonError as error:
+        yield failed("settings", str(error), "mend the file or variable that is named")
+        return
+    yield ok("settings", f"node {settings.id}, broker {settings.broker.url}, folder {folder.path}")
+    yield from reach(settings.broker)
+    yield from products(settings.broker)
+    if not settings.policy.researchers:
+        yield warning("policy", "the node obeys nobody", "allow one with: fedmon node policy allow RESEARCHER")
+    else:
+        yield ok("policy", f"obeys {', '.join(settings.policy.researchers)}")
+    try:
+        with ControlClient(folder.path) as client:
+            live = client.call("status").get("live") or {}
+    except DaemonNotRunningError:
+        yield skipped("connection", "the node does not run, so nobody was let in: start it with `fedmon node start`")
+        return
+    except FedmonError as error:
+        yield failed("connection", str(error), "look into the node's log")
+        return
+    if live.get("connected"):
+        yield ok("connection", f"connected to {live.get('host')} since {live.get('since')}, boot {live.get('boot')}")
+    else:
+        yield failed(
+            "connection",
+            f"not connected: {live.get('last_error') or 'no reason known'}",
+            "check user name, password file and certificates in node.toml; the node goes on trying",
+        )
