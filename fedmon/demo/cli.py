@@ -19,7 +19,7 @@ from fedmon.broker.errors import BrokerStartError, PortInUseError
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
 from fedmon.demo.hospitals import Hospitals
-from fedmon.demo.screen import Screen, choose_screen
+from fedmon.demo.screen import DemoScreen
 from fedmon.demo.story import NODES, Story
 from fedmon.researcher.federation import Federation
 
@@ -38,7 +38,7 @@ def demo(
     json: bool = typer.Option(False, "--json", help="Print one JSON document instead of the story."),
 ) -> None:
     """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""
-    screen = choose_screen(json=json)
+    screen = DemoScreen(quiet=json)
     document: dict[str, Any] = {"ok": False, "timings_s": {}}
     started = time.monotonic()
     # A terminated demo must end its nodes and its broker, too.
@@ -75,7 +75,9 @@ def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
     return stack.enter_context(engine())
 
 
-def _tell(broker: BrokerEngine, hospitals: Hospitals, screen: Screen, folder: Path, document: dict[str, Any]) -> None:
+def _tell(
+    broker: BrokerEngine, hospitals: Hospitals, screen: DemoScreen, folder: Path, document: dict[str, Any]
+) -> None:
     settings = ResearcherSettings(
         id=RESEARCHER,
         broker=BrokerSettings(hosts=(Host(host=broker.host, port=broker.port),)),
@@ -89,7 +91,9 @@ def _tell(broker: BrokerEngine, hospitals: Hospitals, screen: Screen, folder: Pa
             document |= story.document
 
 
-def _keep(broker: BrokerEngine, hospitals: Hospitals, screen: Screen, document: dict[str, Any], *, json: bool) -> None:
+def _keep(
+    broker: BrokerEngine, hospitals: Hospitals, screen: DemoScreen, document: dict[str, Any], *, json: bool
+) -> None:
     """Say how to connect, then wait until somebody ends us."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"

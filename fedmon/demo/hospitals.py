@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +19,7 @@ from fedmon.common.errors import FedmonError
 DATA = importlib.resources.files("fedmon.demo") / "data"
 STOP_S = 6.0
 COMMAND_S = 30.0
+_FEDMON = (sys.executable, "-m", "fedmon")
 
 
 class DemoError(FedmonError):
@@ -35,25 +35,14 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
     description: str
 
 
-HOSPITALS = (
+HOSPITALS = tuple(
     Hospital(
-        node_id="hospital-north",
-        file="breast_cancer_north.csv",
-        tags=("breast-cancer", "tabular", "north"),
-        description="Wisconsin diagnostic table, first part",
-    ),
-    Hospital(
-        node_id="hospital-east",
-        file="breast_cancer_east.csv",
-        tags=("breast-cancer", "tabular", "east"),
-        description="Wisconsin diagnostic table, second part",
-    ),
-    Hospital(
-        node_id="hospital-south",
-        file="breast_cancer_south.csv",
-        tags=("breast-cancer", "tabular", "south"),
-        description="Wisconsin diagnostic table, third part",
-    ),
+        node_id=f"hospital-{side}",
+        file=f"breast_cancer_{side}.csv",
+        tags=("breast-cancer", "tabular", side),
+        description=f"Wisconsin diagnostic table, {part} part",
+    )
+    for side, part in (("north", "first"), ("east", "second"), ("south", "third"))
 )
 
 
@@ -159,9 +148,6 @@ class Hospitals:
             said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
             raise DemoError(f"`fedmon node {' '.join(words)}` ended with exit code {done.returncode}: {said}")
         return document
-
-
-_FEDMON: Sequence[str] = (sys.executable, "-m", "fedmon")
 
 
 def _environment() -> dict[str, str]:

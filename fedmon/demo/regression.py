@@ -1,4 +1,4 @@
-"""The last step of the demo: a logistic regression over the hospitals, in rounds, and what each round costs.
+"""The last step of the demo: a logistic regression over the hospitals, in rounds, with the cost of each.
 
 The arithmetic is that of docs/examples/federated_logistic_regression.py, which is there to be read.
 """
@@ -6,7 +6,7 @@ The arithmetic is that of docs/examples/federated_logistic_regression.py, which 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,11 @@ ROUND_S = 60.0
 Parts = Mapping[str, Mapping[str, Any]]
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
     """What one round took of one node.
 
     ``seconds`` is how long the plan ran there; bytes are those of the model on its way there, and of what came back;
-    ``joules`` of the job is null where the node does not measure it.
+    ``joules`` of the job is None where the node does not measure it.
     """
 
     seconds: float | None
@@ -46,7 +46,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str | None
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
     """One round: how good the model was that it began with, how far it was moved, and what that took.
 
     ``seconds`` is what the round took at the researcher, from the request to the last answer.
@@ -57,7 +57,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
     step: float
     seconds: float
-    nodes: dict[str, Cost]
+    nodes: dict[str, RoundCost]
 
     @property
     def is_last(self) -> bool:
@@ -77,7 +77,7 @@ class Regression:
         self._federation, self._plan = federation, plan
         self.model: dict[str, npt.NDArray[Any]] = {}
 
-    def rounds(self) -> Iterator[Round]:
+    def rounds(self) -> Iterator[TrainingRound]:
         """Run round after round until nothing changes any more. Raises RunFailedError, or what asking raises."""
         import numpy as np
 
@@ -91,7 +91,7 @@ class Regression:
             run = self._run({"task": "step", "round": number}, self.model)
             parts = run.result(timeout_s=ROUND_S)
             taken_s = time.monotonic() - began
-            done = Round(
+            done = TrainingRound(
                 number=number,
                 loss=float(_average(parts, "loss")),
                 accuracy=float(_average(parts, "accuracy")),
@@ -124,12 +124,47 @@ def _average(parts: Parts, name: str) -> Any:
     return sum(part["rows"] * part[name] for part in parts.values()) / rows
 
 
-def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]) -> Cost:
+def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]) -> RoundCost:
     job = run.states()[node_id].job
-    return Cost(
+    return RoundCost(
         seconds=None if job is None else job.usage.wall_s,
         bytes_sent=sent_bytes,
         bytes_received=parcels.pack(part).size_bytes,
         joules=None if job is None else job.usage.energy_j,
         sandbox=None if job is None else job.sandbox,
     )
+
+
+def round_columns(nodes: Sequence[str]) -> list[str]:
+    """Return the heads of the table."""
+    # On 80 columns there is no room for what all names begin with.
+    alike = len({node.rpartition("-")[0] for node in nodes}) == 1
+    return ["round", "accuracy", "loss", "took", *(node.rpartition("-")[2] if alike else node for node in nodes)]
+
+
+def round_row(one: TrainingRound, nodes: Sequence[str]) -> list[str]:
+    """Return the row of a round."""
+    costs = [_cost_cell(one.nodes.get(node)) for node in nodes]
+    return [str(one.number), f"{one.accuracy:.1%}", f"{one.loss:.4f}", f"{one.seconds:.2f} s", *costs]
+
+
+def explanation(one: TrainingRound) -> str:
+    """Say what the columns of hospitals hold, and how plans were confined there."""
+    energy = "joules" if any(cost.joules is not None for cost in one.nodes.values()) else "no energy is measured here"
+    levels = {node: str(cost.sandbox) for node, cost in one.nodes.items()}
+    if len(set(levels.values())) == 1:
+        confined = f"confined at level {next(iter(levels.values()))}"
+    else:
+        confined = "confined at level " + ", ".join(f"{level} at {node}" for node, level in levels.items())
+    sent = {cost.bytes_sent for cost in one.nodes.values()} | {cost.bytes_received for cost in one.nodes.values()}
+    each = next(iter(one.nodes.values()))
+    ways = f" ({each.bytes_sent} of the model there, {each.bytes_received} back)" if len(sent) <= 2 else ""
+    return f"at each hospital: seconds, bytes{ways}, {energy}; {confined}"
+
+
+def _cost_cell(cost: RoundCost | None) -> str:
+    if cost is None:
+        return "-"
+    seconds = "-" if cost.seconds is None else f"{cost.seconds:.2f} s"
+    joules = "" if cost.joules is None else f" {cost.joules:.2f} J"
+    return f"{seconds} {cost.bytes_sent + cost.bytes_received} B{joules}"

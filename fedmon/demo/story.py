@@ -14,9 +14,8 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
-from fedmon.demo.regression import PLAN, Regression, Round
-from fedmon.demo.rounds_table import explanation, round_columns, round_row
-from fedmon.demo.screen import Screen
+from fedmon.demo.regression import PLAN, Regression, TrainingRound, explanation, round_columns, round_row
+from fedmon.demo.screen import DemoScreen
 from fedmon.researcher.asking.outcomes import Outcomes
 from fedmon.researcher.cli.watching.groups import HOST
 from fedmon.researcher.cli.watching.latest import Latest
@@ -36,7 +35,7 @@ VICTIM = NODES[1]
 class Story:
     """One walk through a federation; ``document`` gathers what `--json` prints."""
 
-    def __init__(self, federation: Federation, hospitals: Hospitals, screen: Screen, folder: Path) -> None:
+    def __init__(self, federation: Federation, hospitals: Hospitals, screen: DemoScreen, folder: Path) -> None:
         self._fed, self._hospitals, self._screen, self._folder = federation, hospitals, screen, folder
         self._plan = folder / PLAN
         self._changed = threading.Condition()
@@ -204,7 +203,7 @@ class Story:
             self.document["regression"] = {"rounds": [], "reason": reason}
             return
         started = time.monotonic()
-        rounds: list[Round] = []
+        rounds: list[TrainingRound] = []
         with self._screen.live("how good the model was that each round began with, over all rows") as update:
             for one in Regression(self._fed, self._plan).rounds():
                 rounds.append(one)

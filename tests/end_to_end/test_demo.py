@@ -17,9 +17,8 @@ import pytest
 
 from fedmon.broker.engine import choose_engine
 from fedmon.demo.hospitals import DemoError, Hospitals
-from fedmon.demo.regression import Cost, Round
-from fedmon.demo.rounds_table import explanation, round_columns, round_row
-from fedmon.demo.screen import SilentScreen
+from fedmon.demo.regression import RoundCost, TrainingRound, explanation, round_columns, round_row
+from fedmon.demo.screen import DemoScreen
 from fedmon.demo.story import Story
 from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
@@ -40,7 +39,7 @@ def kept() -> Iterator[KeptDemo]:
         yield demo
 
 
-class OnlyFirstStep(SilentScreen):
+class OnlyFirstStep(DemoScreen):
     """Ends the demo where its second step would begin."""
 
     def step(self, number: int, total: int, title: str) -> None:  # noqa: ARG002
@@ -60,7 +59,7 @@ def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path)
         wait_until(lambda: len(fed.nodes().online) == 3, timeout_s=30)
 
         # When the demo begins
-        story = Story(fed, hospitals, OnlyFirstStep(), tmp_path)
+        story = Story(fed, hospitals, OnlyFirstStep(quiet=True), tmp_path)
         with pytest.raises(DemoError, match="far enough"):
             story.run()
 
@@ -211,8 +210,10 @@ def _alive(group: int) -> bool:
 
 def test_the_table_of_rounds_has_room_on_80_columns() -> None:
     nodes = ["hospital-north", "hospital-east", "hospital-south"]
-    cost = Cost(seconds=0.58, bytes_sent=1590, bytes_received=2143, joules=None, sandbox="bubblewrap")
-    one = Round(number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(nodes, cost))
+    cost = RoundCost(seconds=0.58, bytes_sent=1590, bytes_received=2143, joules=None, sandbox="bubblewrap")
+    one = TrainingRound(
+        number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(nodes, cost)
+    )
 
     heads, row = round_columns(nodes), round_row(one, nodes)
 
