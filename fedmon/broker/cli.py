@@ -12,12 +12,12 @@ import typer
 
 from fedmon.broker.configuration import Access, production_files, write_production
 from fedmon.broker.engine import BrokerEngine, EngineName, choose_engine
-from fedmon.broker.errors import BrokerStartError, EngineMissingError, UnknownFileError, UnsafeListenerError
+from fedmon.broker.errors import BrokerStartError, EngineMissingError, UnsafeListenerError
 from fedmon.broker.file_store import StoreLimits
 from fedmon.broker.folder import BrokerFolder, Reload, default_folder
 from fedmon.broker.ports import is_loopback
 from fedmon.broker.users import TOKENS_FILE, Role, Tokens, Users, checked_password, generated_password
-from fedmon.common.errors import SettingsError
+from fedmon.common.errors import NotFoundError, SettingsError
 from fedmon.common.settings import read_secret
 
 __all__ = ["app"]
@@ -311,7 +311,7 @@ def show_config(
     files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     if name is not None:
         if name not in files:
-            raise UnknownFileError(f"there is no file {name!r}; there are {', '.join(sorted(files))}")
+            raise NotFoundError(f"there is no file {name!r}; there are {', '.join(sorted(files))}")
         files = {name: files[name]}
     text = files[name] if name else "\n".join(f"=== {path} ===\n{content}" for path, content in files.items())
     _emit({"files": files}, text.rstrip("\n"), as_json=as_json)

@@ -152,8 +152,11 @@ class BrokerEngine(abc.ABC):
             try:
                 self._start_once()
             except BrokerStartError:
+                if not tries:
+                    raise
                 # Another process may have taken a free port since we looked; then it is in use now.
-                if not tries or not self._a_port_is_taken():
+                with contextlib.suppress(PortInUseError):
+                    self._require_free_ports()
                     raise
             else:
                 self._free_ports = False
@@ -222,13 +225,6 @@ class BrokerEngine(abc.ABC):
     def _require_free_ports(self) -> None:
         for role, port in self.ports.items():
             ports.listening(self.host_of(role), port).close()
-
-    def _a_port_is_taken(self) -> bool:
-        try:
-            self._require_free_ports()
-        except PortInUseError:
-            return True
-        return False
 
 
 class MosquittoEngine(BrokerEngine):

@@ -50,38 +50,9 @@ class UnknownUserError(BrokerError):
     exit_code = 3
 
 
-class UnknownFileError(BrokerError):
-    """No configuration file of that name."""
-
-    exit_code = 3
-
-
 class UploadRefusedError(BrokerError):
     """The repository does not take an upload; ``status`` is the HTTP status that says so."""
 
-    status = 400
-
-
-class BadUploadError(UploadRefusedError):
-    """An upload is not in a form that the repository understands."""
-
-
-class UnknownTokenError(UploadRefusedError):
-    """An upload came without a token that the repository knows."""
-
-    status = 401
-
-
-class FileTooLargeError(UploadRefusedError):
-    """A file is over the repository's limit for one file."""
-
-    status = 413
-
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__(f"a file may have {max_bytes} bytes")
-
-
-class QuotaExceededError(UploadRefusedError):
-    """The repository is full, or a party's share of it."""
-
-    status = 507
+    def __init__(self, reason: str, *, status: int) -> None:
+        super().__init__(reason)
+        self.status = status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import os
@@ -15,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from fedmon.broker.errors import FileTooLargeError, QuotaExceededError
+from fedmon.broker.errors import UploadRefusedError
 from fedmon.common.errors import StorageError
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -41,25 +42,9 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     expires: float
 
 
-class Quota:
-    """Counts files and bytes, stored or promised to uploads under way; its user holds a lock."""
-
-    def __init__(self, max_bytes: int, max_files: int, *, what: str) -> None:
-        self._max_bytes, self._max_files, self._what = max_bytes, max_files, what
-        self.total_bytes = self.files = 0
-
-    def check_room(self, *, size_bytes: int, files: int) -> None:
-        """Raise QuotaExceededError if there is no room for so much more."""
-        if self.total_bytes + size_bytes > self._max_bytes or self.files + files > self._max_files:
-            raise QuotaExceededError(
-                f"{self._what} is full: {self._max_bytes} bytes and {self._max_files} files are allowed; try again "
-                f"when older files have expired"
-            )
-
-    def count(self, *, size_bytes: int, files: int) -> None:
-        """Count what came or went."""
-        self.total_bytes += size_bytes
-        self.files += files
+def too_large(max_bytes: int) -> UploadRefusedError:
+    """Return the error of a file that is over the limit for one file."""
+    return UploadRefusedError(f"a file may have {max_bytes} bytes", status=413)
 
 
 class FileStore:
@@ -71,8 +56,7 @@ class FileStore:
 
     def __init__(self, folder: pathlib.Path, limits: StoreLimits) -> None:
         self.limits = limits
-        self.quota = Quota(limits.max_total_bytes, limits.max_files, what="the repository")
-        self._party_quotas: dict[str, Quota] = {}
+        self._bytes, self._counts = collections.Counter[str | None](), collections.Counter[str | None]()
         self._lock = threading.Lock()
         self._files, self._incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
         try:
@@ -81,10 +65,10 @@ class FileStore:
             for leftover in self._incoming.iterdir():
                 leftover.unlink()
             for path in self._stored():
-                self.quota.count(size_bytes=path.stat().st_size, files=1)
+                self._count(None, size_bytes=path.stat().st_size, files=1)
             for charge in self._parties.glob("*/*"):
                 if (charged := self._files / charge.name).exists():
-                    self._quota_of(charge.parent.name).count(size_bytes=charged.stat().st_size, files=1)
+                    self._count(charge.parent.name, size_bytes=charged.stat().st_size, files=1)
                 else:
                     charge.unlink()
         except OSError as error:
@@ -115,14 +99,14 @@ class FileStore:
                     charge.unlink()
                 elif min(charged.stat().st_mtime, charge.stat().st_mtime) <= oldest:
                     charge.unlink()
-                    self._quota_of(charge.parent.name).count(size_bytes=-charged.stat().st_size, files=-1)
+                    self._count(charge.parent.name, size_bytes=-charged.stat().st_size, files=-1)
         for path in self._stored():
             # A new upload of the same bytes may renew the file until the moment when it is deleted.
             with self._lock:
                 found = path.stat()
                 if found.st_mtime <= oldest:
                     path.unlink()
-                    self.quota.count(size_bytes=-found.st_size, files=-1)
+                    self._count(None, size_bytes=-found.st_size, files=-1)
                     deleted += 1
         return deleted
 
@@ -130,38 +114,50 @@ class FileStore:
         """Begin to store a file, which is charged to a party if one is named."""
         return Upload(self, self._incoming / secrets.token_hex(16), party)
 
+    def usage(self) -> tuple[int, int]:
+        """Return the number of files and bytes, stored or promised to uploads under way."""
+        return self._counts[None], self._bytes[None]
+
     def reserve(self, party: str | None, *, size_bytes: int = 0, files: int = 0) -> None:
-        """Promise room to an upload. Raises QuotaExceededError."""
+        """Promise room to an upload. Raises UploadRefusedError."""
+        limits = self.limits
+        quotas: list[tuple[str, str | None, int, int]] = [
+            ("the repository", None, limits.max_total_bytes, limits.max_files)
+        ]
+        if party is not None:
+            quotas.append((f"the quota of {party}", party, limits.max_party_bytes, limits.max_party_files))
         with self._lock:
-            for quota in self._quotas_of(party):
-                quota.check_room(size_bytes=size_bytes, files=files)
-            for quota in self._quotas_of(party):
-                quota.count(size_bytes=size_bytes, files=files)
+            for what, owner, max_bytes, max_files in quotas:
+                if self._bytes[owner] + size_bytes > max_bytes or self._counts[owner] + files > max_files:
+                    raise UploadRefusedError(
+                        f"{what} is full: {max_bytes} bytes and {max_files} files are allowed; try again when older "
+                        f"files have expired",
+                        status=507,
+                    )
+            self._count(*(owner for _, owner, _, _ in quotas), size_bytes=size_bytes, files=files)
 
     def release(self, party: str | None, *, size_bytes: int) -> None:
         """Take back the room that an upload of one file was promised."""
         with self._lock:
-            for quota in self._quotas_of(party):
-                quota.count(size_bytes=-size_bytes, files=-1)
+            self._count(*{None, party}, size_bytes=-size_bytes, files=-1)
 
     def keep(self, incoming: pathlib.Path, sha256: str, party: str | None) -> StoredFile:
         """Give a file that was received its name, and make the name safe on disk. Raises OSError."""
         target = self._files / sha256
         # The same bytes are counted already; the new file only renews their time.
-        counted: list[Quota] = []
+        counted: list[str | None] = []
         with self._lock:
             if target.exists():
-                counted.append(self.quota)
+                counted.append(None)
             if party is not None:
                 charge = self._parties / party / sha256
                 if counted and charge.exists():
-                    counted.append(self._quota_of(party))
+                    counted.append(party)
                 charge.parent.mkdir(mode=0o700, exist_ok=True)
                 charge.touch(mode=0o600)
             incoming.replace(target)
             stored = self._described(target)
-            for quota in counted:
-                quota.count(size_bytes=-stored.size_bytes, files=-1)
+            self._count(*counted, size_bytes=-stored.size_bytes, files=-1)
         _sync_folder(self._files)
         return stored
 
@@ -172,13 +168,10 @@ class FileStore:
             sha256=path.name, size_bytes=found.st_size, stored=stored, expires=stored + self.limits.keep_s
         )
 
-    def _quota_of(self, party: str) -> Quota:
-        limits = self.limits
-        quota = Quota(limits.max_party_bytes, limits.max_party_files, what=f"the quota of {party}")
-        return self._party_quotas.setdefault(party, quota)
-
-    def _quotas_of(self, party: str | None) -> list[Quota]:
-        return [self.quota] if party is None else [self.quota, self._quota_of(party)]
+    def _count(self, *owners: str | None, size_bytes: int, files: int) -> None:
+        for owner in owners:
+            self._bytes[owner] += size_bytes
+            self._counts[owner] += files
 
     def _stored(self) -> list[pathlib.Path]:
         return [path for path in self._files.iterdir() if _DIGEST.fullmatch(path.name)]
@@ -211,9 +204,9 @@ class Upload:
             self._store.release(self._party, size_bytes=self._size_bytes)
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes. Raises FileTooLargeError, QuotaExceededError or StorageError."""
+        """Take the next bytes. Raises UploadRefusedError or StorageError."""
         if self._size_bytes + len(chunk) > self._store.limits.max_file_bytes:
-            raise FileTooLargeError(self._store.limits.max_file_bytes)
+            raise too_large(self._store.limits.max_file_bytes)
         self._store.reserve(self._party, size_bytes=len(chunk))
         self._size_bytes += len(chunk)
         self._digest.update(chunk)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 import os
 import pathlib
 import signal
-import tempfile
 from collections.abc import Iterator
 
 import platformdirs
 
 from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.common.files import LockFile, write_whole
 
-_RUNNING = "running.pid"
-_EDITING = "users.lock"
+_EDIT_S = 10.0
 
 
 class Reload(enum.Enum):
@@ -50,48 +48,33 @@ class BrokerFolder:
     @contextlib.contextmanager
     def running(self, *, has_users: bool) -> Iterator[None]:
         """Hold the folder for the broker that runs in it. Raises FolderInUseError."""
-        with self._opened(_RUNNING) as descriptor:
-            if not _try_lock(descriptor):
-                pid, _ = _holder(descriptor)
-                raise FolderInUseError(
-                    f"a broker with process id {pid or 'unknown'} runs in {self.path}; stop it, or choose another "
-                    f"--data-dir"
-                )
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d %s\n" % (os.getpid(), b"users" if has_users else b"open"), 0)
+        lock = self._broker_lock()
+        if not lock.take(f"{os.getpid()} {'users' if has_users else 'open'}"):
+            pid = (lock.holder() or "").partition(" ")[0]
+            raise FolderInUseError(
+                f"a broker with process id {pid or 'unknown'} runs in {self.path}; stop it, or choose another "
+                f"--data-dir"
+            )
+        try:
             yield
+        finally:
+            lock.release()
 
     def reload_running(self) -> Reload:
         """Ask the broker that runs in this folder, if any, to read its users again."""
-        if not (self.path / _RUNNING).exists():
+        holder = self._broker_lock().holder()
+        if holder is None:
             return Reload.NOT_RUNNING
-        with self._opened(_RUNNING) as descriptor:
-            if _try_lock(descriptor):
-                return Reload.NOT_RUNNING
-            pid, has_users = _holder(descriptor)
-            if pid is None or not has_users:
-                return Reload.RESTART_NEEDED
-            # The lock is held, so the process that wrote its id is alive.
-            os.kill(pid, signal.SIGHUP)
-            return Reload.DONE
+        pid, _, kind = holder.partition(" ")
+        if kind != "users":
+            return Reload.RESTART_NEEDED
+        # The lock is held, so the process that wrote its id is alive.
+        os.kill(int(pid), signal.SIGHUP)
+        return Reload.DONE
 
     def replace(self, name: str, text: str) -> None:
         """Replace a file whole or not at all, readable by its owner only. Raises StorageError."""
-        target = self.path / name
-        try:
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                pathlib.Path(temporary).replace(target)
-            except BaseException:
-                pathlib.Path(temporary).unlink()
-                raise
-        except OSError as error:
-            raise StorageError(f"cannot write {target}: {error.strerror}") from None
+        write_whole(self.path / name, text.encode(), mode=0o600, folder_mode=0o700, durable=True)
 
     def entries(self, name: str) -> dict[str, str]:
         """Return the hash of each name in a file of lines ``name:hash``, which may be missing. Raises StorageError."""
@@ -119,34 +102,17 @@ class BrokerFolder:
         if not self.path.is_dir():
             yield {}
             return
-        with self._opened(_EDITING) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock = LockFile(self.path / "users.lock")
+        if not lock.take(timeout_s=_EDIT_S):
+            raise StorageError(f"another process has been changing the users in {self.path} for {_EDIT_S:g} s")
+        try:
             before = self.entries(name)
             entries = dict(before)
             yield entries
             if entries != before:
                 self.replace(name, "".join(f"{party}:{hashed}\n" for party, hashed in sorted(entries.items())))
-
-    @contextlib.contextmanager
-    def _opened(self, name: str) -> Iterator[int]:
-        try:
-            descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise StorageError(f"cannot open {self.path / name}: {error.strerror}") from None
-        try:
-            yield descriptor
         finally:
-            os.close(descriptor)
+            lock.release()
 
-
-def _holder(descriptor: int) -> tuple[int | None, bool]:
-    pid, _, kind = os.pread(descriptor, 32, 0).strip().partition(b" ")
-    return int(pid) if pid.isdigit() else None, kind == b"users"
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    def _broker_lock(self) -> LockFile:
+        return LockFile(self.path / "running.pid")

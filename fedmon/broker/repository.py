@@ -33,8 +33,8 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedmon.broker import ports
-from fedmon.broker.errors import BadUploadError, BrokerStartError, FileTooLargeError, UploadRefusedError
-from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits
+from fedmon.broker.errors import BrokerStartError, UploadRefusedError
+from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, too_large
 from fedmon.broker.users import Tokens
 from fedmon.common.errors import StorageError
 
@@ -58,13 +58,13 @@ class FormFile:
     """Takes the field ``file`` out of a multipart body as it streams in, and hands its bytes to ``take``.
 
     Other fields, and every file name, are ignored. ``complete`` tells whether the body has ended and held the file.
-    Raises BadUploadError for a content type or body that is not multipart, and for a second file.
+    Raises UploadRefusedError for a content type or body that is not multipart, and for a second file.
     """
 
     def __init__(self, content_type: str, take: Callable[[bytes], None]) -> None:
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or b"boundary" not in options:
-            raise BadUploadError(f"send multipart/form-data with the file in the field {FIELD!r}")
+            raise UploadRefusedError(f"send multipart/form-data with the file in the field {FIELD!r}", status=400)
         self._take = take
         self._name = self._value = b""
         self._is_wanted = self._is_found = self.complete = False
@@ -81,14 +81,14 @@ class FormFile:
                 },
             )
         except FormParserError as error:
-            raise BadUploadError(f"the multipart boundary is not usable: {error}") from None
+            raise UploadRefusedError(f"the multipart boundary is not usable: {error}", status=400) from None
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body."""
         try:
             self._parser.write(chunk)
         except FormParserError as error:
-            raise BadUploadError(f"the multipart body is malformed: {error}") from None
+            raise UploadRefusedError(f"the multipart body is malformed: {error}", status=400) from None
 
     def _on_part(self) -> None:
         self._is_wanted = False
@@ -103,7 +103,7 @@ class FormFile:
         _, options = parse_options_header(self._value)
         if self._name.lower() == b"content-disposition" and options.get(b"name") == FIELD.encode():
             if self._is_found:
-                raise BadUploadError(f"the field {FIELD!r} is there twice; upload one file at a time")
+                raise UploadRefusedError(f"the field {FIELD!r} is there twice; upload one file at a time", status=400)
             self._is_wanted = self._is_found = True
         self._name = self._value = b""
 
@@ -121,14 +121,13 @@ class _Endpoints:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _application: Starlette) -> AsyncIterator[None]:
-        stopping = asyncio.Event()
-        sweeper = asyncio.create_task(self._sweep_until(stopping))
+        sweeper = asyncio.create_task(self._sweep())
         yield
-        stopping.set()
-        await sweeper
+        sweeper.cancel()
 
     async def health(self, _request: Request) -> Response:
-        return JSONResponse({"status": "ok", "files": self._store.quota.files, "bytes": self._store.quota.total_bytes})
+        files, size_bytes = self._store.usage()
+        return JSONResponse({"status": "ok", "files": files, "bytes": size_bytes})
 
     async def upload(self, request: Request) -> Response:
         return await self._received(request, is_form=False)
@@ -188,30 +187,29 @@ class _Endpoints:
         max_body_bytes = max_bytes + (_MULTIPART_EXTRA_BYTES if is_form else 0)
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length) > max_body_bytes:
-            raise FileTooLargeError(max_bytes)
+            raise too_large(max_bytes)
         received = 0
         with self._store.receive(party) as upload:
             form = FormFile(request.headers.get("content-type", ""), upload.write) if is_form else None
             async for chunk in request.stream():
                 received += len(chunk)
                 if received > max_body_bytes:
-                    raise FileTooLargeError(max_bytes)
+                    raise too_large(max_bytes)
                 await run_in_threadpool(form.feed if form else upload.write, chunk)
             if form and not form.complete:
-                raise BadUploadError(f"the multipart body holds no complete field {FIELD!r}")
+                raise UploadRefusedError(f"the multipart body holds no complete field {FIELD!r}", status=400)
             return await run_in_threadpool(upload.finish)
 
     def _party(self, request: Request) -> str | None:
-        """Return who uploads; None where all share what there is. Raises UnknownTokenError or StorageError."""
+        """Return who uploads; None where all share what there is. Raises UploadRefusedError or StorageError."""
         if self._tokens is None:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         return self._tokens.party_of(given.strip() if scheme.lower() == "bearer" else "")
 
-    async def _sweep_until(self, stopping: asyncio.Event) -> None:
-        while not stopping.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), SWEEP_S)
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
             try:
                 deleted = await run_in_threadpool(self._store.sweep)
             except OSError as error:

@@ -10,7 +10,7 @@ import secrets
 
 import msgspec
 
-from fedmon.broker.errors import NameTakenError, UnknownTokenError, UnknownUserError
+from fedmon.broker.errors import NameTakenError, UnknownUserError, UploadRefusedError
 from fedmon.broker.folder import BrokerFolder
 from fedmon.common.errors import SettingsError
 from fedmon.common.ids import JOB_PREFIX, checked_id
@@ -159,14 +159,14 @@ class Tokens:
         )
 
     def party_of(self, token: str) -> str | None:
-        """Return the party of a token, None for the shared one. Raises UnknownTokenError or StorageError."""
+        """Return the party of a token, None for the shared one. Raises UploadRefusedError or StorageError."""
         given = _digest(token)
         if self._shared is not None and hmac.compare_digest(given, _digest(self._shared)):
             return None
         for party, digest in self._folder.entries(TOKENS_FILE).items():
             if hmac.compare_digest(given.encode(), digest.encode()):
                 return party
-        raise UnknownTokenError("uploads need a token of the repository: Authorization: Bearer <token>")
+        raise UploadRefusedError("uploads need a token of the repository: Authorization: Bearer <token>", status=401)
 
 
 def _password_file(role: Role) -> str:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fedmon.common.text import rich_table
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -66,11 +68,9 @@ class DemoScreen:
 
 
 def _table(columns: Row, rows: Sequence[Row]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
+    table = rich_table()
     for index, column in enumerate(columns):
         is_numeric = index and rows and all(row[index][:1].isdigit() or row[index] in ("-", "") for row in rows)
         table.add_column(column, justify="right" if is_numeric else "left")
