@@ -20,8 +20,6 @@ from fedmon.broker.users import TOKENS_FILE, Role, Tokens, Users, checked_passwo
 from fedmon.common.errors import NotFoundError, SettingsError
 from fedmon.common.settings import read_secret
 
-__all__ = ["app"]
-
 
 def _group(name: str, summary: str) -> typer.Typer:
     return typer.Typer(
@@ -400,28 +398,33 @@ def remove_token(
     )
 
 
+FilesDir = Annotated[
+    pathlib.Path | None, typer.Option(help="Folder of the files, beside the folder secrets; default: one in your home.")
+]
+TokenFile = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        help="File with one token that all share (mode 0600); made when it is missing and no party has a token."
+    ),
+]
+OpenUploads = Annotated[
+    bool, typer.Option("--open-uploads", help="Let every process of this machine upload; loopback only.")
+]
+PublicUrl = Annotated[
+    str | None, typer.Option(help="Address that goes into the URLs of files; default: where it listens.")
+]
+
+
 @repository_app.command("start")
 def start_repository(  # noqa: PLR0917 - each is an option, and none is given by its place
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8890,
-    data_dir: Annotated[
-        pathlib.Path | None,
-        typer.Option(help="Folder of the files, beside the folder secrets; default: one in your home."),
-    ] = None,
-    token_file: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            help="File with one token that all share (mode 0600); made when it is missing and no party has a token."
-        ),
-    ] = None,
-    open_uploads: Annotated[
-        bool, typer.Option("--open-uploads", help="Let every process of this machine upload; loopback only.")
-    ] = False,
+    data_dir: FilesDir = None,
+    token_file: TokenFile = None,
+    open_uploads: OpenUploads = False,
     certificate: Annotated[pathlib.Path | None, typer.Option(help="TLS certificate, with its chain.")] = None,
     key: Annotated[pathlib.Path | None, typer.Option(help="Key of the certificate.")] = None,
-    public_url: Annotated[
-        str | None, typer.Option(help="Address that goes into the URLs of files; default: where it listens.")
-    ] = None,
+    public_url: PublicUrl = None,
     max_file_mib: Annotated[int, typer.Option(min=1, max=1024, help="Largest file, in MiB.")] = 16,
     max_party_mib: Annotated[int, typer.Option(min=1, help="All files of one party with a token, in MiB.")] = 256,
     max_total_mib: Annotated[int, typer.Option(min=1, help="All files together, in MiB.")] = 1024,
@@ -452,36 +455,40 @@ def start_repository(  # noqa: PLR0917 - each is an option, and none is given by
     shared = not open_uploads and (token_path.exists() or not (broker.path / TOKENS_FILE).exists())
     tokens = None if open_uploads else Tokens(broker, shared=_shared_token(token_path) if shared else None)
 
-    def ready(url: str) -> None:
-        _emit(
-            {"url": url, "upload_url": f"{url}/upload/", "token_file": str(token_path) if shared else None},
-            f"file repository on {url}, files in {folder}",
-            "  every process of this machine may upload (--open-uploads)"
-            if open_uploads
-            else f"  uploads need {f'the token in {token_path}, or ' if shared else ''}the token of a party: "
-            "fedmon broker repository token add NAME",
-            f'next: in researcher.toml, [repository] url = "{url}" and token_file = "..."',
-            f'      in node.toml the same, to send, and allowed_urls = ["{url}"], to fetch',
-            "Ctrl-C stops.",
-            as_json=as_json,
-        )
-
-    limits = StoreLimits(
-        max_file_bytes=max_file_mib * 2**20,
-        max_party_bytes=max_party_mib * 2**20,
-        max_total_bytes=max_total_mib * 2**20,
-        keep_s=keep_days * 86_400,
-    )
     serve(
         host=host,
         port=port,
         folder=folder,
-        limits=limits,
+        limits=StoreLimits(
+            max_file_bytes=max_file_mib * 2**20,
+            max_party_bytes=max_party_mib * 2**20,
+            max_total_bytes=max_total_mib * 2**20,
+            keep_s=keep_days * 86_400,
+        ),
         tokens=tokens,
         public_url=public_url,
         certificate=certificate,
         key=key,
-        ready=ready,
+        ready=lambda url: _announce_repository(url, folder, token_path if shared else None, tokens, as_json=as_json),
+    )
+
+
+def _announce_repository(
+    url: str, folder: pathlib.Path, token_path: pathlib.Path | None, tokens: Tokens | None, *, as_json: bool
+) -> None:
+    if tokens is None:
+        uploads = "every process of this machine may upload (--open-uploads)"
+    else:
+        shared = f"the token in {token_path}, or " if token_path else ""
+        uploads = f"uploads need {shared}the token of a party: fedmon broker repository token add NAME"
+    _emit(
+        {"url": url, "upload_url": f"{url}/upload/", "token_file": str(token_path) if token_path else None},
+        f"file repository on {url}, files in {folder}",
+        f"  {uploads}",
+        f'next: in researcher.toml, [repository] url = "{url}" and token_file = "..."',
+        f'      in node.toml the same, to send, and allowed_urls = ["{url}"], to fetch',
+        "Ctrl-C stops.",
+        as_json=as_json,
     )
 
 
