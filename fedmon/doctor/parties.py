@@ -24,8 +24,8 @@ from fedmon.doctor.broker import (
     talk,
     warning,
 )
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
 from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
 from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
 

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.researcher.cli.output import emit
 from fedmon.experiment.checking import Checked, check
 from fedmon.experiment.cli.options import EPILOG, EachOption, FileArgument, JsonOption
 from fedmon.experiment.drawing import Picture, dot_of, draw, picture_of
 from fedmon.experiment.following import Follower
 from fedmon.experiment.standing import as_reached
+from fedmon.researcher.cli.output import emit
 
 IMPOSSIBLE = 2
 _FORMATS = ("png", "svg", "dot")

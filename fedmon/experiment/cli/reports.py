@@ -15,7 +15,6 @@ import typer
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.researcher.cli.output import emit
 from fedmon.experiment.cli.options import EPILOG, JsonOption, RunArgument
 from fedmon.experiment.drawing import COLOURS, draw, picture_of
 from fedmon.experiment.report_sections import (

@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.files import replacing, storage_errors
-from fedmon.report.views.survey import Place
-from fedmon.report.views.view_table import Section, ViewTable, read
 from fedmon.report.column_spool import ColumnSpool
 from fedmon.report.source import Source
 from fedmon.report.views.survey import Place

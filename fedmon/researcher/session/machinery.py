@@ -17,16 +17,9 @@ from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanD
 from fedmon.common.wire.runs import JobOutcome, JobsReply
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 from fedmon.common.wire.transport import Will
-from fedmon.researcher.replies.announcements import Announcements
-from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.session.connection import Connection
-from fedmon.researcher.samples.consumer import Consumer
-from fedmon.researcher.session.dialect import Dialect
-from fedmon.researcher.session.dispatcher import Dispatcher, Subscription
-from fedmon.researcher.samples.logs import Logs, LogStream
 from fedmon.researcher.asking.pending import Pending, Verdict, Waiting
-from fedmon.researcher.samples.refill_consumers import Consumers
-from fedmon.researcher.samples.refill_weight import memory_bytes
+from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.replies import Replies
 from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
 from fedmon.researcher.runs.book import RunBook

@@ -14,16 +14,10 @@ from fedmon.common.wire.connection import Link
 from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.common.wire.runs import JobOutcome
-from fedmon.researcher.replies.announcements import Announcements
-from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.session.connection import Connection
-from fedmon.researcher.session.dialect import Dialect, FedmonDialect
-from fedmon.researcher.session.dispatcher import Dispatcher
-from fedmon.researcher.session.inbox import Inbox
-from fedmon.researcher.session.instances import claim_instance
-from fedmon.researcher.session.machinery import Machinery
 from fedmon.researcher.asking.outcomes import Circumstances
 from fedmon.researcher.asking.pending import CLOSED, Pending
+from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.replies import Replies
 from fedmon.researcher.roster import Roster
 from fedmon.researcher.runs.book import RunBook
