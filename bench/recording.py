@@ -2,8 +2,7 @@
 
 ``python -m bench.recording``: this machine is measured for ``--seconds``, and what was measured repeated as long as
 needed. ``bytes-live`` and ``bytes-compacted`` are an hour of ``--nodes`` nodes at 1 Hz, divided by the values in it
-that are not null; ``mean-cpu-in-use`` and ``mean-cpu`` read the mean CPU of each node at steps of 10 s back from it,
-with its newest minutes as they arrived, and all merged. ``append-hour-1`` and ``append-hour-24`` store 900 samples of
+that are not null. ``append-hour-1`` and ``append-hour-24`` store 900 samples of
 one node with fsync, as ten-sample batches, in the first and the last hour of a day, beside perfmon's way restated:
 read the whole JSON, extend it, write it anew; its file before the last hour is made at once.
 """
@@ -28,13 +27,11 @@ from bench.recorded_host import RecordedHost
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
 
-CPU = "host_cpu_busy_ratio"
 CHECKPOINT = 900
 HOUR = 3600
 DAY_HOURS = 24
-STEP_S = 10.0
 LIVE = 10
-BUDGET_LIVE, BUDGET_COMPACTED, BUDGET_MEAN_MS = 3.2, 1.5, 200.0
+BUDGET_LIVE, BUDGET_COMPACTED = 3.2, 1.5
 
 
 def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -105,29 +102,16 @@ def measure_hour(host: RecordedHost, folder: Path, nodes: int) -> None:
         print_line("recording", "bytes-live", ours=used_bytes(path) / values, peer=BUDGET_LIVE, unit="B/value")
         while recording.maintain():
             pass
-        print_line("recording", "mean-cpu-in-use", ours=reading(path), peer=BUDGET_MEAN_MS, unit="ms CPU")
         recording.append([host.batch(node, HOUR - LIVE, LIVE) for node in range(nodes)])
         recording.compact()
         print_line(
             "recording", "bytes-compacted", ours=used_bytes(path) / values, peer=BUDGET_COMPACTED, unit="B/value"
         )
-    print_line("recording", "mean-cpu", ours=reading(path), peer=BUDGET_MEAN_MS, unit="ms CPU")
     with Recording(path, read_only=True) as recording:
         begun = time.process_time()
         samples = sum(len(batch.t) for batch in recording.read())
         assert samples == nodes * HOUR
         print_line("recording", "read-everything", ours=time.process_time() - begun, peer=None, unit="s CPU")
-
-
-def reading(path: Path) -> float:
-    """Return what the mean CPU of each node at steps of 10 s costs, in ms of CPU."""
-
-    def read() -> None:
-        with Recording(path, read_only=True) as recording:
-            for node in recording.means(CPU, step_s=STEP_S, stream="host"):
-                assert len(node.values) >= HOUR / STEP_S - 1
-
-    return statistics.median(timed(read, time.process_time) for _ in range(7))
 
 
 def used_bytes(path: Path) -> int:

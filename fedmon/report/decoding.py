@@ -16,9 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.store.recording_body import directory, inflated
-from fedmon.common.store.recording_columns import VERBATIM, checked, restored
-from fedmon.common.store.recording_rows import Row
+from fedmon.common.store.recording_format import VERBATIM, checked, directory, inflated, restored
+from fedmon.common.store.recording_reader import Row
 from fedmon.report.block import Floats
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class Decoder:
         shape = self._shape
         ready: Decoded | None = None
         try:
-            names, entries, _, _, start = directory(row.body)
+            names, entries, _, start = directory(row.body)
             chosen, places = self._chosen(names)
             if shape is None or not shape.goes_on(row.first_seq, length, chosen):
                 ready = self.take()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from fedmon.common.store.recording_rows import RecordingRows
+from fedmon.common.store.recording_reader import RecordingRows
 from fedmon.report.export import csv_text
 from fedmon.report.layout import Layout
 from fedmon.report.record_batches import batches

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from fedmon.common.errors import NotFoundError
-from fedmon.common.store.recording_reader import chooser
-from fedmon.common.store.recording_rows import Reach
-from fedmon.common.store.recording_streams import Key
+from fedmon.common.store.recording_file import Key
+from fedmon.common.store.recording_reader import Reach, chooser
 from fedmon.report.layout import JOB, LABELS, Layout, Owner, columns, sound
 from fedmon.report.natural_order import natural
 from fedmon.report.source import Host, Source

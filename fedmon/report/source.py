@@ -10,10 +10,9 @@ from typing import Any, Self
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.store.recording import RecordedStream, Recording
-from fedmon.common.store.recording_notes import LostRange, Mark
-from fedmon.common.store.recording_rows import RecordingRows
-from fedmon.common.store.recording_streams import Key
+from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
+from fedmon.common.store.recording_file import Key
+from fedmon.common.store.recording_reader import RecordingRows
 from fedmon.report.block import Block
 from fedmon.report.stream_blocks import Damage, Limits, read_blocks
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.store.recording_rows import RecordingRows, Row
-from fedmon.common.store.recording_streams import Key
+from fedmon.common.store.recording_file import Key
+from fedmon.common.store.recording_reader import RecordingRows, Row
 from fedmon.report.block import Block, Floats
 from fedmon.report.decoding import Decoder
 from fedmon.report.layout import Column, Layout

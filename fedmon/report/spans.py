@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.store.recording_rows import Reach
-from fedmon.common.store.recording_streams import Key
+from fedmon.common.store.recording_file import Key
+from fedmon.common.store.recording_reader import Reach
 from fedmon.common.store.seq_ranges import SeqRanges
 
 

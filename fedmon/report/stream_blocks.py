@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmon.common.store.recording_reader import LARGEST
-from fedmon.common.store.recording_rows import RecordingRows
-from fedmon.common.store.recording_streams import Key
+from fedmon.common.store.recording_file import LARGEST, Key
+from fedmon.common.store.recording_reader import RecordingRows
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.report.block import Block
 from fedmon.report.decoding import Chooser, Decoded, Decoder

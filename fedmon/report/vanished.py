@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
-from fedmon.common.store.recording_streams import Key
+from fedmon.common.store.recording_file import Key
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.report.source import Source
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedmon.common.store.recording_notes import LostRange
+from fedmon.common.store.recording import LostRange
 from fedmon.report.covered_time import ClockStep, Hole
 from fedmon.report.findings import Case, Finding, Node
 from fedmon.report.running_totals import IDLE_BELOW

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.store.recording_notes import LostRange
+from fedmon.common.store.recording import LostRange
 from fedmon.report.covered_time import ClockStep
 from fedmon.report.findings import ALL, Severity, balance, clocks, completeness, energy, find, run, throttling, traffic
 from fedmon.report.findings import waiting as waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,17 +13,48 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.batch import Batch
-from fedmon.common.store import recording_notes as notes
-from fedmon.common.store.recording_body import Chooser
-from fedmon.common.store.recording_bounds import DAMAGED, DROPPED_BY_AGE, DROPPED_BY_SIZE, AgeClock, Bounds
-from fedmon.common.store.recording_compaction import Compaction
-from fedmon.common.store.recording_file import RecordingFile
-from fedmon.common.store.recording_means import Means, read_means
-from fedmon.common.store.recording_notes import Description, LostRange, Mark
-from fedmon.common.store.recording_reader import LARGEST, Selection, read_rows
-from fedmon.common.store.recording_salvage import salvage
-from fedmon.common.store.recording_streams import Key, Stream, Streams
-from fedmon.common.store.recording_writer import add_batches
+from fedmon.common.store.recording_compaction import (
+    DAMAGED,
+    DROPPED_BY_AGE,
+    DROPPED_BY_SIZE,
+    AgeClock,
+    Bounds,
+    Compaction,
+)
+from fedmon.common.store.recording_file import LARGEST, Key, RecordingFile, Stream, Streams, add_batches
+from fedmon.common.store.recording_format import Chooser
+from fedmon.common.store.recording_join import salvage
+from fedmon.common.store.recording_reader import Selection, read_rows
+
+logger = logging.getLogger(__name__)
+
+DROPPED_HERE = "dropped by a bound of this recording"
+
+
+class LostRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples that will never be there."""
+
+    first_seq: int
+    last_seq: int
+    reason: str
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened at Unix time ``t``."""
+
+    node_id: str
+    boot: int
+    stream: str
+    t: float
+    text: str
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a node since one of its boots."""
+
+    node_id: str
+    boot: int
+    document: dict[str, Any]
 
 
 class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,28 +141,34 @@ class Recording:
             self._bounds.enforce(now)
         return stored
 
-    def set_lost(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int, reason: str) -> None:
-        """Declare samples lost, as far as they are not there: nobody needs to ask for them again."""
-        self.set_all_lost([((node_id, stream, boot), first_seq, last_seq, reason)])
-
     def set_all_lost(self, losses: Iterable[tuple[Key, int, int, str]]) -> None:
-        """Declare samples of any number of streams lost, in one transaction; see `set_lost`."""
+        """Declare samples lost, by stream, first and last number and reason, so that nobody asks for them again.
+
+        Samples that are here stay.
+        """
         with self._changing():
             for key, first_seq, last_seq, reason in losses:
                 found = self._streams.make(key)
-                for first, last in self._gaps(found, first_seq, last_seq):
-                    notes.add_lost(self._file, found.source, first, last, reason)
+                for first, last in _gaps(found, first_seq, last_seq):
+                    self._file.run(
+                        "INSERT OR REPLACE INTO lost (source, first_seq, last_seq, reason) VALUES (?, ?, ?, ?)",
+                        (found.source, first, last, reason),
+                    )
                     found.lost.add(first, last)
 
     def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
         """Keep what is known of a node since one of its boots: hardware, capabilities, labels; replaces the former."""
         with self._changing():
-            notes.add_description(self._file, node_id, boot, document)
+            self._file.run(
+                "INSERT OR REPLACE INTO description (node_id, boot, document) VALUES (?, ?, ?)",
+                (node_id, boot, msgspec.json.encode(dict(document)).decode()),
+            )
 
     def mark(self, node_id: str, boot: int, stream: str, t: float, text: str) -> None:
         """Keep something that happened at Unix time ``t``."""
         with self._changing():
-            notes.add_mark(self._file, self._streams.make((node_id, stream, boot)).source, t, text)
+            source = self._streams.make((node_id, stream, boot)).source
+            self._file.run("INSERT INTO mark (source, t, text) VALUES (?, ?, ?)", (source, t, text))
 
     def maintain(self, *, everything: bool = False) -> bool:
         """Do one small piece of what can wait: bounds, or merging rows; tells whether there may be more to do.
@@ -186,24 +224,6 @@ class Recording:
         )
         return read_rows(self._file, selection)
 
-    def means(
-        self,
-        series: str,
-        *,
-        step_s: float,
-        node_id: str | None = None,
-        boot: int | None = None,
-        stream: str | None = None,
-        since_t: float | None = None,
-        until_t: float | None = None,
-    ) -> Iterator[Means]:
-        """Return the means of one series, such as ``host_cpu_busy_ratio``, at steps of ``step_s`` seconds.
-
-        Much faster than reading samples: of each row only this column and the times are looked at.
-        """
-        selection = Selection(node_id=node_id, boot=boot, stream=stream, since_t=since_t, until_t=until_t)
-        return read_means(self._file, selection, series, step_s)
-
     def extents(self) -> list[RecordedStream]:
         """Return what there is of each stream, by node, stream and boot."""
         with self._guarded():
@@ -216,35 +236,61 @@ class Recording:
             self._streams.refresh()
             return {stream.key[1] for stream in self._streams.each() if stream.key[0] == node_id}
 
-    def extent(self, node_id: str, boot: int, stream: str) -> RecordedStream | None:
-        """Return what there is of one stream, or None when there is nothing."""
-        with self._guarded():
-            found = self._find((node_id, stream, boot))
-            return _extent(found) if found is not None and found.stored else None
-
     def missing(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
         """Return the ranges of samples that are neither here nor lost, nor dropped by a bound."""
         with self._guarded():
-            found = self._find((node_id, stream, boot))
-            if found is None:
-                return [(first_seq, last_seq)] if first_seq <= last_seq else []
-            return self._gaps(found, first_seq, last_seq)
+            self._streams.refresh()
+            found = self._streams.find((node_id, stream, boot)) or Stream(key=(node_id, stream, boot), source=0)
+            return _gaps(found, first_seq, last_seq)
 
     def lost(self, node_id: str, boot: int, stream: str) -> list[LostRange]:
-        """Return what of a stream will never be here, and why."""
+        """Return what of a stream will never be here, and why, by number."""
         with self._guarded():
-            found = self._find((node_id, stream, boot))
+            self._streams.refresh()
+            found = self._streams.find((node_id, stream, boot))
             if found is None:
                 return []
-            return notes.lost_ranges(self._file, found)
+            rows = self._file.rows(
+                "SELECT first_seq, last_seq, reason FROM lost WHERE source = ? AND last_seq >= ? ORDER BY first_seq",
+                (found.source, found.floor_seq),
+            )
+        dropped = [LostRange(first_seq=0, last_seq=found.floor_seq - 1, reason=DROPPED_HERE)] if found.floor_seq else []
+        return dropped + [
+            LostRange(first_seq=first, last_seq=last, reason=reason)
+            for low, high, reason in rows
+            for first, last in found.stored.absent(max(low, found.floor_seq), high)
+        ]
 
     def descriptions(self, node_id: str | None = None) -> list[Description]:
         """Return what is known of nodes, by node and boot."""
-        return notes.descriptions(self._file, node_id)
+        rows = self._file.rows(
+            "SELECT node_id, boot, document FROM description WHERE ?1 IS NULL OR node_id = ?1 ORDER BY node_id, boot",
+            (node_id,),
+        )
+        found = []
+        for node, boot, text in rows:
+            try:
+                document = msgspec.json.decode(text, type=dict[str, Any])
+            except (msgspec.DecodeError, TypeError) as error:
+                # The samples are worth reading without it.
+                logger.warning("left out: what is known of node %s since boot %s is damaged: %s", node, boot, error)
+                continue
+            found.append(Description(node_id=node, boot=boot, document=document))
+        return found
 
     def marks(self, node_id: str | None = None) -> list[Mark]:
         """Return what happened, in the order in which it was written down."""
-        return notes.marks(self._file, node_id)
+        rows = self._file.rows(
+            "SELECT node_id, boot, stream, t, text FROM mark JOIN source ON source.id = mark.source "
+            "WHERE ?1 IS NULL OR node_id = ?1 ORDER BY mark.id",
+            (node_id,),
+        )
+        return [
+            Mark(node_id=node, boot=boot, stream=stream, t=t, text=text)
+            for node, boot, stream, t, text in rows
+            # SQLite keeps what it is given: after damage there may be anything.
+            if isinstance(t, int | float) and isinstance(text, str)
+        ]
 
     def counts(self) -> dict[str, int]:
         """Return how many samples were dropped by size and by age, or given up as damaged, since the file was begun."""
@@ -256,15 +302,6 @@ class Recording:
         return self._file.size_bytes()
 
     # --- inside ------------------------------------------------------------------------------------------------------
-
-    def _find(self, key: Key) -> Stream | None:
-        self._streams.refresh()
-        return self._streams.find(key)
-
-    @staticmethod
-    def _gaps(stream: Stream, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
-        absent = stream.stored.absent(max(first_seq, stream.floor_seq), last_seq)
-        return [gap for first, last in absent for gap in stream.lost.absent(first, last)]
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -283,6 +320,11 @@ class Recording:
             if isinstance(error, UnicodeEncodeError):
                 raise InvalidInputError(f"{ascii(error.object)[:80]} is no Unicode, so not to be kept") from error
             raise
+
+
+def _gaps(stream: Stream, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+    absent = stream.stored.absent(max(first_seq, stream.floor_seq), last_seq)
+    return [gap for first, last in absent for gap in stream.lost.absent(first, last)]
 
 
 def _extent(stream: Stream) -> RecordedStream:

@@ -1,17 +1,21 @@
-"""The SQLite file of a recording: its tables, its version, and what happens when it is not what we expect."""
+"""The SQLite file of a recording: its tables and version, what it holds of each stream, and how samples become rows."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmon.common.errors import StorageError
+from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.damage import DamagedFileError, is_damaged, set_aside, tells_of_damage
+from fedmon.common.store.recording_format import encode
+from fedmon.common.store.seq_ranges import SeqRanges
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +26,10 @@ PAGE_BYTES = 4096
 """Pages of a new file: merged rows of some KB left a quarter of pages of 16 KiB, as older files have, empty."""
 WAL_PAGES = 64
 """The log is written back to the file when it has grown to so many pages."""
+LARGEST = 2**63 - 1
+"""The largest number of a sample, as on the wire."""
+ROW_SAMPLES, TARGET_SAMPLES = 60, 600
+"""Short batches of one transaction are joined up to so many samples, and rows later up to so many."""
 _BUSY_TIMEOUT_S = 5.0
 _TABLES = """
     CREATE TABLE source (
@@ -47,6 +55,9 @@ _TABLES = """
 _OURS = (
     "SELECT id, source, first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body FROM batch LIMIT 1"
 )
+
+Key = tuple[str, str, int]
+"""Node, stream, boot: in this order because streams are read in it."""
 
 
 class RecordingFile:
@@ -242,3 +253,185 @@ class RecordingFile:
             (version,) = look.execute("PRAGMA user_version").fetchone()
             (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return application, version, objects
+
+
+@dataclasses.dataclass(kw_only=True)
+class Stream:
+    """One stream of one boot of one node, as it lies in the file.
+
+    Samples below ``floor_seq`` were dropped and do not come back. ``oldest_mono`` and ``newest_mono`` are the
+    monotonic times of the last sample of the oldest and of the newest row; ``kept`` is the age clock when the newest
+    was stored. Rows below ``compacted_to`` are as large as they should be.
+    """
+
+    key: Key
+    source: int
+    floor_seq: int = 0
+    stored: SeqRanges = dataclasses.field(default_factory=SeqRanges)
+    lost: SeqRanges = dataclasses.field(default_factory=SeqRanges)
+    oldest_t: float = 0.0
+    last_t: float = 0.0
+    oldest_mono: float = 0.0
+    newest_mono: float = 0.0
+    kept: float = 0.0
+    compacted_to: int = 0
+    joined_to: int = 0
+
+    @property
+    def taken(self) -> float:
+        """When the oldest row was measured, on the age clock.
+
+        The difference of monotonic times is right within one boot of a node, whatever its wall clock did.
+        """
+        return self.kept - max(0.0, self.newest_mono - self.oldest_mono)
+
+
+class Streams:
+    """All streams of a file, each read when it is first asked for, and again when another process has written."""
+
+    def __init__(self, file: RecordingFile) -> None:
+        self._file = file
+        self._streams: dict[Key, Stream] = {}
+        self._complete = False
+        self._version = -1
+
+    def forget(self) -> None:
+        """Read everything again when it is asked for."""
+        self._streams.clear()
+        self._complete = False
+
+    def refresh(self) -> None:
+        """Forget what another connection may have changed. Raises StorageError."""
+        version = self._file.pragma("data_version")
+        if version != self._version:
+            self.forget()
+            self._version = version
+
+    def all(self) -> list[Stream]:
+        """Return every stream, by node, stream and boot. Raises StorageError."""
+        return sorted(self.each(), key=lambda stream: stream.key)
+
+    def each(self) -> Iterable[Stream]:
+        """Return every stream, in any order. Raises StorageError."""
+        if not self._complete:
+            for source, node_id, stream, boot, floor in self._file.rows(
+                "SELECT id, node_id, stream, boot, floor_seq FROM source"
+            ):
+                if (node_id, stream, boot) not in self._streams:
+                    self._load(source, (node_id, stream, boot), floor)
+            self._complete = True
+        return self._streams.values()
+
+    def find(self, key: Key) -> Stream | None:
+        """Return one stream, or None when the file knows nothing of it. Raises StorageError."""
+        found = self._streams.get(key)
+        if found is None and not self._complete:
+            node_id, stream, boot = key
+            for source, floor in self._file.rows(
+                "SELECT id, floor_seq FROM source WHERE node_id = ? AND stream = ? AND boot = ?",
+                (node_id, stream, boot),
+            ):
+                found = self._load(source, key, floor)
+        return found
+
+    def make(self, key: Key) -> Stream:
+        """Return one stream, begun when it is new; inside a transaction. Raises StorageError."""
+        found = self.find(key)
+        if found is None:
+            node_id, stream, boot = key
+            source = self._file.run(
+                "INSERT INTO source (node_id, stream, boot) VALUES (?, ?, ?)", (node_id, stream, boot)
+            )
+            found = self._streams[key] = Stream(key=key, source=source)
+        return found
+
+    def update_ends(self, stream: Stream) -> None:
+        """Read again what the oldest and newest rows of a stream say. Raises StorageError."""
+        sql = "SELECT first_t, last_t, last_mono, kept FROM batch WHERE source = ? ORDER BY last_seq"
+        oldest = self._file.rows(f"{sql} LIMIT 1", (stream.source,))
+        newest = self._file.rows(f"{sql} DESC LIMIT 1", (stream.source,))
+        if oldest and newest:
+            stream.oldest_t, _, stream.oldest_mono, _ = oldest[0]
+            _, stream.last_t, stream.newest_mono, stream.kept = newest[0]
+
+    def _load(self, source: int, key: Key, floor: int) -> Stream:
+        stored = self._file.rows("SELECT first_seq, last_seq FROM batch WHERE source = ? ORDER BY last_seq", (source,))
+        lost = self._file.rows("SELECT first_seq, last_seq FROM lost WHERE source = ? ORDER BY first_seq", (source,))
+        stream = Stream(key=key, source=source, floor_seq=floor, stored=SeqRanges(stored), lost=SeqRanges(lost))
+        self.update_ends(stream)
+        self._streams[key] = stream
+        return stream
+
+
+def add_batches(file: RecordingFile, streams: Streams, batches: Iterable[Batch], now: float) -> int:
+    """Store what is new, at ``now`` on the age clock; inside a transaction. Returns how many samples that were.
+
+    Short batches that follow each other make a row together. Raises StorageError.
+    """
+    stored = 0
+    waiting: dict[int, list[Batch]] = {}
+    for batch in batches:
+        if not _is_sound(batch):
+            continue
+        stream = streams.make((batch.node_id, batch.stream, batch.boot))
+        for part in _new_parts(stream, batch):
+            before = waiting.get(stream.source)
+            if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < ROW_SAMPLES:
+                before.append(part)
+            else:
+                if before:
+                    _insert(file, stream, before, now)
+                waiting[stream.source] = [part]
+            _note(stream, part, now)
+            stored += len(part.t)
+    for parts in waiting.values():
+        first = parts[0]
+        _insert(file, streams.make((first.node_id, first.stream, first.boot)), parts, now)
+    return stored
+
+
+def _new_parts(stream: Stream, batch: Batch) -> list[Batch]:
+    return [
+        batch.part(low, min(last, low + TARGET_SAMPLES - 1))
+        for first, last in stream.stored.absent(max(batch.seq, stream.floor_seq), batch.last_seq)
+        for low in range(first, last + 1, TARGET_SAMPLES)
+    ]
+
+
+def _insert(file: RecordingFile, stream: Stream, parts: Sequence[Batch], now: float) -> None:
+    first, last = parts[0], parts[-1]
+    low_t, high_t = min(min(part.t) for part in parts), max(max(part.t) for part in parts)
+    file.run(
+        "INSERT INTO batch (source, first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(stream.source, first.seq, last.last_seq, first.t[0], last.t[-1], low_t, high_t),
+            *(last.mono[-1], now, encode(parts)),
+        ),
+    )
+
+
+def _note(stream: Stream, part: Batch, now: float) -> None:
+    """Note in memory what was stored."""
+    if not stream.stored or part.seq < stream.stored.first:
+        stream.oldest_t, stream.oldest_mono = part.t[0], part.mono[-1]
+    if not stream.stored or part.last_seq > stream.stored.last:
+        stream.last_t, stream.newest_mono, stream.kept = part.t[-1], part.mono[-1], now
+    stream.stored.add(part.seq, part.last_seq)
+    stream.compacted_to = min(stream.compacted_to, part.seq)
+    stream.joined_to = min(stream.joined_to, part.seq)
+
+
+def _is_sound(batch: Batch) -> bool:
+    """Tell whether a batch can be stored; what cannot came from outside, and must not keep others from it."""
+    length = len(batch.t)
+    sound = (
+        length > 0
+        and 0 <= batch.seq <= LARGEST - length
+        and 0 <= batch.boot <= LARGEST
+        and len(batch.mono) == length
+        and all(len(column) == length for column in batch.columns.values())
+    )
+    if not sound and length:
+        logger.warning("samples of stream %s of node %s do not fit together: left out", batch.stream, batch.node_id)
+    return sound

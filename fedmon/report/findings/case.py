@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.metrics.series import split_series
-from fedmon.common.store.recording_notes import LostRange, Mark
+from fedmon.common.store.recording import LostRange, Mark
 from fedmon.report.source import JOB, Host
 from fedmon.report.totals import SeriesTotal, StreamTotal
 

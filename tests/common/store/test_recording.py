@@ -135,46 +135,6 @@ def test_parts_can_be_read_by_number_time_boot_stream_and_metric(path: Path) -> 
         assert list(recording.read(metrics=["gpu_*"])) == []
 
 
-def test_means_are_those_of_the_samples(path: Path) -> None:
-    with Recording(path) as recording:
-        recording.append([batch(0, 1200)])
-        recording.append([batch(1200, 7)])
-        recording.append([batch(0, 40, node="b")])
-        samples = flat(recording.read(NODE))
-
-        means = {one.node_id: one for one in recording.means("host_cpu_busy_ratio", step_s=10)}
-        sparse = next(iter(recording.means("host_temperature_celsius", step_s=5, until_t=T0 + 9)))
-
-    assert set(means) == {"a", "b"}
-    assert means["a"].t == [T0 + 10 * step for step in range(121)]
-    for number, value in enumerate(means["a"].values):
-        part = [one[6]["host_cpu_busy_ratio"] or 0 for one in samples[10 * number : 10 * number + 10]]
-        assert value == pytest.approx(sum(part) / len(part))
-    assert (sparse.t, sparse.values, sparse.counts) == ([T0, T0 + 5], [20.5, 20.5], [2, 2])
-
-
-@pytest.mark.parametrize("step_s", [10, 30.0, 7, 0.5, 600])
-def test_means_are_right_at_every_step_also_where_the_clock_was_set(path: Path, step_s: float) -> None:
-    with Recording(path) as recording:
-        for first in range(0, 700, 10):
-            recording.append([batch(first, t0=T0 + 3 if first < 330 else T0 - 7200)])
-        recording.append([batch(700, 65, t0=T0 + 50_000)])
-        recording.compact()
-        samples = flat(recording.read())
-
-        found = {one.node_id: one for one in recording.means("host_cpu_busy_ratio", step_s=step_s)}["a"]
-
-    expected: list[tuple[float, list[float]]] = []
-    for one in samples:
-        begin = one[4] // step_s * step_s
-        if not expected or expected[-1][0] != begin:
-            expected.append((begin, []))
-        expected[-1][1].append(one[6]["host_cpu_busy_ratio"] or 0.0)
-    assert found.t == [begin for begin, _ in expected]
-    assert found.counts == [len(values) for _, values in expected]
-    assert found.values == pytest.approx([sum(values) / len(values) for _, values in expected])
-
-
 def test_extents_and_gaps_tell_what_is_there(path: Path) -> None:
     with Recording(path) as recording:
         recording.append([batch(10), batch(40), batch(0, boot=2)])
@@ -192,7 +152,7 @@ def test_extents_and_gaps_tell_what_is_there(path: Path) -> None:
 def test_what_is_declared_lost_is_not_missing_and_may_come_after_all(path: Path) -> None:
     with Recording(path) as recording:
         recording.append([batch(0), batch(30)])
-        recording.set_lost(NODE, 1, STREAM, 5, 24, "the node kept them no longer")
+        recording.set_all_lost([((NODE, STREAM, 1), 5, 24, "the node kept them no longer")])
 
         assert recording.missing(NODE, 1, STREAM, 0, 39) == [(25, 29)]
         recording.append([batch(12, 3)])
@@ -260,8 +220,5 @@ def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [{"node_id": "a\udc80"}, {"stream": "\ud83d"}])
 def test_a_name_that_is_no_unicode_is_refused_when_it_is_asked_for(tmp_path: Path, asked: dict[str, str]) -> None:
-    with Recording(tmp_path / "r") as recording:
-        with pytest.raises(InvalidInputError, match="half a character"):
-            recording.read(**asked)  # type: ignore[arg-type] # names of options, and which of them have text
-        with pytest.raises(InvalidInputError, match="half a character"):
-            recording.means("x", step_s=1.0, **asked)  # type: ignore[arg-type] # as above
+    with Recording(tmp_path / "r") as recording, pytest.raises(InvalidInputError, match="half a character"):
+        recording.read(**asked)  # type: ignore[arg-type] # names of options, and which of them have text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.common.store.recording_columns import restored, written
+from fedmon.common.store.recording_format import restored, written
 from fedmon.common.store.seq_ranges import SeqRanges
 
 NUMBERS = st.one_of(

@@ -102,7 +102,6 @@ def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path:
     with Recording(path) as recording:
         expected = [seq for seq in range(700) if not 300 <= seq < 310]
         assert seqs(recording.read()) == expected
-        assert sum(one.counts[0] for one in recording.means("host_cpu_busy_ratio", step_s=10_000)) == 690
         recording.compact()
 
         assert seqs(recording.read()) == expected

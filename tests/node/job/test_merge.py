@@ -48,7 +48,7 @@ def test_everything_of_all_hosts_is_in_the_merged_recording(folder: JobFolder) -
         with Recording(path) as recording:
             recording.describe(host, 1, {"hostname": host, "labels": {"system": "big"}})
             recording.mark(host, 1, "host", 1_760_000_050.0, f"mark of {host}")
-            recording.set_lost(host, 1, "host", 100, 109, "the disk was full")
+            recording.set_all_lost([((host, "host", 1), 100, 109, "the disk was full")])
     assert merge(folder) == folder.merged
     assert not list(folder.path.glob("*.fmr-*"))
     assert folder.merged.stat().st_mode & 0o777 == 0o600

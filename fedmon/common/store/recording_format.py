@@ -1,17 +1,23 @@
-"""The body of one row of a recording: the columns of a batch, so that one of them can be read without the others.
+"""The format of one row of a recording: columns as numbers that compress well, and the body that holds them.
+
+A column is written as ``[decimals, numbers, unit]``. With ``decimals`` of 0 or more each number is a whole one, and a
+value is ``number * unit / 10 ** decimals``: the first number is that of the first value, each further one the
+difference to the value before it that is not null. A single number in place of the list stands for a column of equal
+values. ``decimals`` of -1 means that the numbers stand there as they are, because no such scale gives each of them back
+exactly.
 
 A body is the names of its columns, a directory, and behind them the long columns one after another, each compressed
-alone. The directory is compressed JSON, ``[columns, reasons, steps]``. ``columns`` has for ``t``, ``mono`` and each
-name either the column itself, as recording_columns.py writes it, or how many bytes its part takes. ``reasons`` lists
-``[samples, {series: why}]`` for stretches of samples. ``steps`` is ``[number, counts]``: how many samples fall into
-each step of 10 s, from the first step's number since 1970 on; null where the row is short or its clock went back.
-Names and directory have their length in front of them, in four bytes each.
+alone, so that one can be read without the others. The directory is compressed JSON, ``[columns, reasons, steps]``.
+``columns`` has for ``t``, ``mono`` and each name either the column itself or how many bytes its part takes. ``reasons``
+lists ``[samples, {series: why}]`` for stretches of samples. ``steps`` is null; older files have a count there that
+nothing reads. Names and directory have their length in front of them, in four bytes each.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,11 +27,16 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
-from fedmon.common.store.recording_columns import Column, restored, written
 
+VERBATIM = -1
+_SCALES = (0, 1, 2, 3, 4, 6, 9)
+_JSON_LIMIT = 2**63
+_MAX_SCALED = 2**60
+"""Up to it differences fit into 64 bits too."""
+
+Column = list[float | None]
 _SHORT = 30
 """Up to so many samples the columns stay in the directory: compressed together they are half as large as apart."""
-STEP_S = 10
 _INLINE_BYTES = 40
 _MAX_BYTES = 64 * 2**20
 _LEVEL = 6
@@ -68,7 +79,7 @@ def encode(batches: Sequence[Batch]) -> bytes:
             parts.append(part)
     stretches = _stretches(batches)
     reasons = stretches if any(said for _, said in stretches) else []
-    head = [_compressed(names), _compressed([entries, reasons, _steps(columns[0]) if apart else None])]
+    head = [_compressed(names), _compressed([entries, reasons, None])]
     return b"".join((*(len(part).to_bytes(4, "big") + part for part in head), *parts))
 
 
@@ -103,42 +114,10 @@ def decode(body: bytes, place: Place, *, wanted: Chooser | None = None) -> list[
     return found
 
 
-def written_column(body: bytes, name: str, *, by_steps: bool) -> tuple[list[Any] | None, list[Any] | None]:
-    """Return one column of a body as it is written, None when it is not there, and the times of its samples.
-
-    These are the steps of 10 s when ``by_steps`` and when the body has them, else ``t`` as it is written; a list of two
-    or of three. Raises zlib.error, msgspec.DecodeError, ValueError or TypeError when the body is damaged.
-    """
-    names, entries, _, steps, start = directory(body)
-    if name not in names:
-        return None, None
-
-    def entry(place: int) -> list[Any]:
-        found = entries[place]
-        if isinstance(found, int):
-            begin = start + sum(size for size in entries[:place] if isinstance(size, int))
-            found = msgspec.json.decode(inflated(body[begin : begin + found]))
-        return list(found)
-
-    return entry(names.index(name) + 2), steps if steps is not None and by_steps else entry(0)
-
-
-def _steps(t: list[Any]) -> list[Any] | None:
-    if any(map(operator.gt, t, itertools.islice(t, 1, None))):
-        return None
-    first = int(t[0] // STEP_S)
-    if t[-1] // STEP_S - first >= len(t):
-        return None  # samples far apart would make more steps than samples
-    counts = [0] * (int(t[-1] // STEP_S) - first + 1)
-    for moment in t:
-        counts[int(moment // STEP_S) - first] += 1
-    return [first, counts]
-
-
 def _opened(
     body: bytes, length: int, wanted: Chooser | None
 ) -> tuple[list[float], list[float], dict[str, Column], Reasons]:
-    names, entries, reasons, _, start = directory(body)
+    names, entries, reasons, start = directory(body)
     clocks: list[Any] = []
     columns: dict[str, Column] = {}
     for number, entry in enumerate(entries):
@@ -157,18 +136,19 @@ def _opened(
     return t, mono, columns, reasons
 
 
-def directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, list[Any] | None, int]:
-    """Return names, columns or their sizes, reasons and steps, and where the first part begins.
+def directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, int]:
+    """Return names, columns or their sizes, reasons, and where the first part begins.
 
-    Of the two and more columns the first are ``t`` and ``mono``. Raises what `written_column` raises.
+    Of the two and more columns the first are ``t`` and ``mono``. Raises zlib.error, msgspec.DecodeError, ValueError or
+    TypeError when the body is damaged.
     """
     middle = 4 + int.from_bytes(body[:4], "big")
     start = middle + 4 + int.from_bytes(body[middle : middle + 4], "big")
     names = _names(body[4:middle])
-    entries, reasons, steps = msgspec.json.decode(inflated(body[middle + 4 : start]))
+    entries, reasons, _ = msgspec.json.decode(inflated(body[middle + 4 : start]))
     if len(entries) != len(names) + 2:
         raise ValueError(f"it has {len(names)} names for {len(entries)} columns")
-    return names, entries, reasons, steps, start
+    return names, entries, reasons, start
 
 
 @functools.lru_cache(maxsize=256)
@@ -184,7 +164,7 @@ def _compressed(content: object) -> bytes:
 def series_names(head: bytes) -> tuple[str, ...] | None:
     """Return the names of a body's columns from its first bytes; None when these are too few.
 
-    Raises what `written_column` raises.
+    Raises what `directory` raises.
     """
     end = 4 + int.from_bytes(head[:4], "big")
     return _names(head[4:end]) if 4 <= end <= len(head) else None
@@ -242,3 +222,128 @@ def _separated(reasons: Reasons, columns: dict[str, Column], length: int) -> lis
                 continue
         found.append((low, high, dict(said)))
     return found
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def written(values: Sequence[float | None]) -> list[Any]:
+    """Return a column in its written form; `restored` gives back equal values."""
+    if values and values[0] is not None and values.count(values[0]) == len(values):
+        return _equal(values[0])
+    decimals, numbers = _scaled(values)
+    if decimals == VERBATIM:
+        return [decimals, numbers, 1]
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return [decimals, None, 1]
+    unit = math.gcd(*known) or 1
+    if len(known) < len(numbers):
+        return [decimals, _sparse_differences(numbers, unit), unit]
+    if unit > 1:
+        numbers = [number // unit for number in numbers]
+    return [decimals, [numbers[0], *map(operator.sub, numbers[1:], numbers)], unit]
+
+
+def _equal(value: float) -> list[Any]:
+    """Return the written form of a column that has the same value everywhere."""
+    decimals, (number,) = _scaled([value])
+    return [decimals, number, 1]
+
+
+def restored(column: Sequence[Any], length: int) -> Column:
+    """Return the values of a written column of ``length`` values.
+
+    Raises TypeError or ValueError for what `written` cannot have made.
+    """
+    decimals, numbers, unit = checked(column, length)
+    if numbers is None:
+        return [None] * length
+    if not isinstance(numbers, list):
+        return [_unscaled(numbers * unit, max(0, decimals))] * length
+    if decimals == VERBATIM:
+        return numbers
+    if None in numbers:
+        return _sparse_values(numbers, decimals, unit)
+    whole = itertools.accumulate(numbers)
+    if decimals == 0:
+        return list(whole) if unit == 1 else [number * unit for number in whole]
+    scale = 10**decimals
+    if unit == 1:
+        return [number / scale for number in whole]
+    return [number * unit / scale for number in whole]
+
+
+def checked(column: Sequence[Any], length: int) -> tuple[int, Any, int]:
+    """Return decimals, numbers and unit of a written column. Raises TypeError or ValueError like `restored`."""
+    decimals, numbers, unit = column
+    if decimals != VERBATIM and decimals not in _SCALES:
+        raise ValueError(f"a column has {decimals!r} decimals")
+    if isinstance(numbers, list) and len(numbers) != length:
+        raise ValueError(f"a column has {len(numbers)} values instead of {length}")
+    return decimals, numbers, unit
+
+
+def _scaled(values: Sequence[float | None]) -> tuple[int, list[Any]]:
+    """Return the smallest scale that loses nothing, and the whole numbers at that scale."""
+    if all(kind is int for kind in map(type, values)) and _largest(values) < _MAX_SCALED:
+        return 0, list(values)
+    # Most scales fail at one of a few values; only then are all of them tried.
+    probes = [value for value in (values[0], values[len(values) // 2], values[-1]) if value is not None]
+    for decimals in _SCALES:
+        scale = 10**decimals
+        try:
+            if not _is_exact(probes, decimals, scale):
+                continue
+            numbers: list[Any] = [None if value is None else round(value * scale) for value in values]
+        except (OverflowError, ValueError):  # infinite, or no number
+            break
+        # Division of whole numbers rounds correctly, so equality here is equality after reading.
+        again = numbers if decimals == 0 else [None if number is None else number / scale for number in numbers]
+        if again == list(values) and _largest(numbers) < _MAX_SCALED:
+            return decimals, numbers
+    return VERBATIM, [_fitting(value) for value in values]
+
+
+def _is_exact(probes: list[float], decimals: int, scale: int) -> bool:
+    """Tell whether values can be scaled, by those that are tried first. Raises OverflowError or ValueError."""
+    numbers = [round(value * scale) for value in probes]
+    return [number / scale if decimals else number for number in numbers] == probes and _largest(numbers) < _MAX_SCALED
+
+
+def _largest(numbers: Sequence[Any]) -> float:
+    known = [number for number in numbers if number is not None] if None in numbers else numbers
+    return max(map(abs, known), default=0)
+
+
+def _fitting(value: Any) -> float | None:
+    """Return a number that JSON here can carry: its whole numbers end at 64 bits."""
+    return float(value) if isinstance(value, int) and abs(value) >= _JSON_LIMIT else value
+
+
+def _sparse_differences(numbers: list[int | None], unit: int) -> list[int | None]:
+    differences: list[int | None] = []
+    before = 0
+    for number in numbers:
+        if number is None:
+            differences.append(None)
+        else:
+            differences.append((number - before) // unit)
+            before = number
+    return differences
+
+
+def _sparse_values(differences: list[int | None], decimals: int, unit: int) -> Column:
+    values: Column = []
+    number = 0
+    for difference in differences:
+        if difference is None:
+            values.append(None)
+        else:
+            number += difference
+            values.append(_unscaled(number * unit, decimals))
+    return values
+
+
+def _unscaled(number: int, decimals: int) -> float:
+    return number if decimals == 0 else number / 10**decimals
