@@ -7,8 +7,9 @@ hold dots, as names of hardware events do (``l2_rqsts.miss``). Nothing in it is 
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from fedmon.common.errors import InvalidInputError
 
@@ -21,8 +22,13 @@ _TOKEN = re.compile(
 )
 _ENDS_BADLY = re.compile(r"[A-Za-z0-9_.]", re.ASCII)
 
-_Node = Callable[[Mapping[str, float | None]], float | None]
 _Operation = Callable[[float, float], float | None]
+_OPERATIONS: Mapping[str, _Operation] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda a, b: a / b if b else None,
+}
 
 
 class FormulaError(InvalidInputError):
@@ -42,9 +48,8 @@ class Formula:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        parser = _Parser(text)
-        self._root = parser.parse()
-        self.names = frozenset(parser.names)
+        self._steps = _Parser(text).parse()
+        self.names = frozenset(step for step in self._steps if isinstance(step, str))
         """Every name that the formula uses."""
 
     def value(self, numbers: Mapping[str, float | None]) -> float | None:
@@ -52,7 +57,16 @@ class Formula:
 
         None when a name is missing or None, when something is divided by zero, and when the result is no finite number.
         """
-        result = self._root(numbers)
+        stack: list[float | None] = []
+        for step in self._steps:
+            if isinstance(step, str):
+                stack.append(numbers.get(step))
+            elif isinstance(step, float):
+                stack.append(step)
+            else:
+                right, left = stack.pop(), stack.pop()
+                stack.append(None if left is None or right is None else step(left, right))
+        (result,) = stack
         return result if result is not None and math.isfinite(result) else None
 
     def __repr__(self) -> str:
@@ -60,54 +74,57 @@ class Formula:
 
 
 class _Parser:
-    """Reads ``sum := product (('+' | '-') product)*`` and so on, by descent, with the depth counted."""
+    """Reads ``sum := product (('+' | '-') product)*`` and so on, by descent, with the depth counted.
+
+    ``steps`` are the numbers, names and operations in postfix order.
+    """
 
     def __init__(self, text: str) -> None:
-        self.names: set[str] = set()
+        self.steps: list[float | str | _Operation] = []
         self._text = text
         if len(text) > MAX_LENGTH:
             raise FormulaError(text, MAX_LENGTH + 1, f"it is longer than {MAX_LENGTH} characters")
         self._tokens = _tokens(text)
         self._next = self._depth = 0
 
-    def parse(self) -> _Node:
-        root = self._sum()
+    def parse(self) -> list[float | str | _Operation]:
+        self._sum()
         kind, word, position = self._tokens[self._next]
         if kind != "end":
             raise FormulaError(self._text, position, f"{word!r} follows a finished formula; an operator is expected")
-        return root
+        return self.steps
 
-    def _sum(self) -> _Node:
-        return self._chain(self._product, "+", "-")
+    def _sum(self) -> None:
+        self._chain(lambda: self._chain(self._term, "*", "/"), "+", "-")
 
-    def _product(self) -> _Node:
-        return self._chain(self._term, "*", "/")
-
-    def _chain(self, part: Callable[[], _Node], *signs: str) -> _Node:
-        first, rest = part(), []
+    def _chain(self, part: Callable[[], None], *signs: str) -> None:
+        part()
         while (sign := self._taken(*signs)) is not None:
-            rest.append((_OPERATIONS[sign], part()))
-        return _left_to_right(first, rest) if rest else first
+            part()
+            self.steps.append(_OPERATIONS[sign])
 
-    def _term(self) -> _Node:
+    def _term(self) -> None:
         kind, word, position = self._tokens[self._next]
         self._next += kind != "end"
-        if kind == "number":
-            return _constant(float(word))
-        if kind == "name":
-            self.names.add(word)
-            return _name(word)
+        if kind in ("number", "name"):
+            self.steps.append(float(word) if kind == "number" else word)
+            return
         if word not in ("-", "("):
             found = "the formula ends" if kind == "end" else f"{word!r} stands"
             raise FormulaError(self._text, position, f"{found} where a number, a name or '(' is expected")
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise FormulaError(self._text, position, f"it is nested more than {MAX_DEPTH} deep")
-        inner = _negative(self._term()) if word == "-" else self._sum()
-        if word == "(" and self._taken(")") is None:
-            raise FormulaError(self._text, self._tokens[self._next][2], f"the '(' of position {position} is not closed")
+        if word == "-":
+            self.steps.append(0.0)
+            self._term()
+            self.steps.append(operator.sub)
+        else:
+            self._sum()
+            if self._taken(")") is None:
+                at = self._tokens[self._next][2]
+                raise FormulaError(self._text, at, f"the '(' of position {position} is not closed")
         self._depth -= 1
-        return inner
 
     def _taken(self, *signs: str) -> str | None:
         kind, word, _position = self._tokens[self._next]
@@ -132,42 +149,3 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
         found.append((kind, match[kind], match.start(kind) + 1))
         position = match.end()
     return [*found, ("end", "", end + 1)]
-
-
-def _constant(number: float) -> _Node:
-    return lambda _numbers: number
-
-
-def _name(name: str) -> _Node:
-    return lambda numbers: numbers.get(name)
-
-
-def _negative(term: _Node) -> _Node:
-    def negative(numbers: Mapping[str, float | None]) -> float | None:
-        value = term(numbers)
-        return None if value is None else -value
-
-    return negative
-
-
-def _left_to_right(first: _Node, rest: Sequence[tuple[_Operation, _Node]]) -> _Node:
-    """Evaluate a chain of one precedence in a loop, so that its length costs no depth."""
-
-    def chain(numbers: Mapping[str, float | None]) -> float | None:
-        value = first(numbers)
-        for calculate, term in rest:
-            right = term(numbers)
-            if value is None or right is None:
-                return None
-            value = calculate(value, right)
-        return value
-
-    return chain
-
-
-_OPERATIONS: Mapping[str, _Operation] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b if b else None,
-}

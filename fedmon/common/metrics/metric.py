@@ -34,6 +34,10 @@ class Unit(enum.Enum):
     NONE = "none"
 
 
+_NAMED_UNITS = tuple(sorted(set(Unit) - {Unit.COUNT, Unit.NONE}, key=lambda unit: -len(unit.value)))
+"""Those that a name ends in, the longest first: "bytes_per_second" ends in "per_second" too."""
+
+
 class Scope(enum.Enum):
     """What a metric describes; the first word of its name."""
 
@@ -75,3 +79,18 @@ def rows(source: str, unit: Unit, texts: Mapping[str, str], *, labels: tuple[str
         )
         for name, text in texts.items()
     ]
+
+
+def metrics(
+    source: str, texts: Mapping[str, str], *, labels: tuple[str, ...] = (), unit: Unit | None = None
+) -> list[Metric]:
+    """Make rows of one source from name and help; the name says kind, scope and, unless given, the unit."""
+    return [
+        row for name, text in texts.items() for row in rows(source, unit or _unit(name), {name: text}, labels=labels)
+    ]
+
+
+def _unit(name: str) -> Unit:
+    if name.endswith("_info"):
+        return Unit.NONE
+    return next((unit for unit in _NAMED_UNITS if name.removesuffix("_total").endswith(f"_{unit.value}")), Unit.COUNT)

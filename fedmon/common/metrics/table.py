@@ -11,11 +11,11 @@ from types import MappingProxyType
 
 from fedmon.common.metrics.metric import Kind, Metric, Scope, Unit
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.metrics.tables import agent, energy, fabric, gpu, host, job, perf, sensors, user
+from fedmon.common.metrics.tables import energy, gpu, host, job
 
 __all__ = ["METRICS", "Kind", "Metric", "Scope", "Unit", "by_name", "metric_of"]
 
-_GROUPS = (host, sensors, fabric, energy, gpu, perf, job, user, agent)
+_GROUPS = (host, energy, gpu, job)
 
 
 def by_name(rows: Iterable[Metric]) -> Mapping[str, Metric]:

@@ -226,8 +226,8 @@ class TasksQueue:
 
     def _read(self, row: int, blob: object, handed: bool) -> dict[str, Any] | None:  # noqa: FBT001 - a column
         try:
-            document = self._opened().loads(blob)
-        except ValueError as error:
+            document = _read_document(blob)
+        except (ValueError, RecursionError) as error:
             logger.warning(
                 "document %d of the queue in %s is unreadable and skipped: %s", row, self._folder.path, error
             )
@@ -249,9 +249,17 @@ class TasksQueue:
         if not isinstance(document, Mapping):
             raise TasksQueueError(f"a queue keeps JSON objects, not a {type(document).__name__}")
         try:
-            return self._opened().dumps(dict(document))
+            return persistqueue.serializers.json.dumps(dict(document))
         except (TypeError, ValueError, RecursionError) as error:
             raise TasksQueueError(f"a document cannot be written as JSON: {error}") from None
+
+
+def _read_document(blob: object) -> dict[str, Any]:
+    """Read the JSON of an object; runs nothing. Raises ValueError or RecursionError for anything else."""
+    document = persistqueue.serializers.json.loads(blob) if isinstance(blob, bytes) else blob
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"a {type(document).__name__} is not a JSON object")
+    return document
 
 
 class _QueueFile(FIFOSQLiteQueue):
@@ -277,22 +285,6 @@ class _QueueFile(FIFOSQLiteQueue):
             self._putter.executescript(_TABLES)
             self._getter.execute("SELECT _id, data, timestamp FROM queue_default LIMIT 1").close()
             self._getter.execute("SELECT handed.row, seen.number, seen.id FROM handed, seen LIMIT 1").close()
-
-    def dumps(self, document: object) -> bytes:
-        """Serialize one document as JSON. Raises TypeError, ValueError or RecursionError."""
-        return persistqueue.serializers.json.dumps(document)
-
-    def loads(self, blob: object) -> dict[str, object]:
-        """Read one document. Raises ValueError for whatever is not the JSON of an object; runs nothing."""
-        if not isinstance(blob, bytes):
-            raise InvalidInputError(f"a {type(blob).__name__} is not JSON")
-        try:
-            document = persistqueue.serializers.json.loads(blob)
-        except RecursionError:
-            raise InvalidInputError("nested too deeply") from None
-        if not isinstance(document, dict):
-            raise InvalidInputError(f"a JSON {type(document).__name__} is not an object")
-        return document
 
     def rows(self, *, after: int, limit: int) -> list[tuple[int, object, bool]]:
         """Return up to ``limit`` rows behind a row: its id, its blob, and whether it was in hand before."""

@@ -2,82 +2,65 @@
 
 from __future__ import annotations
 
-from fedmon.common.metrics.metric import Metric, Unit, rows
+from fedmon.common.metrics.metric import Metric, metrics
 
 _NODE = "psys; else packages, dram and GPUs; else hwmon power over time"
 _SHARE = "node_energy_joules_total by CPU time, GPUs by share of use"
 
 ROWS: list[Metric] = [
-    *rows(
+    *metrics(
         "/sys/class/powercap/*/energy_uj",
-        Unit.JOULES,
         {
             "rapl_energy_joules_total": "Energy that one zone of a processor drew since the node's start; core, uncore"
             " and the like are parts of their package, dram is not."
         },
         labels=("zone",),
     ),
-    *rows(
+    *metrics(
         "/sys/class/hwmon/*/powerN_input, else powerN_average",
-        Unit.WATTS,
         {"hwmon_power_watts": "Power that a sensor of a chip shows; sensors may overlap."},
         labels=("chip", "sensor"),
     ),
-    *rows(
+    *metrics(
         "/sys/class/hwmon/*/energyN_input",
-        Unit.JOULES,
         {"hwmon_energy_joules_total": "Energy that a sensor of a chip counted since the node's start."},
         labels=("chip", "sensor"),
     ),
-    *rows(
+    *metrics(
         _NODE,
-        Unit.JOULES,
         {
             "node_energy_joules_total": "Energy that the machine drew since the node's start, by method: psys (the"
             " platform's counter), components (packages, dram and GPUs), hwmon (power sensors integrated over time),"
-            " gpus (nothing but GPUs could be read)."
+            " gpus (nothing but GPUs could be read).",
+            "node_energy_kilowatt_hours_total": "The same energy in kilowatt-hours.",
         },
         labels=("method",),
     ),
-    *rows(
-        _NODE,
-        Unit.KILOWATT_HOURS,
-        {"node_energy_kilowatt_hours_total": "The same energy in kilowatt-hours."},
-        labels=("method",),
-    ),
-    *rows(
+    *metrics(
         "node_energy_kilowatt_hours_total x PUE x emission factor",
-        Unit.GRAMS,
         {
             "node_emissions_grams_total": "CO2 equivalent of that energy, in grams; only where the owner has chosen a"
             " region or a factor."
         },
         labels=("method",),
     ),
-    *rows(
+    *metrics(
         "[energy] of the settings, or the table of factors",
-        Unit.NONE,
         {
             "node_emissions_factor_info": "The emission factor in use: region, name, value, date, source, table, and"
             " the PUE."
         },
     ),
-    *rows(
+    *metrics(
         _SHARE,
-        Unit.JOULES,
         {
             "job_energy_joules_total": "The job's share of the machine's energy since the job was seen first; all jobs"
-            " together never get more than the machine drew."
+            " together never get more than the machine drew.",
+            "job_energy_kilowatt_hours_total": "The same share in kilowatt-hours.",
         },
     ),
-    *rows(
-        _SHARE,
-        Unit.KILOWATT_HOURS,
-        {"job_energy_kilowatt_hours_total": "The same share in kilowatt-hours."},
-    ),
-    *rows(
+    *metrics(
         "job_energy_kilowatt_hours_total x PUE x emission factor",
-        Unit.GRAMS,
         {
             "job_emissions_grams_total": "CO2 equivalent of that share, in grams; only where the owner has chosen a"
             " region or a factor."

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from fedmon.common.metrics.metric import Metric, Unit, rows
+from fedmon.common.metrics.metric import Metric, Unit, metrics
 
 _GPU = ("gpu",)
 _MIG = ("gpu", "mig")
 
 ROWS: list[Metric] = [
-    *rows(
+    *metrics(
         "nvmlDeviceGetUUID, nvmlDeviceGetName, nvmlSystemGetDriverVersion",
-        Unit.NONE,
         {"gpu_info": "1 for each GPU, whose identity, model and driver its labels tell."},
         labels=("gpu", "uuid", "name", "driver"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetUtilizationRates",
-        Unit.RATIO,
         {
             "gpu_utilization_ratio": "Share of the driver's last sampling period in which a kernel ran, 0 to 1.",
             "gpu_memory_utilization_ratio": "Share of that period in which device memory was read or written, 0 to 1.",
         },
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetEncoderUtilization, nvmlDeviceGetDecoderUtilization",
-        Unit.RATIO,
         {
             "gpu_encoder_utilization_ratio": "Busy share of the video encoder, 0 to 1.",
             "gpu_decoder_utilization_ratio": "Busy share of the video decoder, 0 to 1.",
         },
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetMemoryInfo",
-        Unit.BYTES,
         {
             "gpu_memory_total_bytes": "Device memory that the GPU has; absent where it shares that of the machine.",
             "gpu_memory_used_bytes": "Device memory that programs use; before driver 510 with what the driver keeps.",
@@ -43,9 +39,8 @@ ROWS: list[Metric] = [
         },
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetBAR1MemoryInfo",
-        Unit.BYTES,
         {
             "gpu_bar1_total_bytes": "Window through which CPU and other devices reach device memory (BAR1).",
             "gpu_bar1_used_bytes": "Part of that window in use.",
@@ -53,110 +48,99 @@ ROWS: list[Metric] = [
         },
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo",
-        Unit.HERTZ,
         {
             "gpu_clock_hertz": "Present clock: graphics, sm, memory or video.",
             "gpu_clock_max_hertz": "The highest clock that the GPU can run at.",
         },
         labels=("gpu", "clock"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetTemperature, field NVML_FI_DEV_MEMORY_TEMP",
-        Unit.CELSIUS,
         {
             "gpu_temperature_celsius": "Temperature of the GPU's die.",
             "gpu_memory_temperature_celsius": "Temperature of the device memory.",
         },
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetFanSpeed",
-        Unit.RATIO,
         {"gpu_fan_speed_ratio": "Speed that the fan is told to run at, 1 is its full speed; can be above 1."},
         labels=_GPU,
     ),
-    *rows("nvmlDeviceGetPowerUsage", Unit.WATTS, {"gpu_power_watts": "Power that the board draws."}, labels=_GPU),
-    *rows(
+    *metrics("nvmlDeviceGetPowerUsage", {"gpu_power_watts": "Power that the board draws."}, labels=_GPU),
+    *metrics(
         "nvmlDeviceGetTotalEnergyConsumption",
-        Unit.JOULES,
         {"gpu_energy_joules_total": "Energy that the GPU used since its driver was loaded."},
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetPowerManagementLimit, nvmlDeviceGetEnforcedPowerLimit and their like",
-        Unit.WATTS,
         {"gpu_power_limit_watts": "Limits of the power: set, enforced, default, lowest and highest that can be set."},
         labels=("gpu", "limit"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetPerformanceState",
-        Unit.NONE,
         {"gpu_performance_state": "Performance state, from 0 (P0, the fastest) to 15."},
         labels=_GPU,
+        unit=Unit.NONE,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetCurrentClocksEventReasons",
-        Unit.NONE,
         {"gpu_throttle_active": "1 while this reason keeps the clocks below their highest, else 0."},
         labels=("gpu", "reason"),
+        unit=Unit.NONE,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetViolationStatus",
-        Unit.SECONDS,
         {"gpu_violation_seconds_total": "Time for which this policy held the clocks down."},
         labels=("gpu", "policy"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetTotalEccErrors",
-        Unit.COUNT,
         {
             "gpu_ecc_errors_total": "Memory errors found: since the driver was loaded (volatile) or ever (aggregate),"
             " corrected or uncorrected."
         },
         labels=("gpu", "counter", "type"),
     ),
-    *rows("nvmlDeviceGetEccMode", Unit.NONE, {"gpu_ecc_enabled": "1 where ECC is on, else 0."}, labels=_GPU),
-    *rows(
+    *metrics("nvmlDeviceGetEccMode", {"gpu_ecc_enabled": "1 where ECC is on, else 0."}, labels=_GPU, unit=Unit.NONE),
+    *metrics(
         "nvmlDeviceGetRetiredPages",
-        Unit.COUNT,
         {"gpu_retired_pages": "Pages of device memory taken out of use, after single_bit or double_bit errors."},
         labels=("gpu", "cause"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetRetiredPagesPendingStatus",
-        Unit.NONE,
         {"gpu_page_retirement_pending": "1 where pages are to be retired at the next start, else 0."},
         labels=_GPU,
+        unit=Unit.NONE,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetRemappedRows",
-        Unit.COUNT,
         {"gpu_remapped_rows": "Rows of device memory replaced by spare ones, after corrected or uncorrected errors."},
         labels=("gpu", "cause"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetRemappedRows",
-        Unit.NONE,
         {
             "gpu_row_remap_pending": "1 where a row is to be replaced at the next reset, else 0.",
             "gpu_row_remap_failed": "1 where a row could not be replaced, else 0.",
         },
         labels=_GPU,
+        unit=Unit.NONE,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetPcieThroughput",
-        Unit.BYTES_PER_SECOND,
         {
             "gpu_pcie_transmit_bytes_per_second": "What the GPU sent over PCIe, in a window of 20 ms.",
             "gpu_pcie_receive_bytes_per_second": "What the GPU received over PCIe, in a window of 20 ms.",
         },
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetCurrPcieLinkWidth, and their nvmlDeviceGetMax like",
-        Unit.NONE,
         {
             "gpu_pcie_link_generation": "PCIe generation that the link runs at now; low while the GPU is idle.",
             "gpu_pcie_link_generation_max": "The highest PCIe generation that GPU and slot can run at.",
@@ -164,58 +148,52 @@ ROWS: list[Metric] = [
             "gpu_pcie_link_lanes_max": "The most PCIe lanes that GPU and slot can use.",
         },
         labels=_GPU,
+        unit=Unit.NONE,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetPcieReplayCounter",
-        Unit.COUNT,
         {"gpu_pcie_replays_total": "Packets that PCIe had to send again."},
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetNvLinkState",
-        Unit.NONE,
         {"gpu_nvlink_active": "1 where the NVLink is up, else 0; 2 and 3 where NVML says asleep or without traffic."},
         labels=("gpu", "link"),
+        unit=Unit.NONE,
     ),
-    *rows(
+    *metrics(
         "fields NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, else NVML_FI_DEV_NVLINK_COUNT_*_BYTES",
-        Unit.BYTES,
         {
             "gpu_nvlink_transmit_bytes_total": "Bytes sent over an NVLink.",
             "gpu_nvlink_receive_bytes_total": "Bytes received over an NVLink.",
         },
         labels=("gpu", "link"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetNvLinkErrorCounter",
-        Unit.COUNT,
         {
             "gpu_nvlink_errors_total": "Errors of all NVLinks of a GPU together: replay, recovery, crc_flit, crc_data,"
             " ecc_data."
         },
         labels=("gpu", "error"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetNvLinkErrorCounter",
-        Unit.COUNT,
         {"gpu_nvlink_link_errors_total": "Errors of one NVLink; named are only links that have had any."},
         labels=("gpu", "link", "error"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetComputeRunningProcesses, and its Graphics and MPSCompute like",
-        Unit.COUNT,
         {"gpu_processes": "Processes with a context on the GPU: compute, graphics or mps."},
         labels=("gpu", "type"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetUUID, nvmlDeviceGetName of the instance",
-        Unit.NONE,
         {"gpu_mig_info": "1 for each MIG instance, whose identity and profile its labels tell."},
         labels=("gpu", "mig", "uuid", "name"),
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetMemoryInfo of the instance",
-        Unit.BYTES,
         {
             "gpu_mig_memory_total_bytes": "Device memory of a MIG instance.",
             "gpu_mig_memory_used_bytes": "Device memory of a MIG instance in use.",
@@ -223,33 +201,28 @@ ROWS: list[Metric] = [
         },
         labels=_MIG,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetAttributes_v2",
-        Unit.COUNT,
         {"gpu_mig_multiprocessors": "Streaming multiprocessors of a MIG instance."},
         labels=_MIG,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetComputeRunningProcesses of the instance",
-        Unit.COUNT,
         {"gpu_mig_processes": "Processes with a compute context on a MIG instance."},
         labels=_MIG,
     ),
-    *rows(
+    *metrics(
         "lists of running processes of NVML",
-        Unit.BYTES,
         {"job_gpu_memory_bytes": "Device memory of a GPU that the processes of the job use together."},
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "nvmlDeviceGetProcessUtilization",
-        Unit.RATIO,
         {"job_gpu_sm_ratio": "Share of a GPU's multiprocessors that the processes of the job kept busy, 0 to 1."},
         labels=_GPU,
     ),
-    *rows(
+    *metrics(
         "lists of running processes of NVML",
-        Unit.COUNT,
         {"job_gpu_processes": "Processes of the job that have a context on a GPU."},
         labels=_GPU,
     ),
