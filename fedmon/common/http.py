@@ -68,20 +68,14 @@ class UrlRefusedError(RepositoryError):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL that may be used, and the checked addresses that its host has."""
+    """A URL in its parts; one that may be used has the checked addresses of its host."""
 
     url: str
-    host: str
-    port: int
-    encrypted: bool
-    addresses: tuple[str, ...]
-
-
-class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     scheme: Literal["http", "https"]
     host: str
     port: int
     path: str
+    addresses: tuple[str, ...] = ()
 
 
 def addresses_of(host: str) -> list[str]:
@@ -99,26 +93,20 @@ def checked_target(
     loopback and private addresses that are written as numbers (or ``localhost``). Loopback is reached by no other
     name. ``resolve`` is asked once. Raises UrlRefusedError, or RepositoryError when the name is not resolved in time.
     """
-    parts = _parsed(url)
-    if not any(_lies_under(parts, _parsed(allowed)) for allowed in allowed_urls):
+    target = _parsed(url)
+    if not any(_lies_under(target, _parsed(allowed)) for allowed in allowed_urls):
         raise UrlRefusedError(
             f"{url!r} is not under an allowed address; allowed are: {', '.join(allowed_urls) or 'none'} "
             f"(allowed_urls in [repository])"
         )
-    addresses = _resolved(parts.host, resolve, deadline)
+    addresses = _resolved(target.host, resolve, deadline)
     for address in addresses:
-        if reason := _refusal(parts, address):
+        if reason := _refusal(target, address):
             raise UrlRefusedError(f"{url!r} leads to {address}: {reason}")
-    return Target(
-        url=url,
-        host=parts.host,
-        port=parts.port,
-        encrypted=parts.scheme == "https",
-        addresses=tuple(str(address) for address in addresses),
-    )
+    return msgspec.structs.replace(target, addresses=tuple(map(str, addresses)))
 
 
-def _parsed(url: str) -> _Parts:
+def _parsed(url: str) -> Target:
     if len(url) > MAX_URL_LENGTH or not _PLAIN.fullmatch(url) or "\\" in url:
         raise UrlRefusedError(f"{url[:100]!r} is not a plain URL of at most {MAX_URL_LENGTH} ASCII characters")
     try:
@@ -130,7 +118,8 @@ def _parsed(url: str) -> _Parts:
         raise UrlRefusedError(f"{url!r} is neither http nor https")
     if "@" in split.netloc or split.fragment or "#" in url:
         raise UrlRefusedError(f"{url!r} holds a user name or a fragment; neither belongs there")
-    return _Parts(
+    return Target(
+        url=url,
         scheme="https" if split.scheme == "https" else "http",
         host=_host(split, url),
         port=port or (443 if split.scheme == "https" else 80),
@@ -156,9 +145,9 @@ def _path(split: SplitResult, url: str) -> str:
     return split.path
 
 
-def _lies_under(parts: _Parts, base: _Parts) -> bool:
-    return (parts.scheme, parts.host, parts.port) == (base.scheme, base.host, base.port) and (
-        parts.path.rstrip("/") == base.path.rstrip("/") or parts.path.startswith(base.path.rstrip("/") + "/")
+def _lies_under(target: Target, base: Target) -> bool:
+    return (target.scheme, target.host, target.port) == (base.scheme, base.host, base.port) and (
+        target.path.rstrip("/") == base.path.rstrip("/") or target.path.startswith(base.path.rstrip("/") + "/")
     )
 
 
@@ -183,23 +172,23 @@ def _resolved(host: str, resolve: Callable[[str], list[str]], deadline: Deadline
     return [ipaddress.ip_address(name.partition("%")[0]) for name in names]
 
 
-def _refusal(parts: _Parts, address: _Ip) -> str | None:
+def _refusal(target: Target, address: _Ip) -> str | None:
     """Say why an address must not be connected to, or None."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
-            return _refusal(parts, address.ipv4_mapped)
+            return _refusal(target, address.ipv4_mapped)
         if any(address in network for network in _CARRIERS):
             return "an IPv4 address in disguise"
     if address.is_loopback:
-        named = parts.host == "localhost" or _is_number(parts.host, address)
+        named = target.host == "localhost" or _is_number(target.host, address)
         return None if named else "this machine itself, under a name that does not say so"
     if any(address.version == network.version and address in network for network in _PRIVATE):
-        if parts.scheme == "https" or _is_number(parts.host, address):
+        if target.scheme == "https" or _is_number(target.host, address):
             return None
         return "a private address behind a name; use https, or allow the address itself"
     if not address.is_global or address.is_multicast:
         return "not an address of a file server (link-local, multicast or reserved)"
-    return None if parts.scheme == "https" else "a public address without TLS; use https"
+    return None if target.scheme == "https" else "a public address without TLS; use https"
 
 
 def _is_number(host: str, address: _Ip) -> bool:
@@ -317,7 +306,7 @@ def _answer(
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
     split = urlsplit(target.url)
-    kind = HTTPSConnection if target.encrypted else HTTPConnection
+    kind = HTTPSConnection if target.scheme == "https" else HTTPConnection
     try:
         with contextlib.ExitStack() as stack:
             connection = stack.enter_context(contextlib.closing(kind(target.host, target.port)))
@@ -354,7 +343,7 @@ def _connected(target: Target, deadline: Deadline) -> Iterator[socket.socket]:
     cutter.name = "fedmon-download-deadline"
     cutter.start()
     try:
-        if target.encrypted:
+        if target.scheme == "https":
             with raw, ssl.create_default_context().wrap_socket(raw, server_hostname=target.host) as encrypted:
                 yield encrypted
         else:

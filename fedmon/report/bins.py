@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.metrics.display import is_counter
+from fedmon.common.metrics.table import is_counter
 from fedmon.report.block import Block, Floats
 from fedmon.report.rates import Rates
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fedmon.common.metrics.display import MISSING
+from fedmon.common.metrics.table import MISSING
 from fedmon.report.document import about
 from fedmon.report.document.nodes import node_table
 from fedmon.report.document.style import WORDS

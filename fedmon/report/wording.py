@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from fedmon.common.metrics.display import format_rate, format_value
+from fedmon.common.metrics.table import format_rate, format_value
 
 _KWH = 3_600_000.0
 _WH = 3600.0

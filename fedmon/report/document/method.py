@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedmon import __version__
-from fedmon.common.metrics.display import format_value
 from fedmon.common.metrics.metric import Metric, Unit
-from fedmon.common.metrics.table import METRICS, metric_of
+from fedmon.common.metrics.table import METRICS, format_value, metric_of
 from fedmon.report.document.model import Facts, Paragraph, Part, Table, shown
 from fedmon.report.findings.case import Case
 from fedmon.report.findings.clocks import offset_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedmon.common.metrics.display import MISSING
+from fedmon.common.metrics.table import MISSING
 from fedmon.report.document.model import Table, shown
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.completeness import gap_share, main_stream

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedmon.common.metrics.display import MISSING, format_rate, format_value
-from fedmon.common.metrics.table import METRICS, Kind, Unit, metric_of
+from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, metric_of
 from fedmon.report.document.model import Table, shown
 from fedmon.report.findings.case import Case, summed
 from fedmon.report.layout import labelled

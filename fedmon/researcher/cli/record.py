@@ -13,7 +13,7 @@ import typer
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.display import format_value
+from fedmon.common.metrics.table import format_value
 from fedmon.researcher.cli.options import (
     BrokerOption,
     IdOption,

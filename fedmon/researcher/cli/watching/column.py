@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from fedmon.common.metrics.display import MISSING, format_rate, format_value
+from fedmon.common.metrics.table import MISSING, format_rate, format_value
 from fedmon.researcher.cli.watching.latest import Latest
 
 

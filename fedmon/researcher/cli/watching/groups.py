@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from fedmon.common.metrics.display import format_value
+from fedmon.common.metrics.table import format_value
 from fedmon.researcher.cli.watching.column import NOTHING, Cell, Column, Grade, Labels, graded, growth, shown, value
 from fedmon.researcher.cli.watching.latest import Latest
 from fedmon.researcher.cli.watching.state import WatchState

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedmon.common.metrics.display import format_rate, format_value, is_counter
+from fedmon.common.metrics.table import format_rate, format_value, is_counter
 
 
 @pytest.mark.parametrize(
