@@ -24,7 +24,7 @@ from fedmon.node.collectors.base import Collector, Lane
 from fedmon.node.collectors.disk import DiskCollector
 from fedmon.node.collectors.network import NetworkCollector
 from fedmon.node.collectors.portable import portable_collectors
-from fedmon.node.measure.stream_reader import StreamReader
+from fedmon.node.measure.sampler import StreamReader
 
 BENCH = "collect"
 MICRO = 1e6

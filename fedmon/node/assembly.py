@@ -12,9 +12,8 @@ from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.runs import RunScalars
 from fedmon.node.folder import NodeFolder
-from fedmon.node.measure.leases import Leases
-from fedmon.node.measure.measuring import Measuring
-from fedmon.node.measure.monitoring import Monitoring
+from fedmon.node.measure.leases import LeaseTable
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.owner.control import ControlServer
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.datasets import DatasetRegister
@@ -68,7 +67,7 @@ class Assembly:
         plans = PlanRegister(database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes)
         self.checker = PlanChecker(plans.store.read, on_verdict=self._on_verdict)
         self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=hand_over)
-        self.measuring = Measuring(
+        self.pipeline = Pipeline(
             settings,
             boot=boot,
             recording_file=folder.recording_file,
@@ -77,8 +76,10 @@ class Assembly:
             on_sent=self._sent,
             on_job_end=self._job_ended,
         )
-        self._leases = Leases(
-            default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
+        self._leases = LeaseTable(
+            default_interval_s=settings.metrics.interval_s,
+            min_interval_s=settings.metrics.min_interval_s,
+            follow=lambda interval_s, live: self.pipeline.follow(interval_s, live=live),
         )
         self.services = Services(
             node_id=settings.id,
@@ -91,11 +92,11 @@ class Assembly:
             effects=Effects(database),
             policy=self.policy,
             audit=self.audit,
-            monitoring=Monitoring(self._leases, self.measuring),
+            leases=self._leases,
+            pipeline=self.pipeline,
             check_plan=self.checker.submit,
             fetch=self.fetcher.submit,
             page_bytes=self.dialect.page_bytes,
-            recorder=self.measuring.recorder,
         )
         restore(self.services, node_id=settings.id, boot=boot)
         self.router = Router(self.services, self.dialect, send)
@@ -103,7 +104,7 @@ class Assembly:
             self.services,
             settings,
             folder=folder.path,
-            measuring=self.measuring,
+            measuring=self.pipeline,
             hand_over=hand_over,
             send=self._send_scalars,
             push=self.router.push,
@@ -115,7 +116,7 @@ class Assembly:
     def capabilities(self) -> list[str]:
         """Name what this node answers."""
         spoken = [name for name in CAPABILITIES if name in self.dialect.commands]
-        silent = set() if self.services.monitoring.enabled else {"monitor"}
+        silent = set() if self.pipeline.enabled else {"monitor"}
         if not self._settings.runs.enabled:
             silent.update(RUN_COMMANDS)
         return [*self.dialect.marks, *(name for name in spoken if name not in silent)]
@@ -128,7 +129,7 @@ class Assembly:
         self.checker.start()
         self.runs.start_up()
         self._hand_over(self._take_up)
-        self.measuring.start()
+        self.pipeline.start()
 
     def obey(self, settings: NodeSettings) -> None:
         """Follow other rules from now on; on the worker's thread."""
@@ -140,8 +141,8 @@ class Assembly:
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
         )
         self._leases.end_refused(lambda researcher_id: self.policy.refusal(researcher_id) is not None)
-        self.measuring.reload(settings, self.policy.metric_leaves)
-        self.services.monitoring.follow()
+        self.pipeline.reload(settings, self.policy.metric_leaves)
+        self._leases.apply()
 
     def reconnected(self, boot: int) -> None:
         """Give decisions the number of another boot; on the worker's thread. Samples keep that of the process."""
@@ -149,7 +150,7 @@ class Assembly:
 
     def stop_measuring(self) -> None:
         """End the sampler, and send what it gathered."""
-        self.measuring.stop()
+        self.pipeline.stop()
 
     def stop(self, timeout_s: float) -> None:
         """End the threads beside the worker; jobs go on."""

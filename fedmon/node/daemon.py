@@ -55,7 +55,7 @@ class Daemon:
             node_id=settings.id,
             agent_version=__version__,
             capabilities=lambda: self.parts.capabilities,
-            streams=lambda: self.parts.services.monitoring.streams,
+            streams=lambda: self.parts.pipeline.streams,
             publish=lambda topic, payload: self.transport.publish(topic, payload, qos=1, retain=True),
         )
         self.parts = Assembly(
@@ -84,7 +84,7 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         logging.getLogger("fedmon").addHandler(self._logs)
         self.worker.every(REFRESH_S, self.presence.refresh)
-        for step in (self.parts.services.monitoring.follow, self.parts.services.audit.sync, self.parts.runs.tick):
+        for step in (self.parts.services.leases.apply, self.parts.services.audit.sync, self.parts.runs.tick):
             self.worker.every(1.0, step)
         self.worker.every(3600.0, self.parts.services.purge)
         self.worker.every(3600.0, self.parts.runs.purge)
@@ -124,7 +124,7 @@ class Daemon:
         """Return what was served, refused, published and dropped since the start."""
         return {
             **self.parts.router.counters,
-            **self.parts.services.monitoring.counters(),
+            **self.parts.pipeline.counters(),
             "messages_dropped": self.worker.dropped,
             "publishes_dropped": self.transport.dropped,
             "logs_dropped": self._logs.dropped,

@@ -11,8 +11,8 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.common.wire.runs import Job, JobsReply, JobStatus, Run, Stop
-from fedmon.node.measure.monitoring import Monitoring
-from fedmon.node.measure.recorder import Recorder
+from fedmon.node.measure.leases import LeaseTable
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.plan_records import Decision
@@ -48,8 +48,7 @@ class Services:
 
     ``check_plan(sha256)`` has a new plan read by a worker; ``fetch(url, sha256, done)`` fetches a plan's bytes and
     calls ``done(bytes | FedmonError)`` on the router's thread, and returns False when too many wait already.
-    ``page_bytes`` is what the datasets of one reply may take. ``recorder`` is None on a node that keeps no samples,
-    ``runs`` on one that runs no plans.
+    ``page_bytes`` is what the datasets of one reply may take. ``runs`` is None on a node that runs no plans.
     """
 
     node_id: str
@@ -62,11 +61,11 @@ class Services:
     effects: Effects
     policy: Policy
     audit: Audit
-    monitoring: Monitoring
+    leases: LeaseTable
+    pipeline: Pipeline
     check_plan: Callable[[str], object] = lambda _sha256: None
     fetch: Callable[[str, str | None, Callable[[bytes | FedmonError], None]], bool] = lambda _url, _sha256, _done: False
     page_bytes: int = PAGE_BYTES
-    recorder: Recorder | None = None
     runs: RunsDesk | None = None
 
     def announce(self, decision: Decision) -> tuple[PlanDecision, ...]:

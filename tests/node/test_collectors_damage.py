@@ -15,7 +15,7 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Roots, Why
-from fedmon.node.measure.stream_reader import StreamReader
+from fedmon.node.measure.sampler import StreamReader
 from tests.support.machine_tree import machine_tree
 
 WORDS = tuple(why.value for why in Why)

@@ -25,7 +25,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Roots
 from fedmon.node.collectors.hardware import hardware
-from fedmon.node.measure.stream_reader import StreamReader
+from fedmon.node.measure.sampler import StreamReader
 import archspec.cpu, archspec.cpu.schema
 
 # Read now: this project may lie where nobody may look.

@@ -46,6 +46,10 @@ class Node:
     node_id: str = NODE
     audit: Counted = dataclasses.field(default_factory=Counted)
 
+    @property
+    def pipeline(self) -> Node:
+        return self
+
     def ask(self, **fields: Any) -> SamplesReply | Error:
         """Ask as a researcher does, over the wire's bytes."""
         request = Monitor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 import msgspec
@@ -62,7 +63,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
             | {key: column for key, column in columns.items() if key in self.reasons},
         )
 
-    def halves(self) -> tuple[Self, Self]:
-        """Split into two batches that say the same."""
-        middle = self.seq + len(self.t) // 2
-        return self.part(self.seq, middle - 1), self.part(middle, self.last_seq)
+    def only(self, series: Iterable[str]) -> Self:
+        """Return a batch with these of its series alone, in this order."""
+        columns = {key: self.columns[key] for key in series}
+        reasons = {key: reason for key, reason in self.reasons.items() if key in columns}
+        return msgspec.structs.replace(self, columns=columns, reasons=reasons)

@@ -26,7 +26,7 @@ from fedmon.compat.nebula.sinks import SINK_TIMEOUT_S, Sinks
 from fedmon.compat.nebula.streams import reporter_streams
 from fedmon.compat.nebula.traffic import Traffic
 from fedmon.node.collectors.base import Collector
-from fedmon.node.measure.grid import MIN_INTERVAL_S
+from fedmon.node.measure.sampler import MIN_INTERVAL_S
 from fedmon.node.measure.user_values import UserValues
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import msgspec
 
 from fedmon.common.errors import SettingsError
 from fedmon.common.ids import ID_PATTERN, RESERVED_IDS, checked_id, new_party_id
-from fedmon.node.measure.grid import MIN_INTERVAL_S
+from fedmon.node.measure.sampler import MIN_INTERVAL_S
 
 Generation = Literal["old", "1.0.0"]
 

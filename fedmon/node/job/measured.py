@@ -30,7 +30,7 @@ from fedmon.node.job.limit import TimeLimit
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.own_cgroup import remove_cgroup
 from fedmon.node.job.telling import Teller
-from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL
 from fedmon.node.registers.jobs import JobRecord
 
@@ -77,7 +77,7 @@ class MeasuredJob:
 
             self._stream = Stream(options.broker, members.node_id)
         self._settings = settings = _settings(options, members.node_id)
-        self._measuring = Measuring(
+        self._measuring = Pipeline(
             settings,
             boot=members.boot,
             recording_file=members.recording,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.measure.grid import MIN_INTERVAL_S
+from fedmon.node.measure.sampler import MIN_INTERVAL_S
 
 if TYPE_CHECKING:
     from fedmon.common.settings import BrokerSettings

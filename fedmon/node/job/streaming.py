@@ -15,7 +15,7 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.node.broker_link import BrokerLink
-from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.requests.answers import Answers
 from fedmon.node.requests.handlers import resend
 from fedmon.node.requests.handlers.envelope import echo, error
@@ -45,7 +45,7 @@ class Stream:
         self._early: collections.deque[bytes] = collections.deque(maxlen=BACKLOG)
         self._starting = threading.Lock()
         self._link: BrokerLink | None = None
-        self._measuring: Measuring | None = None
+        self._measuring: Pipeline | None = None
         self._hardware: dict[str, Any] = {}
         self._may_read = threading.Event()
         self._may_read.set()
@@ -64,7 +64,7 @@ class Stream:
                     return has_room
         return link.send(payload)
 
-    def start(self, measuring: Measuring) -> None:
+    def start(self, measuring: Pipeline) -> None:
         """Begin to connect, and answer for what is measured; returns at once."""
         self._measuring, self._hardware = measuring, measuring.hardware()
         answers = Answers(node_id=self._node_id, boot=measuring.boot, monitor=self._monitor, refusal=REFUSAL)
@@ -132,7 +132,7 @@ class Stream:
             **echo(request, self._node_id),
         )
 
-    def _resend(self, request: Monitor, measuring: Measuring) -> Reply:
+    def _resend(self, request: Monitor, measuring: Pipeline) -> Reply:
         if measuring.recorder is None or not self._may_read.wait(_MOST_PAUSED_S):
             return error(request, self._node_id, ErrorCode.BUSY, "the run ends, and its recording is being closed")
         with self._reading:

@@ -15,7 +15,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.node.job.ending import End
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
-from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Teller:
             "gpus": None if identity.gpus is None else list(identity.gpus),
         }
 
-    def document(self, measuring: Measuring) -> dict[str, Any]:
+    def document(self, measuring: Pipeline) -> dict[str, Any]:
         """Return everything that is known now."""
         return {
             "hostname": self._identity.host,

@@ -1,7 +1,8 @@
-"""Who wants live metrics, how often, and until when; time is passed in."""
+"""Monitoring leases: which researchers want live metrics, how often, and until when."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -17,11 +18,11 @@ class LeaseRefusedError(FedmonError):
     """A lease is not granted because the node already holds as many as it can."""
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class MonitorLease(msgspec.Struct, frozen=True, kw_only=True):
     """One instance of a researcher that wants samples every ``interval_s`` until ``until`` on the monotonic clock.
 
-    Without ``interval_s`` it is content with the owner's own pace. ``live`` asks for each sample at once; otherwise
-    samples come in batches.
+    Without ``interval_s`` the owner's default applies. ``live`` asks for each sample at once; otherwise samples come
+    in batches.
     """
 
     researcher_id: str
@@ -31,14 +32,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     until: float
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node samples now; ``next_expiry`` is when that may change by itself, None without a lease."""
-
-    interval_s: float
-    live: bool
-    next_expiry: float | None
-
-
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """What a lease brought: the node's interval with it, and how long it holds unless renewed."""
 
@@ -46,16 +39,24 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float
 
 
-class Leases:
-    """The leases of one node: at most 1000, and 100 of one researcher. Owned by one thread.
+class LeaseTable:
+    """The leases of one node, at most 1000, and 100 of one researcher; owned by the router's thread.
 
     The node's interval is the smallest that a lease asks for, kept between the owner's two limits: not faster than
-    ``min_interval_s``, and not slower than ``default_interval_s``, so that nobody can blind the owner or the others.
-    Times named ``now`` are monotonic seconds.
+    ``min_interval_s``, and not slower than ``default_interval_s``, so that no researcher can blind the owner or the
+    others. ``follow(interval_s, live)`` sets the pace of measuring.
     """
 
-    def __init__(self, *, default_interval_s: float, min_interval_s: float) -> None:
-        self._leases: dict[tuple[str, str], Lease] = {}
+    def __init__(
+        self,
+        *,
+        default_interval_s: float,
+        min_interval_s: float,
+        follow: Callable[[float, bool], object] = lambda _interval_s, _live: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._follow, self._monotonic = follow, monotonic
+        self._leases: dict[tuple[str, str], MonitorLease] = {}
         self.set_limits(default_interval_s=default_interval_s, min_interval_s=min_interval_s)
 
     def set_limits(self, *, default_interval_s: float, min_interval_s: float) -> None:
@@ -68,7 +69,6 @@ class Leases:
         researcher_id: str,
         instance: str,
         *,
-        now: float,
         interval_s: float | None = None,
         lease_s: float = 30.0,
         live: bool = True,
@@ -77,42 +77,48 @@ class Leases:
 
         Raises LeaseRefusedError when there are too many.
         """
-        self._expire(now)
+        self._expire()
         key = (researcher_id, instance)
         if key not in self._leases:
             self._check_room(researcher_id)
         held_s = min(max(lease_s, 0.0), MAX_LEASE_S)
-        self._leases[key] = Lease(
+        self._leases[key] = MonitorLease(
             researcher_id=researcher_id,
             instance=instance,
             interval_s=interval_s,
             live=live,
-            until=now + held_s,
+            until=self._monotonic() + held_s,
         )
-        return Granted(interval_s=self.pace(now).interval_s, lease_s=held_s)
+        return Granted(interval_s=self.apply(), lease_s=held_s)
 
     def stop(self, researcher_id: str, instance: str) -> bool:
-        """End a lease; tell whether there was one."""
-        return self._leases.pop((researcher_id, instance), None) is not None
+        """End a lease; return whether there was one."""
+        was_held = self._leases.pop((researcher_id, instance), None) is not None
+        self.apply()
+        return was_held
 
     def end_refused(self, is_refused: Callable[[str], bool]) -> None:
-        """End the leases of researchers that are not obeyed any more."""
+        """End the leases of researchers that are no longer obeyed."""
         self._leases = {key: lease for key, lease in self._leases.items() if not is_refused(lease.researcher_id)}
 
-    def pace(self, now: float) -> Pace:
-        """Return how the node samples with the leases that hold at ``now``."""
-        self._expire(now)
-        leases = self._leases.values()
-        return Pace(
-            interval_s=min((self._allowed(lease.interval_s) for lease in leases), default=self._default_s),
-            live=any(lease.live for lease in leases),
-            next_expiry=min((lease.until for lease in leases), default=None),
-        )
+    def apply(self) -> float:
+        """Set the pace that the leases ask for now, and return its interval; called about once a second."""
+        interval_s = self.interval_s()
+        self._follow(interval_s, any(lease.live for lease in self._leases.values()))
+        return interval_s
 
-    def held(self, now: float) -> list[Lease]:
-        """Return the leases that hold at ``now``, for the owner to see."""
-        self._expire(now)
+    def interval_s(self) -> float:
+        """Return the interval between samples in seconds, with the leases that hold now."""
+        return min((self._allowed(lease.interval_s) for lease in self.held()), default=self._default_s)
+
+    def held(self) -> list[MonitorLease]:
+        """Return the leases that hold now."""
+        self._expire()
         return list(self._leases.values())
+
+    def _expire(self) -> None:
+        now = self._monotonic()
+        self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
 
     def _allowed(self, interval_s: float | None) -> float:
         return min(max(interval_s or self._default_s, self._min_s), self._default_s)
@@ -128,8 +134,3 @@ class Leases:
                 f"researcher {researcher_id} already holds {MAX_LEASES_OF_ONE} monitoring leases on this node, which"
                 " is the limit for one; stop those that are not needed"
             )
-
-    def _expire(self, now: float) -> None:
-        expired = [key for key, lease in self._leases.items() if lease.until <= now]
-        for key in expired:
-            del self._leases[key]

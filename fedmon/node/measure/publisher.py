@@ -6,19 +6,32 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire import codec
 from fedmon.common.wire.samples import as_message
-from fedmon.node.measure.batch import MAX_AGE_S, OpenBatch
-from fedmon.node.measure.leaving import MAX_SAMPLE_BYTES, Leaving, fitting
 
 logger = logging.getLogger(__name__)
 
 HOST_STREAM = "host"
 SAMPLES_PUBLISHED = "agent_samples_published_total"
 SAMPLES_DROPPED = "agent_samples_dropped_total"
+
+MAX_SAMPLES = 10
+MAX_AGE_S = 10.0
+MAX_BYTES = 65_536
+MAX_SAMPLE_BYTES = 90_000
+"""What the series of one sample may take, so that it fits into a message whatever else that carries."""
+
+_FRAME_BYTES = 256
+_NUMBER_BYTES = 25
+_LONE_NUMBER_BYTES = 32
+"""Of a batch of one sample, where each number has brackets around it."""
+_MAX_REMEMBERED = 64
 
 
 class Publisher:
@@ -27,9 +40,12 @@ class Publisher:
     The first sample of a stream has seq 0, and each sample one more than the one before, whether it was sent or not: a
     receiver sees what it missed. A batch is closed with 10 samples, before it is 10 s or 64 KiB large, and with each
     sample while ``live``. ``keep(batch)`` is given everything that was measured. ``send(payload)`` is given what may
-    leave and returns False when there is no connection; those samples are counted. Neither ever waits.
-    ``leaves(name)`` tells whether a metric leaves this node. ``on_sent(names, samples)`` is told which metrics left,
-    and how often. Every method is safe from any thread.
+    leave and returns False when there is no connection. Neither ever waits. ``leaves(name)`` tells whether a metric
+    leaves this node. ``on_sent(names, samples)`` is told which metrics left, and how often.
+
+    Samples and batches that were handed to the connection are counted in ``published`` and ``batches``. ``dropped``
+    counts samples that were not sent because there was no connection, and ``withheld`` those of which the policy lets
+    no metric leave. Every method is safe from any thread.
     """
 
     def __init__(
@@ -40,21 +56,21 @@ class Publisher:
         send: Callable[[bytes], bool],
         leaves: Callable[[str], bool],
         interval_s: float,
-        keep: Callable[[Batch], None] = lambda _batch: None,
+        keep: Callable[[Batch], object] = lambda _batch: None,
         on_sent: Callable[[Iterable[str], int], None] = lambda _names, _samples: None,
     ) -> None:
         self._node_id, self._boot = node_id, boot
         self._keep, self._send, self._on_sent = keep, send, on_sent
-        self._leaving = Leaving(leaves)
+        self._egress = EgressFilter(leaves)
         self._interval_s, self._live = interval_s, False
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
-        self._published = self._batches = self._dropped = self._withheld = 0
+        self.published = self.batches = self.dropped = self.withheld = 0
 
     def publish(self, stream: str, sample: Sample, *, is_private: bool = False) -> int:
         """Take the next sample of a stream, close the batch when it is complete, and return the sample's number.
 
-        What is private is kept and not sent. For ``Sampler.on_sample``.
+        A private sample is kept and not sent. For ``Sampler.on_sample``.
         """
         with self._lock:
             state = self._streams.get(stream)
@@ -71,7 +87,7 @@ class Publisher:
             return state.next_seq - 1
 
     def set_pace(self, *, interval_s: float, live: bool) -> None:
-        """Learn when the next sample comes, and whether somebody wants each at once."""
+        """Set when the next sample comes, and whether a lease wants each at once."""
         with self._lock:
             self._interval_s, self._live = interval_s, live
             for state in self._streams.values():
@@ -82,7 +98,7 @@ class Publisher:
     def close_older(self, mono: float) -> None:
         """Close batches whose first sample is 10 s old at ``mono``: a stream may have fallen silent.
 
-        A sample of a moment to come, as a program may report it, does not keep its batch open until then.
+        A sample with a time in the future, as a program may report it, does not keep its batch open until then.
         """
         with self._lock:
             for state in self._streams.values():
@@ -92,7 +108,7 @@ class Publisher:
     def set_leaves(self, leaves: Callable[[str], bool]) -> None:
         """Obey another policy from the next batch on."""
         with self._lock:
-            self._leaving = Leaving(leaves)
+            self._egress = EgressFilter(leaves)
 
     def flush(self, stream: str | None = None) -> None:
         """Close what was gathered, complete or not, of one stream or of all."""
@@ -103,27 +119,7 @@ class Publisher:
 
     def counts(self) -> dict[str, float | None]:
         """Return the ``agent_`` metrics that the publisher keeps, for AgentCollector."""
-        return {SAMPLES_PUBLISHED: self._published, SAMPLES_DROPPED: self._dropped}
-
-    @property
-    def published(self) -> int:
-        """Return how many samples were handed to the connection."""
-        return self._published
-
-    @property
-    def batches(self) -> int:
-        """Return how many batches were handed to the connection."""
-        return self._batches
-
-    @property
-    def dropped(self) -> int:
-        """Return how many samples were not sent because there was no connection, or no message could hold them."""
-        return self._dropped
-
-    @property
-    def withheld(self) -> int:
-        """Return how many samples stayed here whole because the policy lets none of their metrics leave."""
-        return self._withheld
+        return {SAMPLES_PUBLISHED: self.published, SAMPLES_DROPPED: self.dropped}
 
     def last_seq(self, stream: str = HOST_STREAM) -> int | None:
         """Return the number of the newest sample of a stream; None before the first."""
@@ -149,28 +145,30 @@ class Publisher:
 
     def _deliver(self, batch: Batch) -> None:
         """Send the part of a closed batch that may leave."""
-        leaving = self._leaving.of(batch)
+        leaving = self._egress.apply(batch)
         if leaving is None:
-            self._withheld += len(batch.t)
+            self.withheld += len(batch.t)
             return
         try:
             payload = codec.encode(as_message(leaving))
         except InvalidMessageError as error:
-            self._too_large(batch, error)
+            self._shrink(batch, leaving, error)
             return
         if self._send(payload):
-            self._published += len(batch.t)
-            self._batches += 1
-            self._on_sent(self._leaving.names(leaving), len(batch.t))
+            self.published += len(batch.t)
+            self.batches += 1
+            self._on_sent(self._egress.names(leaving), len(batch.t))
         else:
-            self._dropped += len(batch.t)
+            self.dropped += len(batch.t)
 
-    def _too_large(self, batch: Batch, error: InvalidMessageError) -> None:
+    def _shrink(self, batch: Batch, leaving: Batch, error: InvalidMessageError) -> None:
+        """Send a batch that is too large for one message in parts."""
         if len(batch.t) > 1:
-            for half in batch.halves():
-                self._deliver(half)
+            middle = batch.seq + len(batch.t) // 2
+            self._deliver(batch.part(batch.seq, middle - 1))
+            self._deliver(batch.part(middle, batch.last_seq))
             return
-        part = fitting(self._leaving.of(batch) or batch, MAX_SAMPLE_BYTES)
+        part = fitting(leaving, MAX_SAMPLE_BYTES)
         left_out = len(batch.columns) - len(part.columns)
         logger.error("a sample of stream %s goes without %d series: %s; let fewer leave", batch.stream, left_out, error)
         self._deliver(part)
@@ -183,3 +181,135 @@ class _Stream:
         self.is_private = is_private
         self.next_seq = 0
         self.open: OpenBatch | None = None
+
+
+class OpenBatch:
+    """The samples of one stream since its last batch was closed. Not safe between threads.
+
+    Samples need not have the same series: what one lacks is null there, without a reason.
+    """
+
+    def __init__(self, *, node_id: str, boot: int, stream: str, seq: int) -> None:
+        self._node_id, self._boot, self._stream, self._seq = node_id, boot, stream, seq
+        self._series: dict[str, None] = {}
+        self._keys: tuple[str, ...] = ()
+        self._is_even = True
+        self._samples: list[Sample] = []
+        self._reasons: dict[str, str] = {}
+        self._size = _FRAME_BYTES
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @property
+    def begun(self) -> float:
+        """The monotonic time of the first sample; there must be one."""
+        return self._samples[0].mono
+
+    def fits(self, sample: Sample) -> bool:
+        """Tell whether a sample finds room; the first one always does."""
+        return not self._samples or self._size + self._added(sample) <= MAX_BYTES
+
+    def add(self, sample: Sample) -> None:
+        """Take a sample that fits."""
+        self._size += self._added(sample)
+        keys = tuple(sample.values)
+        if keys != self._keys:
+            self._is_even = not self._samples
+            self._keys = keys
+            self._series.update(sample.values)  # type: ignore[arg-type]  # only the keys count
+        self._samples.append(sample)
+        if sample.reasons:
+            self._reasons.update(sample.reasons)
+
+    def complete(self, next_in_s: float) -> bool:
+        """Tell whether the batch goes out now: it is full, or would be too old when the next sample comes."""
+        first, last = self._samples[0], self._samples[-1]
+        # A tenth of a tick of tolerance: ticks are a little late, and none of them is early.
+        return len(self._samples) >= MAX_SAMPLES or last.mono - first.mono + 0.9 * next_in_s > MAX_AGE_S
+
+    def close(self) -> Batch:
+        """Return what was gathered."""
+        return Batch(
+            node_id=self._node_id,
+            boot=self._boot,
+            stream=self._stream,
+            seq=self._seq,
+            t=[round(sample.t, 3) for sample in self._samples],
+            mono=[round(sample.mono, 6) for sample in self._samples],
+            columns=self._columns(),
+            reasons=self._reasons,
+        )
+
+    def _columns(self) -> dict[str, list[float | None]]:
+        if self._is_even:
+            rows = [sample.values.values() for sample in self._samples]
+            return {key: list(column) for key, column in zip(self._keys, zip(*rows, strict=True), strict=True)}
+        return {key: [sample.values.get(key) for sample in self._samples] for key in self._series}
+
+    def _added(self, sample: Sample) -> int:
+        # Upper bounds, so that nothing has to be encoded twice: numbers of at most 24 characters, and each name once.
+        names = 0
+        if len(sample.values) != len(self._keys) or tuple(sample.values) != self._keys:
+            new = [key for key in sample.values if key not in self._series]
+            # A series that is new has an entry for each sample that lacks it.
+            names = sum(map(_text_bytes, new)) + (8 + 5 * len(self._samples)) * len(new)
+        reasons = sum(
+            _text_bytes(key) + _text_bytes(text) + 8
+            for key, text in sample.reasons.items()
+            if self._reasons.get(key) != text
+        )
+        return (max(len(self._series), len(sample.values)) + 2) * _NUMBER_BYTES + names + reasons
+
+
+class EgressFilter:
+    """Applies the owner's policy to batches; remembers the choice for sets of series that come again and again.
+
+    ``leaves(name)`` tells whether a metric leaves, by its name. Not safe between threads.
+    """
+
+    def __init__(self, leaves: Callable[[str], bool]) -> None:
+        self._leaves = leaves
+        self._chosen: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def apply(self, batch: Batch) -> Batch | None:
+        """Return the batch with the columns that leave; None when none does."""
+        series, _ = self._choice(tuple(batch.columns))
+        if not series:
+            return None
+        return batch if len(series) == len(batch.columns) else batch.only(series)
+
+    def names(self, leaving: Batch) -> tuple[str, ...]:
+        """Return the names of the metrics of a batch that `apply` returned, each once."""
+        return self._choice(tuple(leaving.columns))[1]
+
+    def _choice(self, among: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        choice = self._chosen.get(among)
+        if choice is None:
+            series = tuple(key for key in among if self._leaves(metric_name(key)))
+            choice = series, tuple(dict.fromkeys(map(metric_name, series)))
+            if len(self._chosen) >= _MAX_REMEMBERED:
+                self._chosen.clear()
+            self._chosen[among] = choice
+        return choice
+
+
+def fitting(batch: Batch, max_bytes: int) -> Batch:
+    """Return a batch of one sample with as many series as ``max_bytes`` of JSON are sure to hold, in their order.
+
+    What is left out stays in the recording; a sample has no other way out than one message.
+    """
+    series: list[str] = []
+    size = 0
+    for key in batch.columns:
+        why, name_bytes = batch.reasons.get(key), _text_bytes(key)
+        size += name_bytes + _LONE_NUMBER_BYTES + (name_bytes + _text_bytes(why) + 2 if why else 0)
+        if size > max_bytes:
+            break
+        series.append(key)
+    return batch.only(series)
+
+
+def _text_bytes(text: str) -> int:
+    """Return how many bytes a text takes in JSON, where one character may take six: names may be users' own."""
+    return len(msgspec.json.encode(text))

@@ -1,21 +1,19 @@
-"""The node's recorder: every sample goes to the recording first, on a thread of its own, and can be asked for again."""
+"""The node's recorder: every sample goes to the recording first, on its own thread, and can be asked for again."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch, may_read
 from fedmon.common.store.damage import tells_of_damage
-from fedmon.common.store.recording import Recording
+from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.wire.samples import Extent
-from fedmon.node.measure.kept_extents import Place, extent_of, joined
-from fedmon.node.measure.kept_samples import KeptSamples, chosen, look_at
-from fedmon.node.measure.record_buffer import HOLD_S, RecordBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -25,19 +23,26 @@ DROPPED_BOUND = "agent_recording_samples_expired_total"
 BUFFERED = "agent_recording_samples_buffered"
 FILE_BYTES = "agent_recording_size_bytes"
 BUFFER_BYTES = 8 * 2**20
+HOLD_S = 10.0
 MAX_EXTENTS = 256
+_FULL_BATCH, _AT_ONCE = 10, 100
+_VALUE_BYTES, _COLUMN_BYTES, _BATCH_BYTES = 32, 120, 1_000
 _IDLE_S, _LOOK_AGAIN_S = 600.0, 60.0
 _RETRY_S, _MAX_RETRY_S = 1.0, 30.0
+
+Place = tuple[str, int]
+"""A stream and a boot."""
 
 
 class Recorder:
     """Keeps every sample of this node in its recording, as far as the bounds allow.
 
-    ``samples`` reads with a connection of its own and belongs to one thread, the one that calls ``stop`` last; every
+    ``samples`` reads through a separate connection and belongs to one thread, the one that calls ``stop`` last; every
     other method is safe from any thread and never waits for the disk. Samples wait in memory for at most ``hold_s`` or
     10 samples, then a thread commits them. While that fails, as on a full disk, they wait in ``buffer_bytes``, then the
     oldest are dropped and counted: what was kept is stored, dropped or waiting, always. A file that is damaged,
-    moved or removed while it is open is noticed within a minute, or when read, and begun anew.
+    moved or removed while it is open is noticed within a minute, or when read, and begun anew. ``problem`` says why
+    nothing can be stored at present; it is empty otherwise.
     """
 
     def __init__(
@@ -60,25 +65,26 @@ class Recorder:
         self._stored: dict[Place, Extent] = {}
         self._known: set[str] | None = None
         self._recorded = self._size_bytes = self._expired = self._files = 0
-        self._problem = ""
+        self.problem = ""
         self._doubt: StorageError | None = None
         self._look_again_at, self._stopping = 0.0, False
         self._recording: Recording | None = None
-        self._reader = KeptSamples(path, node_id=node_id)
+        self._reader: Recording | None = None
+        self._reader_file = 0
         self._thread = threading.Thread(target=self._run, name="fedmon-recorder")
 
     def start(self) -> None:
-        """Start the thread, which opens the recording; what it cannot open it tries again."""
+        """Start the thread, which opens the recording and tries again if it cannot."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Store what waits, then end; tells whether that came true in time. The reading thread must have ended."""
+        """Store what waits, then end; return whether that was done in time. The reading thread must have ended."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        self._reader.close()
+        self._close_reader()
         return not self._thread.is_alive()
 
     def keep(self, batch: Batch) -> None:
@@ -105,18 +111,9 @@ class Recorder:
                 FILE_BYTES: self._size_bytes,
             }
 
-    def tally(self) -> dict[str, int]:
-        """Return what became of the samples that were kept since the start, of one moment."""
-        with self._changed:
-            return {
-                "samples_recorded": self._recorded,
-                "samples_waiting": self._buffer.samples,
-                "samples_never_recorded": self._buffer.dropped,
-            }
-
     @property
     def ready(self) -> bool:
-        """Whether it is known what the recording holds."""
+        """Whether the content of the recording is known."""
         return self._known is not None
 
     def streams(self) -> set[str]:
@@ -124,22 +121,17 @@ class Recorder:
         with self._changed:
             return (self._known or set()) | {batch.stream for batch in self._buffer}
 
-    @property
-    def problem(self) -> str:
-        """Why nothing can be stored at present; empty while all is well."""
-        return self._problem
-
     def extents(self, researcher_id: str = "") -> list[Extent]:
         """Return what is kept of each stream that a researcher may read; newest boot first, at most 256."""
         with self._changed:
-            found = joined(self._stored, self._buffer).values()
+            found = _joined(self._stored, self._buffer).values()
         mine = [extent for extent in found if may_read(extent.stream, researcher_id)]
         return sorted(mine, key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
 
     def extent(self, stream: str, boot: int | None) -> Extent | None:
         """Return what is kept of a stream: of one boot, or of the newest that has it; None for nothing."""
         with self._changed:
-            found = joined(self._stored, (batch for batch in self._buffer if batch.stream == stream))
+            found = _joined(self._stored, (batch for batch in self._buffer if batch.stream == stream))
         if boot is None:
             boot = max((number for name, number in found if name == stream), default=0)
         return found.get((stream, boot))
@@ -147,7 +139,7 @@ class Recorder:
     def samples(
         self, stream: str, boot: int, first_seq: int, last_seq: int, *, wanted: Callable[[str], bool]
     ) -> Iterator[Batch]:
-        """Return kept samples in order, with the series that are ``wanted``; some have none of them.
+        """Yield kept samples in order, with the series that are ``wanted``; some have none of them.
 
         Only as much is read as is taken. Raises StorageError.
         """
@@ -159,9 +151,9 @@ class Recorder:
             yield batch
         for batch in waiting:
             if batch.last_seq >= position and batch.seq <= last_seq:
-                part = chosen(batch.part(position, last_seq), wanted)
+                part = batch.part(position, last_seq)
                 position = part.last_seq + 1
-                yield part
+                yield part.only(filter(wanted, part.columns))
 
     # --- the reading thread ------------------------------------------------------------------------------------------
 
@@ -171,14 +163,26 @@ class Recorder:
         if (stream, boot) not in self._stored:
             return
         file = self._files
+        if self._reader_file != file:  # another file was begun at this path
+            self._close_reader()
         try:
-            yield from self._reader.read(stream, boot, first_seq, last_seq, wanted=wanted, file=file)
+            if self._reader is None:
+                self._reader, self._reader_file = Recording(self.path, read_only=True), file
+            yield from self._reader.read(
+                self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
+            )
         except StorageError as error:
+            self._close_reader()
             if tells_of_damage(error) and file == self._files:
                 with self._changed:
-                    self._doubt = error  # who writes need not come upon it: what it reads is in its memory
+                    self._doubt = error  # the writer need not notice: what it reads is in its memory
                     self._changed.notify_all()
             raise
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     # --- the recorder's thread ---------------------------------------------------------------------------------------
 
@@ -200,16 +204,15 @@ class Recorder:
         return due_at is not None and self._monotonic() >= due_at
 
     def _wait(self) -> bool:
-        """Wait until something is to be stored, or looked after; False when it is time to stop."""
+        """Wait for something to store or to maintain; False when it is time to stop."""
         with self._changed:
-            while not (self._stopping or self._has_new_bounds or not self._is_open() or self._is_due()):
+            while self._recording is not None and self._doubt is None:
+                if self._stopping or self._has_new_bounds or self._is_due():
+                    break
                 due_at = self._buffer.due_at()
                 if not self._changed.wait(_IDLE_S if due_at is None else max(0.0, due_at - self._monotonic())):
                     break
             return not self._stopping
-
-    def _is_open(self) -> bool:
-        return self._recording is not None and self._doubt is None
 
     def _pause(self, seconds: float) -> bool:
         """Wait before the next try; False when it is time to stop."""
@@ -217,7 +220,7 @@ class Recorder:
             return not self._changed.wait_for(lambda: self._stopping, seconds)
 
     def _work(self) -> None:
-        """Store what waits, then do what can wait for as long as nothing else does."""
+        """Store what waits, then maintain the file for as long as nothing else waits."""
         if (doubt := self._doubt) is not None:
             self._doubt = None
             raise doubt
@@ -227,7 +230,11 @@ class Recorder:
         if is_new:
             recording.set_bounds(max_bytes=max_bytes, max_age_s=max_age_s)
         self._store(recording)
-        self._look_again()
+        if self._monotonic() >= self._look_again_at:
+            # The writer's connection sees what it has in memory, and only a new one the file itself.
+            with Recording(self.path, read_only=True) as file:
+                file.extents()
+            self._look_again_at = self._monotonic() + _LOOK_AGAIN_S
         while recording.maintain():
             self._look(recording)
             with self._changed:
@@ -255,35 +262,26 @@ class Recorder:
                 batches = self._buffer.taken()
             if not batches:
                 break
-            stored = recording.append(batches)
-            self._look(recording, stored=stored, done=True)
-        if self._problem:
+            self._look(recording, stored=recording.append(batches))
+        if self.problem:
             logger.warning("recording %s works again", self.path)
-            self._problem = ""
+            self.problem = ""
 
-    def _look(self, recording: Recording, *, stored: int = 0, done: bool = False) -> None:
-        """Take over what the recording holds now; with ``done`` the samples in hand are stored, all in one moment."""
-        extents = {
-            (one.stream, one.boot): extent_of(one) for one in recording.extents() if one.node_id == self._node_id
-        }
+    def _look(self, recording: Recording, *, stored: int | None = None) -> None:
+        """Take over what the recording holds now, and that the samples in hand were ``stored``, all in one moment."""
+        extents = {(one.stream, one.boot): _extent(one) for one in recording.extents() if one.node_id == self._node_id}
         counts, size, known = recording.counts(), recording.size_bytes(), recording.streams(self._node_id)
         with self._changed:
             self._known = known
             self._stored, self._size_bytes, self._expired = extents, size, sum(counts.values())
-            if done:
+            if stored is not None:
                 self._recorded += stored
                 self._buffer.done(stored)
 
-    def _look_again(self) -> None:
-        """Look at the file itself, now and then: a connection sees what it has in memory. Raises StorageError."""
-        if self._monotonic() >= self._look_again_at:
-            look_at(self.path)
-            self._look_again_at = self._monotonic() + _LOOK_AGAIN_S
-
     def _failed(self, error: StorageError) -> None:
-        if not self._problem:
+        if not self.problem:
             logger.error("samples wait in memory: %s", error)
-        self._problem = str(error)
+        self.problem = str(error)
         with self._changed:
             self._buffer.failed()
         if self._recording is not None and tells_of_damage(error):
@@ -298,3 +296,119 @@ class Recorder:
             logger.error("%d samples could not be stored and are lost", self._buffer.samples)  # noqa: TRY400
         if self._recording is not None:
             self._recording.close()
+
+
+def _extent(stream: RecordedStream) -> Extent:
+    return Extent(
+        boot=stream.boot,
+        stream=stream.stream,
+        oldest_seq=stream.oldest_seq,
+        last_seq=stream.last_seq,
+        oldest_t=stream.oldest_t,
+        last_t=stream.last_t,
+    )
+
+
+def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Place, Extent]:
+    """Return what is kept in all; what waits comes after what is stored."""
+    found = dict(stored)
+    for batch in waiting:
+        place = (batch.stream, batch.boot)
+        before = found.get(place)
+        if before is None or batch.last_seq > before.last_seq:
+            found[place] = Extent(
+                boot=batch.boot,
+                stream=batch.stream,
+                oldest_seq=batch.seq if before is None else before.oldest_seq,
+                last_seq=batch.last_seq,
+                oldest_t=batch.t[0] if before is None else before.oldest_t,
+                last_t=batch.t[-1],
+            )
+    return found
+
+
+class RecordBuffer:
+    """Samples on their way to the disk, oldest first, bounded in size. The owner holds its lock around every call.
+
+    Samples wait for 10 in a stream or ``hold_s``, so that single samples share a row; a batch that took long to gather
+    does not wait again. ``taken`` puts some in hand; then ``done`` lets them go, or ``failed`` puts them back. Samples
+    in hand are dropped last, because they may be stored already. ``dropped`` counts the samples without room.
+    """
+
+    def __init__(self, max_bytes: int, *, hold_s: float = HOLD_S) -> None:
+        self._max_bytes, self._hold_s = max_bytes, hold_s
+        self._waiting: deque[Batch] = deque()
+        self._in_hand: list[Batch] = []
+        self._lengths: Counter[tuple[str, int]] = Counter()
+        self._hurry = False
+        self._begun: float | None = None
+        self._size = self._size_in_hand = 0
+        self.samples = 0
+        self.dropped = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self._in_hand
+        yield from self._waiting
+
+    def due_at(self) -> float | None:
+        """Return the monotonic time at which what waits is to be stored; None when nothing does."""
+        return None if self._begun is None else self._begun if self._hurry else self._begun + self._hold_s
+
+    def of(self, stream: str, boot: int) -> list[Batch]:
+        """Return what waits of one stream, in hand or not, oldest first."""
+        return [batch for batch in self if batch.stream == stream and batch.boot == boot]
+
+    def add(self, batch: Batch, *, now: float) -> None:
+        """Take a batch in; what is oldest makes room for it."""
+        if not batch.t:
+            return
+        self._waiting.append(batch)
+        self._size += _memory_bytes(batch)
+        self.samples += len(batch.t)
+        self._begun = now if self._begun is None else self._begun
+        waiting = self._lengths[batch.stream, batch.boot] = self._lengths[batch.stream, batch.boot] + len(batch.t)
+        self._hurry = self._hurry or waiting >= _FULL_BATCH or batch.mono[-1] - batch.mono[0] >= self._hold_s / 2
+        self._make_room()
+
+    def taken(self) -> list[Batch]:
+        """Put what waits in hand, as much as is stored at once, and return what is in hand."""
+        # The rest of the room stays for what comes meanwhile: the newest samples are worth the most.
+        most_bytes = self._max_bytes // 4
+        while self._waiting and len(self._in_hand) < _AT_ONCE and self._size_in_hand <= most_bytes:
+            batch = self._waiting.popleft()
+            size = _memory_bytes(batch)
+            self._in_hand.append(batch)
+            self._size -= size
+            self._size_in_hand += size
+        if not self._waiting:
+            self._lengths.clear()
+            self._begun, self._hurry = None, False
+        return list(self._in_hand)
+
+    def done(self, stored: int) -> None:
+        """Let go what is in hand; samples of it that were not stored, because they were there, count as dropped."""
+        samples = sum(len(batch.t) for batch in self._in_hand)
+        self.samples -= samples
+        self.dropped += samples - stored
+        self._in_hand, self._size_in_hand = [], 0
+
+    def failed(self) -> None:
+        """Put back what is in hand."""
+        self._waiting.extendleft(reversed(self._in_hand))
+        self._size += self._size_in_hand
+        self._begun, self._hurry = (0.0, True) if self._waiting else (None, False)
+        self._in_hand, self._size_in_hand = [], 0
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._waiting and self._size + self._size_in_hand > self._max_bytes:
+            batch = self._waiting.popleft()
+            self._size -= _memory_bytes(batch)
+            self.samples -= len(batch.t)
+            self.dropped += len(batch.t)
+
+
+def _memory_bytes(batch: Batch) -> int:
+    """Estimate what a batch takes in memory, from above."""
+    columns = len(batch.columns) + 2
+    return _BATCH_BYTES + columns * (_COLUMN_BYTES + _VALUE_BYTES * len(batch.t))

@@ -1,11 +1,13 @@
-"""What this machine measures and what not, group by group: found out at once, without a running node."""
+"""Which collectors a node has, made from its settings, and what they can measure on this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,18 +16,139 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from fedmon.common.settings import NodeSettings
+from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector, Lane, Reading, Roots, Why
-from fedmon.node.collectors.plugin_guard import GuardedCollector
-from fedmon.node.measure.instruments import Instruments
+from fedmon.node.collectors.base import Collector, Lane, Roots, Why
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
+from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session
+from fedmon.node.collectors.nvml.library import AbsentError
 
+if TYPE_CHECKING:
+    from fedmon.node.perf.source import PerfSource
+
+NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a tree that stands in for a machine has no GPUs")
 PERF_WITHIN_S = 20.0
+
+_PACE = ("enabled", "interval_s", "min_interval_s", "cost_budget_ratio")
 _EVERY = {Lane.FAST: "each sample", Lane.MEDIUM: "10 s", Lane.SLOW: "60 s"}
 _NO_PERF_IN_A_TREE = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine has no events"
 _PERF_IS_OFF = f"{Why.UNSUPPORTED.value}: switched off in the settings, [perf] enabled"
 
+Counts = Callable[[], Mapping[str, float | None]]
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+
+class Instruments:
+    """Makes the collectors of the stream ``host`` and of each job; belongs to one thread at a time.
+
+    ``counts`` gives the ``agent_`` metrics of each tick, ``times`` those of single collectors. ``job_cpu`` gives the
+    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread. perf is started
+    ``perf_after_s`` after what it counts was there.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        counts: Counts,
+        times: Counts,
+        job_cpu: Callable[[], Mapping[str, float]],
+        job_pids: Callable[[], Mapping[str, Collection[int]]],
+        perf_after_s: float = 0.0,
+    ) -> None:
+        self._counts, self._times = counts, times
+        self._job_cpu, self._job_pids = job_cpu, job_pids
+        self._nvml: NvmlSession | None = None
+        self._meter: EnergyMeter | None = None
+        self._perf: PerfSource | None = None
+        self._perf_after_s = perf_after_s
+        self._hardware: dict[str, Any] | None = None
+        self._settings = settings
+
+    def follow(self, settings: NodeSettings) -> bool:
+        """Take other settings; tells whether collectors that were made before are out of date."""
+        before, self._settings = self._settings, settings
+        # Collectors that are made anew count from 0 again, which no change of the pace is worth.
+        metrics = msgspec.structs.replace(before.metrics, **{name: getattr(settings.metrics, name) for name in _PACE})
+        sections = ("energy", "perf", "plugins")
+        return metrics != settings.metrics or any(getattr(before, name) != getattr(settings, name) for name in sections)
+
+    @property
+    def roots(self) -> Roots:
+        """Where the files of this machine lie, or of the one that stands in for it."""
+        return roots_of(self._settings)
+
+    def host(self) -> list[Collector]:
+        """Return the collectors of the machine as a whole."""
+        # GPUs first: their energy and processes of a tick are used by those that follow.
+        collectors: list[Collector] = [*nvml_collectors(self._gpus())]
+        collectors += host_collectors(roots=self.roots, per_core=self._settings.metrics.per_core, counts=self._counts)
+        energy, self._meter = energy_collectors(
+            self.roots,
+            self._settings.energy,
+            job_cpu=self._job_cpu,
+            gpu_energy=self._gpus().gpu_energy,
+            gpu_shares=lambda: gpu_shares(self._gpus(), self._job_pids()),
+        )
+        collectors += energy
+        self._perf = self._perf_source()
+        if self._perf is not None:
+            from fedmon.node.collectors.perf import PerfCollector
+
+            collectors.append(PerfCollector(self._perf))
+        if self._settings.metrics.plugins:
+            from fedmon.node.collectors.plugins import plugin_collectors
+
+            names, tables = self._settings.metrics.plugins, self._settings.plugins
+            collectors += plugin_collectors(names, roots=self.roots, settings=tables)
+        collectors.append(CollectorTimes(self._times))
+        return collectors
+
+    def job(self, job_id: str, *, cgroup: Path | None = None) -> list[Collector]:
+        """Return what is measured of a job beside its processes: energy, GPUs, and events where they are counted."""
+        collectors: list[Collector] = []
+        if self._meter is not None:
+            collectors += job_energy_collectors(self._meter, job_id)
+        if self._gpus().absent is None:
+            collectors.append(JobGpuCollector(self._gpus(), job_id=job_id, jobs=self._job_pids))
+        if self._perf is not None:
+            from fedmon.node.collectors.perf import PerfJobCollector
+
+            collectors.append(
+                PerfJobCollector(self._perf, job=job_id, pids=lambda: self._job_pids().get(job_id, ()), cgroup=cgroup)
+            )
+        return collectors
+
+    def hardware(self) -> dict[str, Any]:
+        """Return what the machine is made of; found out once, which takes milliseconds."""
+        if self._hardware is None:
+            from fedmon.node.collectors.hardware import hardware
+
+            self._hardware = hardware(self.roots, gpus=())
+        gpus = self._gpus().hardware()
+        factor = self._meter.factor() if self._meter is not None else {}
+        return {**self._hardware, "gpus": gpus, "emission_factor": factor or None}
+
+    def _gpus(self) -> NvmlSession:
+        if self._nvml is None:
+            # A machine that a tree stands in for does not have the GPUs, nor the events, of this one.
+            self._nvml = NvmlSession(None, absent=NO_GPU_IN_A_TREE) if self.roots.simulated else open_session()
+        return self._nvml
+
+    def _perf_source(self) -> PerfSource | None:
+        if self.roots.simulated or not self._settings.perf.enabled:
+            return None
+        from fedmon.node.perf.source import PerfSource
+
+        return PerfSource(self._settings.perf, roots=self.roots, begin_after_s=self._perf_after_s)
+
+
+def roots_of(settings: NodeSettings) -> Roots:
+    """Return where the files of this machine lie, or of the one that stands in for it."""
+    metrics = settings.metrics
+    return Roots(proc=metrics.proc_root, sys=metrics.sys_root, cgroup=metrics.cgroup_root)
+
+
+class MetricFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One metric: where it comes from, how many series it has now, and why it is not measured, None when it is.
 
     ``missing`` maps single series that are not measured to the reason.
@@ -38,19 +161,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str]
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class MetricGroup(msgspec.Struct, frozen=True, kw_only=True):
     """What one collector measures, and how often."""
 
     name: str
     every: str
-    metrics: list[Finding]
+    metrics: list[MetricFinding]
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """What a machine measures and what it is made of; ``simulated`` when a tree of files stands in for it."""
 
     simulated: bool
-    groups: list[Group]
+    groups: list[MetricGroup]
     hardware: dict[str, Any]
 
 
@@ -61,48 +184,48 @@ def survey(settings: NodeSettings) -> Survey:
         collectors = [one for one in instruments.host() if not isinstance(one, CollectorTimes)]
         for collector in collectors:
             ending.callback(getattr(collector, "close", lambda: None))
-        groups = [_group(collector) for collector in (*collectors, *_without_perf(settings, instruments.roots))]
+        groups = [_group(collector) for collector in collectors]
+        if instruments.roots.simulated:
+            groups.append(_without_perf(_NO_PERF_IN_A_TREE))
+        elif not settings.perf.enabled:
+            groups.append(_without_perf(_PERF_IS_OFF))
         groups.sort(key=_place)
         return Survey(simulated=instruments.roots.simulated, groups=groups, hardware=instruments.hardware())
 
 
-def _place(group: Group) -> int:
+def by_source(findings: Iterable[MetricFinding]) -> Iterator[tuple[str, list[MetricFinding]]]:
+    """Yield the findings together that share one source, or one reason."""
+    together: dict[str, list[MetricFinding]] = {}
+    for finding in findings:
+        together.setdefault(finding.reason or finding.source, []).append(finding)
+    yield from together.items()
+
+
+def _place(group: MetricGroup) -> int:
     """Return where the table has the first metric of a group, so that people read the groups in that order."""
     names = list(METRICS)
     return min((names.index(each.name) for each in group.metrics if each.name in METRICS), default=len(names))
 
 
-def _without_perf(settings: NodeSettings, roots: Roots) -> list[Collector]:
-    """Return what stands for perf where a node would not start it."""
-    if roots.simulated:
-        return [_Absent("perf", Scope.PERF, _NO_PERF_IN_A_TREE)]
-    return [] if settings.perf.enabled else [_Absent("perf", Scope.PERF, _PERF_IS_OFF)]
+def _without_perf(reason: str) -> MetricGroup:
+    """Return the group of perf where a node would not start it."""
+    rows = [metric for metric in METRICS.values() if metric.scope is Scope.PERF]
+    return MetricGroup(
+        name="perf", every=_EVERY[Lane.FAST], metrics=[_finding(r.name, {r.name: reason}, 0, r) for r in rows]
+    )
 
 
-class _Absent:
-    """Stands for a group that is not asked at all."""
-
-    lane = Lane.FAST
-
-    def __init__(self, name: str, scope: Scope, reason: str) -> None:
-        self.name, self._scope, self._reason = name, scope, reason
-
-    def collect(self, _now: Instant) -> Reading:
-        return Reading({})
-
-    def probe(self) -> dict[str, str | None]:
-        return {metric.name: self._reason for metric in METRICS.values() if metric.scope is self._scope}
-
-
-def _group(collector: Collector) -> Group:
+def _group(collector: Collector) -> MetricGroup:
     report, values = _asked(collector)
     series = Counter(metric_name(key) for key, value in values.items() if value is not None)
-    names = dict.fromkeys(map(metric_name, report))
-    table = METRICS if not isinstance(collector, GuardedCollector) else collector.declared
-    return Group(
+    # A plug-in declares its own metrics.
+    table: Mapping[str, Metric] = getattr(collector, "declared", METRICS)
+    return MetricGroup(
         name=collector.name,
         every=_EVERY[collector.lane],
-        metrics=[_finding(name, report, series[name], table.get(name)) for name in names],
+        metrics=[
+            _finding(name, report, series[name], table.get(name)) for name in dict.fromkeys(map(metric_name, report))
+        ],
     )
 
 
@@ -116,27 +239,13 @@ def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float
     except Exception as error:  # noqa: BLE001 - the report names it
         return {collector.name: f"{Why.FAILED.value}: {type(error).__name__}: {error}"}, {}
     with contextlib.suppress(Exception):
-        return report, dict(collector.collect(_now()).values)
+        return report, dict(collector.collect(Instant(t=time.time(), mono=time.monotonic())).values)
     return report, {}
 
 
-def _now() -> Instant:
-    import time
-
-    return Instant(t=time.time(), mono=time.monotonic())
-
-
-def _finding(name: str, report: dict[str, str | None], series: int, row: Metric | None) -> Finding:
+def _finding(name: str, report: Mapping[str, str | None], series: int, row: Metric | None) -> MetricFinding:
     missing = {key: why for key, why in report.items() if why is not None and key != name and metric_name(key) == name}
     reason = report.get(name)
     if name not in report and series == 0 and missing:
         reason = next(iter(missing.values()))
-    return Finding(name=name, source=row.source if row else "", series=series, reason=reason, missing=missing)
-
-
-def by_source(findings: Iterable[Finding]) -> Iterator[tuple[str, list[Finding]]]:
-    """Yield the findings together that share one source, or one reason."""
-    together: dict[str, list[Finding]] = {}
-    for finding in findings:
-        together.setdefault(finding.reason or finding.source, []).append(finding)
-    yield from together.items()
+    return MetricFinding(name=name, source=row.source if row else "", series=series, reason=reason, missing=missing)

@@ -38,9 +38,9 @@ def open_desk(daemon: Daemon) -> ControlServer:
 
     def command(name: str, args: dict[str, Any]) -> dict[str, Any]:
         desk.settings = daemon.settings
-        measuring = daemon.parts.measuring
-        desk.user_values = measuring.user_values if measuring.enabled else None
-        desk.jobs = measuring.jobs if measuring.enabled else None
+        pipeline = daemon.parts.pipeline
+        desk.user_values = pipeline.user_values if pipeline.enabled else None
+        desk.jobs = pipeline.jobs if pipeline.enabled else None
         return run(desk, name, args)
 
     server = ControlServer(
@@ -53,7 +53,7 @@ def open_desk(daemon: Daemon) -> ControlServer:
 
 def _live(daemon: Daemon) -> Live:
     found, duplicate = daemon.parts.runs.confinement.found, daemon.presence.duplicate
-    error, recorder = daemon.transport.last_error, daemon.parts.measuring.recorder
+    error, recorder = daemon.transport.last_error, daemon.parts.pipeline.recorder
     return Live(
         pid=os.getpid(),
         started=daemon.started.isoformat(timespec="seconds"),
@@ -76,8 +76,8 @@ def _live(daemon: Daemon) -> Live:
             {
                 "researcher_id": lease.researcher_id,
                 "instance": lease.instance,
-                "interval_s": lease.interval_s or daemon.parts.services.monitoring.interval_s(),
+                "interval_s": lease.interval_s or daemon.parts.services.leases.interval_s(),
             }
-            for lease in daemon.parts.services.monitoring.leases()
+            for lease in daemon.parts.services.leases.held()
         ],
     )

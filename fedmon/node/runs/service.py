@@ -11,7 +11,7 @@ from fedmon.common.errors import ConflictError, FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, RunScalars, Stop
-from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.runs import admission
 from fedmon.node.runs.beginning import Beginning, content_of, taken_in
 from fedmon.node.runs.conclusion import Conclusion
@@ -45,7 +45,7 @@ class Runs:
         settings: NodeSettings,
         *,
         folder: Path,
-        measuring: Measuring,
+        measuring: Pipeline,
         hand_over: Callable[[Callable[[], None]], object],
         send: Callable[[RunScalars], bool],
         push: Callable[[Iterable[str]], None],

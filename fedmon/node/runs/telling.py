@@ -11,7 +11,7 @@ import msgspec
 
 from fedmon.common.metrics.batch import user_stream
 from fedmon.common.wire.runs import JobScalar, RunScalars
-from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.user_values import BURST, PER_S
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.throttle import Throttle
@@ -35,7 +35,7 @@ class Telling:
 
     def __init__(
         self,
-        measuring: Measuring,
+        measuring: Pipeline,
         *,
         node_id: str,
         send: Callable[[RunScalars], bool],

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from fedmon.common.errors import FedmonError, NotFoundError
-from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.runs.order import TMP
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class Watching:
     Methods are safe from any thread, and return at once; the thread is there from the first job on.
     """
 
-    def __init__(self, measuring: Measuring) -> None:
+    def __init__(self, measuring: Pipeline) -> None:
         self._measuring = measuring
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None

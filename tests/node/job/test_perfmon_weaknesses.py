@@ -35,7 +35,7 @@ TARGET, RAPL = "tests/node/test_perf_job_target.py", "tests/node/test_energy_rap
 PORTS, GPUS, GPU_JOBS = "tests/node/test_collectors_infiniband.py", "tests/node/test_nvml_values.py", (
     "tests/node/test_nvml_collectors.py"
 )  # fmt: skip
-MACHINE, SAMPLER, VIEW = "tests/node/test_collectors_trees.py", "tests/node/test_sampler.py", (
+MACHINE, SAMPLER, VIEW = "tests/node/test_collectors_trees.py", "tests/node/measure/test_sampler.py", (
     "tests/report/aliases/test_perfmon_view.py"
 )  # fmt: skip
 REPORT, PLOTS = "tests/report/test_document.py", "tests/report/plots/test_defects.py"

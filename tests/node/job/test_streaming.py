@@ -27,7 +27,7 @@ from fedmon.common.settings import (
 )
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.streaming import Stream
-from fedmon.node.measure.measuring import Measuring
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.monitor import LiveSample
 from tests.support.brokers import Broker
@@ -45,7 +45,7 @@ class Run:
     def __init__(self, broker: BrokerSettings, folder: Path) -> None:
         self.recording = folder / "n1.fmr"
         self.stream = Stream(broker, NODE)
-        self.measuring = Measuring(
+        self.measuring = Pipeline(
             NodeSettings(
                 id=NODE,
                 broker=broker,

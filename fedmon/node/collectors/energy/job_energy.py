@@ -12,12 +12,17 @@ GRAMS = "job_emissions_grams_total"
 
 
 class JobEnergyCollector:
-    """Reports a job's share of the machine's energy since the job was seen first; ``close`` ends its account."""
+    """Reports a job's share of the machine's energy since the job was seen first; ``close`` ends its account.
+
+    ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time.
+    """
 
     name = "job_energy"
 
     def __init__(self, meter: EnergyMeter, job_id: str) -> None:
         self._meter, self._job_id = meter, job_id
+        self.joules: float | None = None
+        self.read_at = 0.0
         meter.watch(job_id)
 
     @property
@@ -32,7 +37,8 @@ class JobEnergyCollector:
             return Reading({})
         if energy.uj is None:
             return Reading({JOULES: None}, {JOULES: energy.reason or ""})
-        return Reading({JOULES: joules_of_a_job(energy.uj)})
+        self.joules, self.read_at = joules_of_a_job(energy.uj), now.t
+        return Reading({JOULES: self.joules})
 
     def probe(self) -> dict[str, str | None]:
         """Say whether jobs get a share."""

@@ -14,7 +14,7 @@ from fedmon.node.owner.cli.screen import EXIT_CODES, fields, print_json
 
 if TYPE_CHECKING:
     from fedmon.common.settings import NodeSettings
-    from fedmon.node.measure.survey import Group, Survey
+    from fedmon.node.measure.survey import MetricGroup, Survey
 
 _GIGABYTE = 1_000_000_000
 
@@ -68,7 +68,7 @@ def _settings(directory: Path | None) -> tuple[str | None, NodeSettings]:
     return str(folder.settings_file), load_node(folder.path, os.environ)
 
 
-def _block(group: Group) -> str:
+def _block(group: MetricGroup) -> str:
     """Return what one group measures, by source, and below it what it does not, by reason."""
     from fedmon.node.measure.survey import by_source
 

@@ -15,15 +15,15 @@ OPENING = "the recording is being opened, so what it holds is told later"
 
 def answer(request: Monitor, services: Services) -> Reply:
     """Start, renew or stop a lease; always tell what is measured, as far as the owner lets it leave."""
-    monitoring = services.monitoring
-    if not monitoring.enabled:
+    leases, pipeline = services.leases, services.pipeline
+    if not pipeline.enabled:
         return error(request, services.node_id, ErrorCode.UNSUPPORTED, "the owner of this node switched metrics off")
     lease_s: float | None = None
-    interval_s = monitoring.interval_s()
+    interval_s = leases.interval_s()
     match request.action:
         case "start":
             try:
-                granted = monitoring.start(
+                granted = leases.start(
                     request.researcher_id,
                     request.instance,
                     interval_s=request.interval_s,
@@ -34,25 +34,25 @@ def answer(request: Monitor, services: Services) -> Reply:
                 return error(request, services.node_id, ErrorCode.BUSY, str(refusal))
             lease_s, interval_s = granted.lease_s, granted.interval_s
         case "stop":
-            monitoring.stop(request.researcher_id, request.instance)
-            interval_s = monitoring.interval_s()
+            leases.stop(request.researcher_id, request.instance)
+            interval_s = leases.interval_s()
         case "resend":
             return resend.answer(request, services)
         case "status":
             pass
-    leaves = services.policy.metric_leaves
+    leaves, recorder = services.policy.metric_leaves, pipeline.recorder
     # What waits in memory is not all there is, and a researcher would take it for that.
-    opening = services.recorder is not None and not services.recorder.ready
+    opening = recorder is not None and not recorder.ready
     return MonitorReply(
         action=request.action,
         interval_s=interval_s,
         lease_s=lease_s,
-        streams=monitoring.measuring.streams_for(request.researcher_id),
-        capabilities={name: reason for name, reason in monitoring.capabilities().items() if leaves(name)},
-        metrics=[name for name in monitoring.metrics() if leaves(name)],
-        hardware=monitoring.hardware() if leaves("host_hardware_info") else None,
-        counts={name: count for name, count in monitoring.counts().items() if leaves(name)},
+        streams=pipeline.streams_for(request.researcher_id),
+        capabilities={name: reason for name, reason in pipeline.sampler.capabilities().items() if leaves(name)},
+        metrics=[name for name in pipeline.sampler.metrics() if leaves(name)],
+        hardware=pipeline.hardware() if leaves("host_hardware_info") else None,
+        counts={name: count for name, count in pipeline.counts().items() if leaves(name)},
         reason=OPENING if opening else "",
-        extents=[] if services.recorder is None or opening else services.recorder.extents(request.researcher_id),
+        extents=[] if recorder is None or opening else recorder.extents(request.researcher_id),
         **echo(request, services.node_id),
     )

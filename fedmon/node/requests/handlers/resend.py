@@ -13,7 +13,7 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.envelope import Count, Reply, ShortText
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import Columns
-from fedmon.node.measure.leaving import MAX_SAMPLE_BYTES, fitting
+from fedmon.node.measure.publisher import MAX_SAMPLE_BYTES, fitting
 from fedmon.node.measure.recorder import Recorder
 from fedmon.node.requests.handlers.envelope import echo, error
 from fedmon.node.services import Services
@@ -46,7 +46,7 @@ OnSent = Callable[[Iterable[str], int], None]
 
 def answer(request: Monitor, services: Services) -> Reply:
     """Send one page of what was asked for and may leave; what is not kept any more is passed over."""
-    recorder = services.recorder
+    recorder = services.pipeline.recorder
     if recorder is None:
         reason = "this node keeps no recording, so samples that were missed cannot be sent again"
         return error(request, services.node_id, ErrorCode.UNSUPPORTED, reason)

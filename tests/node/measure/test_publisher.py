@@ -11,8 +11,7 @@ from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.wire import codec
 from fedmon.common.wire.samples import SampleBatch
-from fedmon.node.measure.batch import MAX_BYTES
-from fedmon.node.measure.publisher import Publisher
+from fedmon.node.measure.publisher import MAX_BYTES, Publisher
 
 
 class Wire:

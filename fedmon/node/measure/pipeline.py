@@ -1,4 +1,4 @@
-"""Everything of a node that measures: the sampler with its collectors, the publisher, and what keeps the samples."""
+"""The measuring parts of a node, connected: sampler with collectors, publisher, recorder, jobs and user values."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.metrics.batch import USER_STREAM, Batch, user_stream
-from fedmon.common.metrics.sample import Sample
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
-from fedmon.node.collectors.energy.job_energy import JOULES
-from fedmon.node.measure.instruments import Instruments
+from fedmon.node.collectors.energy.job_energy import JobEnergyCollector
 from fedmon.node.measure.publisher import HOST_STREAM, Publisher
-from fedmon.node.measure.record_buffer import HOLD_S
-from fedmon.node.measure.recorder import Recorder
+from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDED, Recorder
 from fedmon.node.measure.sampler import Sampler
+from fedmon.node.measure.survey import Instruments, roots_of
 from fedmon.node.measure.user_values import UserValues
 from fedmon.node.registers.jobs import JobRecord, JobWatches
 
 logger = logging.getLogger(__name__)
 
 _JOB = "job-"
-_JOULES_KEPT = 256
+_METERS_KEPT = 256
 _LATE_SHARE = 0.1
 """Of a job's duration: so much of it may be missing from what is told of its energy."""
 
 
-class Measuring:
-    """The measuring parts of one node, made from its settings; methods are safe from any thread but for `hardware`.
+class Pipeline:
+    """The measuring parts of one node; methods are safe from any thread except `hardware`, which belongs to one.
 
     ``boot`` numbers this run of the process, ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
     as in JobWatches. ``recording_file`` is where samples are kept, unless the owner switched that off; they wait there
@@ -50,7 +48,7 @@ class Measuring:
         hold_s: float = HOLD_S,
         perf_after_s: float = 0.0,
     ) -> None:
-        self._settings, self._boot = settings, boot
+        self._settings, self.boot = settings, boot
         self.recorder = _recorder(settings, recording_file, hold_s) if settings.recording.enabled else None
         self.publisher = Publisher(
             node_id=settings.id,
@@ -58,35 +56,28 @@ class Measuring:
             send=send,
             leaves=leaves,
             interval_s=settings.metrics.interval_s,
-            keep=self._keep,
+            keep=_discard if self.recorder is None else self.recorder.keep,
             on_sent=on_sent,
         )
+        self.user_values = UserValues(self.publisher.publish)
+        self.sampler = Sampler(
+            {},
+            interval_s=settings.metrics.interval_s,
+            on_sample=self.publisher.publish,
+            cost_budget_ratio=settings.metrics.cost_budget_ratio,
+        )
+        self.jobs = JobWatches(roots_of(settings), self._add_job_stream, self._remove_job_stream, on_end=on_job_end)
         self._instruments = Instruments(
             settings,
             counts=self._counts,
-            # Sampler and jobs are made after their collectors.
-            times=lambda: self.sampler.collector_counts(),  # noqa: PLW0108
-            job_cpu=lambda: self.jobs.cpu_seconds(),  # noqa: PLW0108
-            job_pids=lambda: self.jobs.pids(),  # noqa: PLW0108
+            times=self.sampler.collector_counts,
+            job_cpu=self.jobs.cpu_seconds,
+            job_pids=self.jobs.pids,
             perf_after_s=perf_after_s,
         )
-        self.sampler = Sampler(
-            {HOST_STREAM: self._instruments.host()},
-            interval_s=settings.metrics.interval_s,
-            on_sample=self._publish,
-            cost_budget_ratio=settings.metrics.cost_budget_ratio,
-        )
-        self.jobs = JobWatches(
-            self._instruments.roots, self._add_job_stream, self._remove_job_stream, on_end=on_job_end
-        )
-        self.user_values = UserValues(self.publisher.publish)
-        self._job_joules: dict[str, tuple[float, float]] = {}
+        self.sampler.add_stream(HOST_STREAM, self._instruments.host())
+        self._job_meters: dict[str, JobEnergyCollector] = {}
         self._is_started = False
-
-    @property
-    def boot(self) -> int:
-        """The number of this run of the process."""
-        return self._boot
 
     @property
     def enabled(self) -> bool:
@@ -108,21 +99,36 @@ class Measuring:
         return [stream] if self.enabled and self.publisher.last_seq(stream) is not None else []
 
     def hardware(self) -> dict[str, Any]:
-        """Return what the machine is made of; belongs to one thread."""
+        """Return what the machine is made of."""
         return self._instruments.hardware()
 
     def counts(self) -> dict[str, float]:
-        """Return what sampler, publisher and recorder counted since the start."""
+        """Return the ``agent_`` metrics of sampler, publisher and recorder at this moment."""
         return {name: value for name, value in self._counts().items() if value is not None}
+
+    def counters(self) -> dict[str, int]:
+        """Return what became of samples since the start: taken = open + recorded + waiting + never recorded."""
+        publisher, kept = self.publisher, {} if self.recorder is None else self.recorder.counts()
+        names = {RECORDED: "recorded", BUFFERED: "waiting", DROPPED_FULL: "never_recorded"}
+        return {
+            **{f"samples_{word}": int(kept[name] or 0) for name, word in names.items() if name in kept},
+            "samples_taken": publisher.taken,
+            "samples_published": publisher.published,
+            "samples_dropped": publisher.dropped,
+            "samples_open": publisher.open_samples,
+            "samples_withheld": publisher.withheld,
+            "ticks_overrun": self.sampler.overruns,
+        }
 
     def job_energy(self, job_id: str, wall_s: float | None) -> float | None:
         """Return the joules that a job of this duration took until now; None where they were not measured.
 
-        What was counted long before the end is not told: it is less than what the job took.
+        A reading from long before the end is not told: it is less than what the job took.
         """
-        t, joules = self._job_joules.pop(f"{_JOB}{job_id}", (0.0, 0.0))
-        is_recent = wall_s is not None and time.time() - t <= _LATE_SHARE * wall_s
-        return joules if is_recent else None
+        meter = self._job_meters.pop(f"{_JOB}{job_id}", None)
+        if meter is None or meter.joules is None or wall_s is None:
+            return None
+        return meter.joules if time.time() - meter.read_at <= _LATE_SHARE * wall_s else None
 
     def start(self) -> None:
         """Begin to measure, unless the owner switched metrics off."""
@@ -133,7 +139,7 @@ class Measuring:
             self._is_started = True
 
     def stop(self, timeout_s: float = 2.0, *, last_sample: bool = False) -> None:
-        """End the sampler, send what it gathered, and store what waits; nobody may read the recording any more.
+        """End the sampler, send what it gathered, and store what waits; the recording may not be read any more.
 
         With ``last_sample`` one more is taken before.
         """
@@ -168,18 +174,8 @@ class Measuring:
         self.publisher.set_pace(interval_s=self.sampler.interval_s, live=live)
         self.publisher.close_older(time.monotonic())
         if self._is_started:
-            self.sampler.look_after()
+            self.sampler.check_stuck()
             self.jobs.close_ended()
-
-    def _publish(self, stream: str, sample: Sample) -> None:
-        joules = sample.values.get(JOULES) if stream.startswith(_JOB) else None
-        if joules is not None:
-            self._job_joules[stream] = (sample.t, joules)
-        self.publisher.publish(stream, sample)
-
-    def _keep(self, batch: Batch) -> None:
-        if self.recorder is not None:
-            self.recorder.keep(batch)
 
     def _counts(self) -> dict[str, float | None]:
         counts = self.sampler.counts() | self.publisher.counts()
@@ -188,13 +184,20 @@ class Measuring:
     def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
         job_id = stream.removeprefix(_JOB)
         others = self._instruments.job(job_id, cgroup=self.jobs.cgroup(job_id))
+        for meter in others:
+            if isinstance(meter, JobEnergyCollector):
+                self._job_meters[stream] = meter
         self.sampler.add_stream(stream, [*collectors, *others])
 
     def _remove_job_stream(self, stream: str) -> None:
-        while len(self._job_joules) > _JOULES_KEPT:
-            self._job_joules.pop(next(iter(self._job_joules)))
+        while len(self._job_meters) > _METERS_KEPT:
+            self._job_meters.pop(next(iter(self._job_meters)))
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)
+
+
+def _discard(_batch: Batch) -> None:
+    """Keep nothing, where the owner switched the recording off."""
 
 
 def _recorder(settings: NodeSettings, file: Path, hold_s: float) -> Recorder:
