@@ -9,16 +9,9 @@ from fedmon.plan import frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any, Protocol
+    from typing import Any
 
     from fedmon.plan.dataset import Dataset
-
-    class Sender(Protocol):
-        """The way of frames to who keeps the job."""
-
-        def send(self, kind: bytes, fields: Mapping[str, object]) -> None:
-            """Send one frame."""
 
 
 class Context:
@@ -36,7 +29,7 @@ class Context:
         dataset: Dataset | None,
         arguments: dict[str, Any],
         inputs: dict[str, Any],
-        channel: Sender,
+        channel: frames.FrameChannel,
     ) -> None:
         self.job_id, self.node_id = job_id, node_id
         self.dataset, self.arguments, self.inputs = dataset, arguments, inputs

@@ -1,4 +1,4 @@
-"""The dataset of a running plan: where it is, what is known of it, and readers of tables."""
+"""The dataset of a running plan, and how the cells of a table are read, by a plan and by a node that looks at it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-_CHUNK_ROWS = 50_000
+DELIMITERS = (",", ";", "\t", "|")
+GAPS = frozenset(
+    {
+        "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
+        "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+    }
+)  # fmt: skip
+"""What stands for a value that is not there; as in pandas."""
+TRUTHS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+SAMPLE_CHARACTERS = 256 * 1024
+_SAMPLE_ROWS, _CHUNK_ROWS = 100, 50_000
 
 
 class Dataset:
@@ -85,8 +95,6 @@ class Dataset:
     def _text_columns(self, wanted: list[str]) -> dict[str, npt.NDArray[Any]]:
         import numpy as np
 
-        from fedmon.plan.cells import TRUTHS
-
         with self._open() as file:
             names, reader = self._begin(file)
             places = [names.index(name) for name in wanted]
@@ -111,10 +119,8 @@ class Dataset:
     def _begin(self, file: TextIO) -> tuple[list[str], Any]:
         import csv
 
-        from fedmon.plan import cells
-
         try:
-            delimiter = cells.delimiter_of(file.read(cells.SAMPLE_CHARACTERS))
+            delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
         except UnicodeDecodeError as error:
             raise InvalidInputError(f"dataset {self.name!r} is no text in UTF-8 (byte {error.start})") from None
         file.seek(0)
@@ -122,7 +128,7 @@ class Dataset:
         header = next(filter(None, self._rows_of(reader)), None)
         if header is None:
             raise InvalidInputError(f"dataset {self.name!r} is an empty file")
-        return cells.column_names(header), reader
+        return column_names(header), reader
 
     def _rows_of(self, reader: Any) -> Iterator[list[str]]:
         import csv
@@ -143,6 +149,40 @@ class Dataset:
                 )
 
 
+def delimiter_of(sample: str) -> str:
+    """Choose the delimiter that cuts every row of a sample into as many cells, and into most; comma when none does."""
+    if len(sample) == SAMPLE_CHARACTERS:
+        sample = sample[: sample.rfind("\n") + 1] or sample
+    widths = {delimiter: _width(sample, delimiter) for delimiter in DELIMITERS}
+    agreed = [delimiter for delimiter in DELIMITERS if widths[delimiter][1] and widths[delimiter][0] > 1]
+    return max(agreed or DELIMITERS, key=lambda delimiter: widths[delimiter][0])
+
+
+def column_names(header: list[str]) -> list[str]:
+    """Return the names in a first row; a nameless first column is the row index that pandas writes."""
+    names = [name.strip() for name in header]
+    if len(names) > 1 and not names[0]:
+        names[0] = "Unnamed: 0"
+    return names
+
+
+def _width(sample: str, delimiter: str) -> tuple[int, bool]:
+    """Return into how many cells the first row falls, and whether all others do so too."""
+    import csv
+
+    width, agree = 0, True
+    try:
+        for number, row in enumerate(filter(None, csv.reader(sample.splitlines(keepends=True), delimiter=delimiter))):
+            if number == 0:
+                width = len(row)
+            agree = agree and len(row) == width
+            if number == _SAMPLE_ROWS:
+                break
+    except csv.Error:
+        agree = False
+    return width, agree
+
+
 def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
     chunk: list[list[str]] = []
     for row in rows:
@@ -156,8 +196,6 @@ def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
 
 def _numbers(values: tuple[str, ...]) -> list[float] | None:
     """Return what texts say as numbers, gaps as NaN; None when one is neither."""
-    from fedmon.plan.cells import GAPS
-
     joined = "".join(values)
     if "_" in joined or not joined.isascii():  # float() takes underscores, and the digits of every script
         return None

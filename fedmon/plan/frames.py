@@ -1,4 +1,4 @@
-"""The frames in which a running plan speaks to what keeps it: their kinds, their bounds, and their first bytes.
+"""The frames in which a running plan speaks to its keeper, and the pipe that they leave through.
 
 A frame is one byte of kind, eight bytes of length, big-endian, and that many bytes of payload. The payload of a scalar,
 a log line and a failure is a JSON object; that of a result is a parcel (see parcels.py), and its kind is the parcel's
@@ -7,6 +7,20 @@ lines, and last either one result or one failure. `frame_reader` reads them and 
 """
 
 from __future__ import annotations
+
+import _thread
+
+# `os` takes several milliseconds to import where nothing has done so yet, and these are the same functions.
+import posix
+
+from fedmon.common.errors import FedmonError
+from fedmon.plan.values import quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedmon.plan.parcels import Packed
 
 BEGUN = b"B"
 """``{}``: the sandbox and the interpreter work, and whatever goes wrong from here on is the plan's."""
@@ -37,6 +51,7 @@ MAX_REASON_CHARACTERS = 1024
 MAX_TYPE_CHARACTERS = 256
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_TRACEBACK_CHARACTERS = 16_384
+_CHUNK_BYTES = 1 << 20
 
 
 def header(kind: bytes, length: int) -> bytes:
@@ -47,3 +62,121 @@ def header(kind: bytes, length: int) -> bytes:
 def is_scalar_name(name: object) -> bool:
     """Tell whether a scalar can be called so: a Python name of ASCII letters, digits and underscores, 64 at most."""
     return isinstance(name, str) and len(name) <= MAX_NAME_CHARACTERS and name.isascii() and name.isidentifier()
+
+
+class ChannelClosedError(FedmonError):
+    """There is no way out any more: the plan closed it, or this is a process that the plan started."""
+
+
+class FrameChannel:
+    """Sends frames, each whole, from any thread of the plan's first process.
+
+    A process that the plan forks or starts has no channel. Whether the descriptor still is the pipe that was given is
+    looked at each time, as a plan that closes all descriptors would otherwise write frames into its next file. A signal
+    handler that sends while its own thread does so already has its frame sent after that one.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._identity = self._look()
+        self._lock = _thread.allocate_lock()
+        self._process = posix.getpid()
+        self._has_ended = False
+        self._sending: set[int] = set()
+        self._later: list[bytes] = []
+        posix.set_inheritable(descriptor, False)  # noqa: FBT003 - the signature is posix'
+        posix.register_at_fork(after_in_child=self._leave_to_parent)
+
+    def send(self, kind: bytes, fields: Mapping[str, object]) -> None:
+        """Send a frame of JSON; after the result or failure nothing is sent. Raises ChannelClosedError."""
+        payload = flat_object(fields)
+        frame = header(kind, len(payload)) + payload
+        thread = _thread.get_ident()
+        if thread in self._sending:
+            self._later.append(frame)
+            return
+        self._sending.add(thread)
+        try:
+            with self._lock:
+                if self._has_ended:
+                    return
+                self._check()
+                self._write_later()
+                self._has_ended = kind == FAILURE
+                self._write(frame)
+                if not self._has_ended:
+                    self._write_later()
+        finally:
+            self._sending.discard(thread)
+
+    def send_result(self, packed: Packed) -> None:
+        """Send the result, and nothing after it. Raises ChannelClosedError."""
+        head = header(RESULTS[packed.format], packed.size_bytes)
+        with self._lock:
+            if self._has_ended:
+                return
+            self._check()
+            self._write_later()
+            self._has_ended = True
+            self._sending.add(_thread.get_ident())  # whatever a signal handler has to say now comes too late
+            self._write(head)
+            packed.write(self)
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Write a piece of the result; for `Packed.write`."""
+        view = memoryview(data).cast("B") if data else memoryview(b"")
+        for start in range(0, len(view), _CHUNK_BYTES):
+            self._write(view[start : start + _CHUNK_BYTES])
+        return len(view)
+
+    def _write_later(self) -> None:
+        while self._later:
+            self._write(self._later.pop(0))
+
+    def _write(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[posix.write(self._descriptor, view) :]
+        except OSError as error:
+            raise ChannelClosedError(f"nobody listens to this plan any more: {error.strerror}") from error
+
+    def _check(self) -> None:
+        if posix.getpid() != self._process:
+            raise ChannelClosedError(
+                "this process was started by the plan, and only the plan's first process can report, log and return: "
+                "hand the values back to it"
+            )
+        if self._look() != self._identity:
+            raise ChannelClosedError("the plan closed the descriptor that it reports through")
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            status = posix.fstat(self._descriptor)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: close the channel, and take no lock that a thread of the parent held."""
+        self._lock = _thread.allocate_lock()
+        if self._look() == self._identity:
+            posix.close(self._descriptor)
+
+
+def flat_object(fields: Mapping[str, object]) -> bytes:
+    """Return an object of texts, finite numbers, nulls and objects of these; half surrogate pairs become escapes."""
+    return _json(fields).encode("utf-8", "backslashreplace")
+
+
+def _json(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        # The escape of a lone surrogate would not be read as text elsewhere, so it becomes visible characters.
+        return quoted(value.encode("utf-8", "backslashreplace").decode())
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_json(name)}:{_json(member)}" for name, member in value.items()) + "}"
+    raise TypeError(f"no field of a frame: {type(value).__name__}")

@@ -1,27 +1,36 @@
-"""Prove that bytes from somebody else are a parcel: without numpy, and without running anything of them."""
+"""Untrusted parcels: proof that they are parcels, and what they hold, read without numpy and without running them."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from typing import Any, NamedTuple, NoReturn
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.plan import archive, npy, strict_json
-from fedmon.plan.npy import ArrayHeader
-from fedmon.plan.values import MAX_DEPTH, InvalidValuesError, spelled
+from fedmon.plan import archive
+from fedmon.plan.values import (
+    LARGEST,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_DOCUMENT_BYTES,
+    SMALLEST,
+    InvalidValuesError,
+    spelled,
+)
 
-DOCUMENT = "document.json"
 _CHUNK_BYTES = 1 << 20  # a multiple of the four bytes of a character
 _TRUTHS = b"\0\1"
 _PLANES = bytes(range(0x11))
+_CHECKED_TYPES = {"b": "truths", "U": "characters"}
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
-class PlacedArray:
+class PlacedArray(NamedTuple):
     """An array of a parcel: where it belongs among the values, and where its data lie among the bytes."""
 
-    __slots__ = ("header", "offset", "place")
-
-    def __init__(self, *, place: list[str | int], header: ArrayHeader, offset: int) -> None:
-        self.place, self.header, self.offset = place, header, offset
+    place: list[str | int]
+    header: archive.ArrayHeader
+    offset: int
 
 
 def check(parcel_format: str, buffer: bytes | bytearray | memoryview, max_bytes: int) -> None:
@@ -32,29 +41,30 @@ def check(parcel_format: str, buffer: bytes | bytearray | memoryview, max_bytes:
     with memoryview(buffer) as view:
         if len(view) > max_bytes:
             raise InvalidValuesError(f"{len(view)} bytes, more than {max_bytes}")
-        if parcel_format == "json":
-            strict_json.read_object(view)
-        elif parcel_format == "npz":
-            _check_archive(view)
-        else:
-            raise InvalidValuesError(f"the format {parcel_format[:40]!r}, which is neither json nor npz")
+        _, arrays = contents(parcel_format, view)
+        if parcel_format == "npz":
+            _check_data(view, arrays)
 
 
-def contents(view: memoryview) -> tuple[dict[str, Any], list[PlacedArray]]:
-    """Return the values of an archive, with null where arrays belong, and these arrays.
+def contents(parcel_format: str, view: memoryview) -> tuple[dict[str, Any], list[PlacedArray]]:
+    """Return the values of a parcel, with None where arrays belong, and these arrays.
 
     Checks everything but the data of the arrays. Raises InvalidValuesError.
     """
+    if parcel_format == "json":
+        return read_object(view), []
+    if parcel_format != "npz":
+        raise InvalidValuesError(f"the format {parcel_format[:40]!r}, which is neither json nor npz")
     try:
         members = archive.read(view)
     except InvalidInputError as error:
         raise InvalidValuesError(str(error)) from None
     names = [member.name for member in members]
-    if names != [DOCUMENT, *(f"{number}.npy" for number in range(len(members) - 1))]:
+    if names != [archive.DOCUMENT, *(f"{number}.npy" for number in range(len(members) - 1))]:
         raise InvalidValuesError("an archive whose members are not document.json, 0.npy, 1.npy and so on")
     first = members[0]
     # The object around the values adds a container, and so does the list of lists of places.
-    document = strict_json.read_object(view[first.offset : first.offset + first.size], depth=MAX_DEPTH + 1)
+    document = read_object(first.data(view), depth=MAX_DEPTH + 1)
     values, places = document.get("values"), document.get("arrays")
     if set(document) != {"values", "arrays"} or not isinstance(values, dict) or not isinstance(places, list):
         raise InvalidValuesError("an archive whose document has not values and arrays")
@@ -65,10 +75,10 @@ def contents(view: memoryview) -> tuple[dict[str, Any], list[PlacedArray]]:
     for member, place in zip(members[1:], places, strict=True):
         _check_place(values, place, seen)
         try:
-            header = npy.decode(view[member.offset : member.offset + member.size])
+            header = archive.read_array_header(member.data(view))
         except InvalidInputError as error:
             raise InvalidValuesError(f"{spelled(place)}: {error}") from None
-        arrays.append(PlacedArray(place=place, header=header, offset=member.offset + header.data_offset))
+        arrays.append(PlacedArray(place, header, member.data_offset + header.data_offset))
     return values, arrays
 
 
@@ -97,25 +107,21 @@ def _is_step(step: object) -> bool:
     return isinstance(step, str) or (type(step) is int and step >= 0)
 
 
-def _check_archive(view: memoryview) -> None:
-    _, arrays = contents(view)
-    members = archive.read(view)
-    for member in members:
-        if archive.crc_of(view[member.offset : member.offset + member.size]) != member.crc:
+def _check_data(view: memoryview, arrays: list[PlacedArray]) -> None:
+    for member in archive.read(view):
+        if archive.crc_of(member.data(view)) != member.crc:
             raise InvalidValuesError(f"member {member.name} of the archive has another checksum than it says")
     for array in arrays:
         data = view[array.offset : array.offset + array.header.data_bytes]
         if not _has_values(array.header.descr, data):
-            raise InvalidValuesError(f"{spelled(array.place)}: bytes that are no {_NAMES[array.header.descr[1]]}")
-
-
-_NAMES = {"b": "truths", "U": "characters"}
+            kind = _CHECKED_TYPES[array.header.descr[1]]
+            raise InvalidValuesError(f"{spelled(array.place)}: bytes that are no {kind}")
 
 
 def _has_values(descr: str, data: memoryview) -> bool:
     """Tell whether all bytes are values of their type; of numbers all are."""
     kind = descr[1]
-    if kind not in _NAMES:
+    if kind not in _CHECKED_TYPES:
         return True
     for start in range(0, len(data), _CHUNK_BYTES):
         chunk = bytes(data[start : start + _CHUNK_BYTES])
@@ -130,3 +136,86 @@ def _has_values(descr: str, data: memoryview) -> bool:
         if highest.strip(b"\0") or planes.translate(None, _PLANES):
             return False
     return True
+
+
+def read_object(data: memoryview, *, depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Return the object that bytes hold. Raises InvalidValuesError saying what is wrong with them.
+
+    Integers have at most 64 bits, other numbers are finite, texts are Unicode; ``depth`` counts containers.
+    """
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise InvalidValuesError(f"{len(data)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}")
+    try:
+        text = bytes(data).decode()
+        _refuse_too_many(text)
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise InvalidValuesError(f"no JSON: it is not UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise InvalidValuesError(f"JSON with more than {depth} containers around each other") from None
+    except InvalidValuesError:
+        raise
+    except ValueError as error:
+        raise InvalidValuesError(f"no JSON: {str(error)[:200]}") from None
+    if not isinstance(value, dict):
+        raise InvalidValuesError("JSON that is no object")
+    _check(value, depth)
+    return value
+
+
+def _refuse_too_many(text: str) -> None:
+    if text.count("[") + text.count("{") > MAX_CONTAINERS:
+        bare = _STRING.sub("", text)
+        if bare.count("[") + bare.count("{") > MAX_CONTAINERS:
+            raise InvalidValuesError(f"JSON with more than {MAX_CONTAINERS} lists and objects")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidValuesError(f"JSON with the key {name[:80]!r} twice in one object")
+            seen.add(name)
+    return members
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise InvalidValuesError(f"no JSON: {constant} is no number")
+
+
+def _check(value: dict[str, Any], depth: int) -> None:
+    """Look at all values, without recursion."""
+    layer: list[Any] = [value]
+    for _ in range(depth):
+        inner: list[Any] = []
+        for container in layer:
+            members = container
+            if isinstance(container, dict):
+                for name in container:
+                    _check_leaf(name)
+                members = container.values()
+            for member in members:
+                if isinstance(member, dict | list):
+                    inner.append(member)
+                else:
+                    _check_leaf(member)
+        layer = inner
+        if not layer:
+            return
+    raise InvalidValuesError(f"JSON with more than {depth} containers around each other")
+
+
+def _check_leaf(value: object) -> None:
+    if isinstance(value, str):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise InvalidValuesError("JSON with half a surrogate pair in a text") from None
+    elif isinstance(value, float):
+        if value - value != 0:
+            raise InvalidValuesError("JSON with a number beyond every float")
+    elif isinstance(value, int) and not SMALLEST <= value <= LARGEST:
+        raise InvalidValuesError("JSON with an integer beyond 64 bits")

@@ -6,8 +6,7 @@ and for each array, ``0.npy``, ``1.npy`` and so on, its place as a list of keys 
 
 from __future__ import annotations
 
-from fedmon.plan.json_text import quoted
-from fedmon.plan.values import MAX_DOCUMENT_BYTES, InvalidValuesError, TooLargeError, ValuesWriter
+from fedmon.plan.values import MAX_DOCUMENT_BYTES, InvalidValuesError, TooLargeError, ValuesWriter, quoted
 
 __all__ = ["InvalidValuesError", "Packed", "TooLargeError", "pack", "unpack"]
 
@@ -59,7 +58,11 @@ def pack(values: Mapping[str, Any], *, max_bytes: int | None = None) -> Packed:
         return _fitting(Packed("json", [document]), max_bytes)
     places = ",".join(map(_place_text, writer.places))
     document = _bounded(b'{"values":' + document + f',"arrays":[{places}]}}'.encode(), max_bytes)
-    return _fitting(Packed("npz", _archive(document, writer.arrays)), max_bytes)
+    from fedmon.plan import archive
+
+    files: list[tuple[str, list[Piece]]] = [(archive.DOCUMENT, [document])]
+    files += [(f"{number}.npy", _npy(array)) for number, array in enumerate(writer.arrays)]
+    return _fitting(Packed("npz", archive.write(files)), max_bytes)
 
 
 def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
@@ -67,59 +70,38 @@ def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
 
     Raises InvalidValuesError for what is no parcel, and where arrays need numpy and there is none.
     """
-    from fedmon.plan import npy, parcel_check, strict_json
+    from fedmon.plan import parcel_check
+    from fedmon.plan.archive import item_bytes
 
     view = memoryview(buffer).cast("B")
-    if parcel_format == "json":
-        return strict_json.read_object(view)
-    if parcel_format != "npz":
-        raise InvalidValuesError(f"the format {parcel_format[:40]!r}, which is neither json nor npz")
-    values, arrays = parcel_check.contents(view)
+    values, arrays = parcel_check.contents(parcel_format, view)
+    if not arrays:
+        return values
     try:
         import numpy as np
     except ImportError as error:
         raise InvalidValuesError(f"the values hold arrays, and this Python has no numpy ({error})") from None
     for array in arrays:
         header = array.header
-        count = header.data_bytes // npy.item_bytes(header.descr)
+        count = header.data_bytes // item_bytes(header.descr)
         flat = np.frombuffer(view, np.dtype(header.descr), count, array.offset)
         shaped = flat.reshape(header.shape, order="F" if header.fortran_order else "C")
         parcel_check.container_of(values, array.place)[array.place[-1]] = shaped
     return values
 
 
-def _archive(document: bytes, arrays: Sequence[npt.NDArray[Any]]) -> list[Piece]:
-    from fedmon.plan import archive
-    from fedmon.plan.parcel_check import DOCUMENT
-
-    contents: list[tuple[str, list[Piece]]] = [(DOCUMENT, [document])]
-    contents += [(f"{number}.npy", _npy(array)) for number, array in enumerate(arrays)]
-    pieces: list[Piece] = []
-    members: list[archive.Member] = []
-    offset = 0
-    for name, parts in contents:
-        size, crc = sum(map(len, parts)), 0
-        for part in parts:
-            crc = archive.crc_of(memoryview(part), crc)
-        head = archive.local_header(name, offset, size, crc)
-        members.append(archive.Member(name=name, offset=offset, size=size, crc=crc))
-        pieces += [head, *parts]
-        offset += len(head) + size
-    return [*pieces, archive.directory(members)]
-
-
 def _npy(array: npt.NDArray[Any]) -> list[Piece]:
     """Return a ``.npy`` file: its header, and the memory of the array, or of a copy where it is not contiguous."""
     import numpy as np
 
-    from fedmon.plan import npy
+    from fedmon.plan.archive import array_header
 
     plain = np.asarray(array)
     if not plain.dtype.itemsize:
         plain = plain.astype(plain.dtype.kind + "1")
     is_fortran = plain.flags.f_contiguous and not plain.flags.c_contiguous
     ordered = plain.T if is_fortran else np.ascontiguousarray(plain)
-    header = npy.encode(descr=plain.dtype.str, fortran_order=is_fortran, shape=plain.shape)
+    header = array_header(descr=plain.dtype.str, fortran_order=is_fortran, shape=plain.shape)
     return [header, memoryview(ordered.reshape(-1).view(np.uint8).data)]
 
 

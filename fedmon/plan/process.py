@@ -1,24 +1,34 @@
-"""The process that a plan runs in: from the bytes of its source to its result, or to why there is none."""
+"""The process that a plan runs in: from the bytes of its source to its result, or to the reason for having none."""
 
 from __future__ import annotations
+
+import builtins
 
 # `os` takes several milliseconds to import where nothing has done so yet, and these are the same functions.
 import posix
 import sys
 
+from fedmon.common.training_plan import TrainingPlan
 from fedmon.plan import frames
-from fedmon.plan import job as handed
-from fedmon.plan.channel import Channel, ChannelClosedError
-from fedmon.plan.context import Context
+from fedmon.plan.context import Context, shortened
 from fedmon.plan.dataset import Dataset
-from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack
-from fedmon.plan.plan_class import NoPlanError, compiled, execute, find
-from fedmon.plan.problem import Problem, complain, raised, refused
+from fedmon.plan.frames import ChannelClosedError, FrameChannel
+from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType, TracebackType
     from typing import Any, NoReturn
+
+JOB, SOURCE, INPUTS, CHANNEL = 3, 4, 5, 6
+"""The descriptors of a plan's process: three to read, and one to write frames into."""
+MODULE = "fedmon_plan"
+"""What the module of a plan is called while it runs."""
+_CHUNK_BYTES = 1 << 20
+_MAX_NAMED = 10
+_MAX_ENTRIES = 40
+"""Calls that a traceback shows, the innermost: each may bring a line of up to a megabyte with it."""
 
 
 def main(runtime: str) -> NoReturn:
@@ -27,20 +37,20 @@ def main(runtime: str) -> NoReturn:
     ``runtime`` is the folder that fedmon itself lies in. The process ends as soon as the result is sent, whatever
     threads of the plan still do; with 0 after a result, and never with 0 without one.
     """
-    channel = Channel(handed.CHANNEL)
+    channel = FrameChannel(CHANNEL)
     code = 1
     try:
         try:
             channel.send(frames.BEGUN, {})
             channel.send_result(_result(runtime, channel))
             code = 0
-        except Problem as problem:
-            complain(problem.fields["traceback"] or problem.fields["reason"])
+        except PlanProblem as problem:
+            _complain(problem.fields["traceback"] or problem.fields["reason"])
             code = problem.exit_code
             channel.send(frames.FAILURE, problem.fields)
     except ChannelClosedError as error:
         code = 1
-        complain(str(error))
+        _complain(str(error))
     except BaseException as error:  # noqa: BLE001 - there is nobody above to tell it to
         code = 1
         _tell_at_last(channel, error)
@@ -49,68 +59,141 @@ def main(runtime: str) -> NoReturn:
         posix._exit(code)  # noqa: SLF001 - this is its public name
 
 
-def _tell_at_last(channel: Channel, error: BaseException) -> None:
+def _tell_at_last(channel: FrameChannel, error: BaseException) -> None:
     """Say that something failed that never should: a plan can break what runs it, as both are one process."""
     kind = type(error).__name__
     reason = f"the plan ended in a way that could not be looked into ({kind})"
-    complain(reason)
+    _complain(reason)
     try:
-        channel.send(frames.FAILURE, refused(reason, kind=kind).fields)
+        channel.send(frames.FAILURE, _refused(reason, kind=kind).fields)
     except BaseException:  # noqa: BLE001 - its exit code says that it failed, and its stderr why
         return
 
 
-def _result(runtime: str, channel: Channel) -> Packed:
+def _result(runtime: str, channel: FrameChannel) -> Packed:
     _prepare_streams()
-    job = handed.read_job(handed.JOB)
-    source = handed.read_all(handed.SOURCE)
-    filename = file_name(job["name"])
+    job = _read_job()
+    source = _read_all(SOURCE)
+    filename = _file_name(job["name"])
     sys.path[:] = list(dict.fromkeys([*sys.path, runtime, *job["path"]]))
     sys.argv[:] = [filename]
-    run = _Run(source, filename)
     context = Context(
         job_id=job["job_id"],
         node_id=job["node_id"],
-        dataset=handed.dataset_of(job),
+        dataset=_dataset_of(job),
         arguments=job["arguments"],
-        inputs=_inputs(job),
+        inputs=_inputs(job["inputs_format"]),
         channel=channel,
     )
-    return run.packed(context, job["output_bytes"])
+    return _Plan(source, filename).result(context, job["output_bytes"])
 
 
-def _inputs(job: dict[str, Any]) -> dict[str, Any]:
-    if job["inputs_format"] is None:
+def _read_job() -> dict[str, Any]:
+    """Return the job, an object of JSON that the node wrote."""
+    text = _read_all(JOB).decode().strip()
+    try:
+        # What json.loads calls in the end. The json module itself takes 15 ms to import, a third of what a plan may
+        # take that does nothing; where Python has no such function, json does it.
+        from _json import make_scanner
+
+        job: dict[str, Any] = make_scanner(_Rules)(text, 0)[0]  # type: ignore[arg-type]  # it takes all that has these fields
+    except (ImportError, AttributeError, TypeError, StopIteration):
+        import json
+
+        job = json.loads(text)
+    return job
+
+
+class _Rules:
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+    memo: dict[str, str] = {}  # noqa: RUF012 - Python's scanner fills and clears it
+
+
+def _read_all(descriptor: int) -> bytes:
+    """Return all bytes behind a descriptor, from the first on if it can go back, and close it."""
+    try:  # noqa: SIM105 - contextlib takes longer to import than this file
+        posix.lseek(descriptor, 0, 0)
+    except OSError:  # a pipe
+        pass
+    pieces = []
+    while piece := posix.read(descriptor, _CHUNK_BYTES):
+        pieces.append(piece)
+    posix.close(descriptor)
+    return b"".join(pieces)
+
+
+def _inputs(inputs_format: str | None) -> dict[str, Any]:
+    """Return the inputs; their arrays are the plan's own view of the bytes, copied where it writes to them."""
+    if inputs_format is None:
         return {}
     try:
-        return handed.read_inputs(handed.INPUTS, job["inputs_format"])
+        if inputs_format == "json":
+            return unpack("json", _read_all(INPUTS))
+        import mmap
+
+        buffer = mmap.mmap(INPUTS, 0, access=mmap.ACCESS_COPY)
+        posix.close(INPUTS)
+        return unpack(inputs_format, buffer)
     except InvalidValuesError as error:
-        raise refused(f"the inputs cannot be read: {error}", kind="InvalidValuesError") from None
+        raise _refused(f"the inputs cannot be read: {error}", kind="InvalidValuesError") from None
 
 
-class _Run:
-    """One plan on its way to a result; every step raises Problem."""
+def _dataset_of(job: dict[str, Any]) -> Dataset | None:
+    """Return the dataset of a job, or None where it has none."""
+    given = job.get("dataset")
+    if given is None:
+        return None
+    shape = given.get("shape")
+    return Dataset(
+        path=given["path"],
+        dataset_id=given["dataset_id"],
+        name=given["name"],
+        data_type=given["data_type"],
+        tags=given.get("tags") or [],
+        shape=None if shape is None else tuple(shape),
+        dtypes=given.get("dtypes"),
+    )
+
+
+def _prepare_streams() -> None:
+    """Let every line that the plan prints leave at once, and none fail for its characters."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # at the start they are files
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            stream.flush()  # type: ignore[union-attr]  # None, or what a plan put there, fails as the rest does
+        except Exception:  # noqa: BLE001, S112 - what it cannot print any more is lost, and nothing else
+            continue
+
+
+class _Plan:
+    """One plan on its way to a result, from the bytes of its source; every step raises PlanProblem."""
 
     def __init__(self, source: bytes, filename: str) -> None:
         self._source, self._filename = source, filename
 
-    def packed(self, context: Context, output_bytes: int) -> Packed:
+    def result(self, context: Context, output_bytes: int) -> Packed:
         """Return what the plan returned, ready to be sent."""
         code = self._compiled()
-        defined = self._call(
-            lambda: execute(code, self._source, self._filename), "the plan raised {what} as it was loaded{where}"
-        )
-        kind = self._found(defined)
+        defined = self._call(lambda: self._execute(code), "the plan raised {what} as it was loaded{where}")
+        kind = self._call(lambda: _find(defined), "looking for the plan's class raised {what}{where}")
         made = f"{_literal(kind.__name__)}() raised {{what}}{{where}}: a plan is made without arguments"
         plan = self._call(kind, made)
         if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {what}{where}"):
-            raise refused(f"the plan's class {kind.__name__} has no method run(self, context)", kind="NoPlanError")
+            raise _without_run(kind.__name__)
         result = self._call(lambda: plan.run(context), "the plan raised {what}{where}")
         return self._pack(result, output_bytes)
 
-    def _compiled(self) -> Any:
+    def _compiled(self) -> CodeType:
+        # UTF-8, whatever encoding a comment declares: in another one, what the owner read as a comment could run.
         try:
-            return compiled(self._source, self._filename)
+            return compile(self._source.decode("utf-8-sig"), self._filename, "exec", dont_inherit=True)
         except SyntaxError as error:
             line = f" (line {error.lineno})" if error.lineno else ""
             raise self._raised(error, _literal(f"the plan is no Python: {error.msg}{line}")) from None
@@ -119,19 +202,21 @@ class _Run:
         except (ValueError, MemoryError, RecursionError) as error:
             raise self._raised(error, "the plan is no Python: {what}") from None
 
-    def _found(self, defined: dict[str, Any]) -> Any:
-        try:
-            return find(defined)
-        except NoPlanError as error:
-            raise refused(str(error), kind="NoPlanError") from None
-        except BaseException as error:  # noqa: BLE001 - a metaclass of the plan's own may raise anything
-            raise self._raised(error, "looking for the plan's class raised {what}{where}") from None
+    def _execute(self, code: CodeType) -> dict[str, Any]:
+        """Run the source as a module, and return what it defines."""
+        module = type(sys)(MODULE)
+        module.__file__ = self._filename
+        module.__loader__ = _Source(self._source)  # type: ignore[assignment]  # it only has what linecache asks for
+        # What a plan hands to processes that it forks, and its data classes, are looked up here.
+        sys.modules[MODULE] = module
+        exec(code, module.__dict__)  # noqa: S102 - the owner of this machine approved these very bytes
+        return module.__dict__
 
     def _call(self, step: Callable[[], Any], reason: str) -> Any:
         """Do one step of the plan's own code, which may raise anything at all."""
         try:
             return step()
-        except ChannelClosedError:
+        except (ChannelClosedError, PlanProblem):
             raise
         except SystemExit as error:
             raise self._exited(error) from None
@@ -147,28 +232,107 @@ class _Run:
             return pack(result, max_bytes=output_bytes)
         except TooLargeError as error:
             reason = f"the result has more than {error.max_bytes} bytes, which is what this job may return"
-            raise refused(reason, state=frames.OUTPUT_LIMIT, kind="TooLargeError") from None
+            raise _refused(reason, state=frames.OUTPUT_LIMIT, kind="TooLargeError") from None
         except InvalidValuesError as error:
             reason = f"run() returned {error}" if not hasattr(result, "items") else f"the result: {error}"
-            raise refused(reason, state=frames.INVALID_RESULT, kind="InvalidValuesError") from None
+            raise _refused(reason, state=frames.INVALID_RESULT, kind="InvalidValuesError") from None
         except Exception as error:  # noqa: BLE001 - a mapping of the plan's own may raise anything
             problem = self._raised(error, "reading the result raised {what}{where}")
             if not isinstance(error, MemoryError):
                 problem.fields["state"] = frames.INVALID_RESULT
             raise problem from None
 
-    def _exited(self, error: SystemExit) -> Problem:
+    def _exited(self, error: SystemExit) -> PlanProblem:
         code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
         if not isinstance(error.code, int | None):
-            complain(str(error.code))
+            _complain(str(error.code))
         reason = f"the plan ended itself with exit code {code} before it had a result{{where}}"
         return self._raised(error, reason, exit_code=(code & 0xFF) or 1)
 
-    def _raised(self, error: BaseException, reason: str, *, exit_code: int = 1) -> Problem:
-        return raised(error, reason, source=self._source, filename=self._filename, exit_code=exit_code)
+    def _raised(self, error: BaseException, reason: str, *, exit_code: int = 1) -> PlanProblem:
+        """Return the problem that an error of the plan is; its text and traceback are kept apart from the reason.
+
+        The text of an error may hold what is in the data; the reason has only its type and its line.
+        """
+        if isinstance(error, MemoryError | RecursionError):
+            _forget_frames(error.__traceback__)
+        trace, first, line = error.__traceback__, None, None
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self._filename:
+                first, line = first or trace, trace.tb_lineno
+            trace = trace.tb_next
+        kind = _type_name(error)
+        reason = reason.format(what=kind, where=f" (line {line})" if line else "")
+        fields = {
+            "state": frames.FAILED,
+            "reason": shortened(reason, frames.MAX_REASON_CHARACTERS),
+            "type": kind,
+            "message": shortened(_message(error), frames.MAX_MESSAGE_CHARACTERS),
+            "traceback": shortened(self._traceback(error, first), frames.MAX_TRACEBACK_CHARACTERS),
+        }
+        return PlanProblem(fields, exit_code=exit_code)
+
+    def _traceback(self, error: BaseException, first: TracebackType | None) -> str:
+        """Return the traceback from the plan's first line on, as Python prints it."""
+        try:
+            import linecache
+            import traceback
+
+            lines = self._source.decode("utf-8-sig", "replace").splitlines(keepends=True)
+            linecache.cache[self._filename] = (len(self._source), None, lines, self._filename)
+            return "".join(traceback.format_exception(type(error), error, first, limit=-_MAX_ENTRIES))
+        except Exception as other:  # noqa: BLE001 - a plan may leave Python without files, memory or a sound error
+            return f"{_type_name(error)} (no traceback: {type(other).__name__})"
 
 
-def file_name(name: str) -> str:
+class _Source:
+    """What Python asks for the lines of the plan, which lies in no file: for tracebacks and for inspect."""
+
+    def __init__(self, source: bytes) -> None:
+        self._source = source
+
+    def get_source(self, _name: str) -> str:
+        """Return the text of the module."""
+        return self._source.decode("utf-8-sig", "replace")
+
+
+def _find(defined: dict[str, Any]) -> type[TrainingPlan]:
+    """Return the one class of the module that derives from TrainingPlan and that no other of these derives from.
+
+    A class that was imported does not count.
+    """
+    classes = {id(value): value for value in defined.values() if isinstance(value, type)}.values()
+    own = [kind for kind in classes if getattr(kind, "__module__", None) == MODULE]
+    plans = [kind for kind in own if issubclass(kind, TrainingPlan)]
+    last = [kind for kind in plans if not any(kind in other.__mro__[1:] for other in plans)]
+    if len(last) > 1:
+        raise _no_plan(f"has {len(last)} classes that derive from TrainingPlan, and one is needed: {_names(last)}")
+    if not last:
+        others = f"; it has {_names(own)}" if own else "; it has no class of its own"
+        raise _no_plan(f"has no class that derives from fedmon.TrainingPlan{others}")
+    if last[0].run is TrainingPlan.run:
+        raise _without_run(_name(last[0]))
+    return last[0]
+
+
+def _no_plan(what: str) -> PlanProblem:
+    return _refused(f"the plan {what}", kind="NoPlanError")
+
+
+def _without_run(name: str) -> PlanProblem:
+    return _refused(f"the plan's class {name} has no method run(self, context)", kind="NoPlanError")
+
+
+def _names(kinds: list[type]) -> str:
+    more = f" and {len(kinds) - _MAX_NAMED} more" if len(kinds) > _MAX_NAMED else ""
+    return ", ".join(map(_name, kinds[:_MAX_NAMED])) + more
+
+
+def _name(kind: type) -> str:
+    return ascii(kind.__name__)[1:-1][:64]
+
+
+def _file_name(name: str) -> str:
     """Return what the file of a plan is called in tracebacks."""
     stem = "".join(letter if letter.isalnum() or letter in "._- " else "_" for letter in name.removesuffix(".py"))
     return f"{stem.strip('. ')[:80] or 'plan'}.py"
@@ -198,16 +362,58 @@ def _literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _prepare_streams() -> None:
-    """Let every line that the plan prints leave at once, and none fail for its characters."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # at the start they are files
+class PlanProblem(Exception):  # noqa: N818 - it carries what is told of an error, and is none itself
+    """The run is over without a result; ``fields`` are those of the frame, ``exit_code`` that of the process."""
+
+    def __init__(self, fields: dict[str, Any], *, exit_code: int = 1) -> None:
+        super().__init__(fields["reason"])
+        self.fields, self.exit_code = fields, exit_code
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        try:
-            stream.flush()  # type: ignore[union-attr]  # None, or what a plan put there, fails as the rest does
-        except Exception:  # noqa: BLE001, S112 - what it cannot print any more is lost, and nothing else
-            continue
+def _refused(reason: str, *, state: str = frames.FAILED, kind: str) -> PlanProblem:
+    """Return a problem that has no traceback worth telling."""
+    reason = shortened(reason, frames.MAX_REASON_CHARACTERS)
+    return PlanProblem({"state": state, "reason": reason, "type": kind, "message": None, "traceback": None})
+
+
+def _type_name(error: BaseException) -> str:
+    """Return the name of an error's class, with its module when it is neither Python's, the plan's nor ours.
+
+    A class that is not in the module that it names is the plan's; one that is called as a built-in keeps its module.
+    """
+    kind = type(error)
+    module = str(getattr(kind, "__module__", MODULE))
+    found: object = sys.modules.get(module)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is not kind:
+        module = MODULE
+    is_near = module == "builtins" or module.startswith("fedmon.")
+    is_near = is_near or (module == MODULE and not hasattr(builtins, kind.__name__))
+    name = kind.__qualname__ if is_near else f"{module}.{kind.__qualname__}"
+    return shortened(ascii(name)[1:-1], frames.MAX_TYPE_CHARACTERS)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as other:  # noqa: BLE001 - the plan's own __str__ may raise anything
+        return f"(its text cannot be had: {type(other).__name__})"
+
+
+def _forget_frames(trace: TracebackType | None) -> None:
+    """Give back what the plan's functions hold, as it is just memory that is missing."""
+    while trace is not None:
+        try:  # noqa: SIM105 - contextlib would have to be imported, and there is no memory
+            trace.tb_frame.clear()
+        except RuntimeError:  # it still runs
+            pass
+        trace = trace.tb_next
+
+
+def _complain(text: str) -> None:
+    """Write a text to the process's first stderr, whatever the plan did with its own."""
+    try:
+        sys.__stderr__.write(f"{text.rstrip()}\n")  # type: ignore[union-attr]  # None fails as a closed one does
+    except Exception:  # noqa: BLE001 - nobody can be told that nobody can be told
+        return

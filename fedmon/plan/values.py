@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.plan.json_text import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ MAX_ARRAYS = 99_999
 MAX_DIMENSIONS = 32
 _TRAVEL = "JSON values and numpy arrays travel"
 _PLAIN = {float, int}
+_ESCAPES = {number: f"\\u{number:04x}" for number in range(32)} | {ord('"'): '\\"', ord("\\"): "\\\\"}
 
 
 class InvalidValuesError(InvalidInputError):
@@ -187,6 +187,14 @@ class ValuesWriter:
 
     def _wrong(self, what: str) -> InvalidValuesError:
         return InvalidValuesError(f"{spelled(self._place)}: {what}")
+
+
+def quoted(text: str) -> str:
+    """Return a JSON string; half a surrogate pair stays as it is, for the caller that encodes the text.
+
+    The json module takes as long to import as all else that a plan without data does, so it is not used here.
+    """
+    return f'"{text.translate(_ESCAPES)}"'
 
 
 def spelled(place: Sequence[str | int]) -> str:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.plan import frames
-from fedmon.plan.channel import Channel
 from fedmon.plan.context import Context
 from fedmon.plan.frame_reader import (
     BadFrameError,
@@ -24,7 +23,7 @@ from fedmon.plan.frame_reader import (
     Piece,
     Scalars,
 )
-from fedmon.plan.json_text import flat_object
+from fedmon.plan.frames import FrameChannel, flat_object
 from fedmon.plan.parcels import pack
 
 
@@ -145,7 +144,7 @@ def test_every_text_can_be_sent(text: str) -> None:
 
 def test_a_channel_sends_whole_frames_from_many_threads_and_nothing_after_the_result() -> None:
     read_end, write_end = os.pipe()
-    channel = Channel(write_end)
+    channel = FrameChannel(write_end)
     context = Context(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
     received = bytearray()
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.plan import npy
+from fedmon.plan import archive
 from fedmon.plan.parcel_check import check
 from fedmon.plan.parcels import InvalidValuesError, pack, unpack
 
@@ -113,15 +113,8 @@ def test_documents_that_do_not_fit_their_arrays_are_refused(document: Any) -> No
 
 def _archive_of(document: bytes, array: Any, header: bytes | None = None) -> bytes:
     """Lay out an archive as ours are, whatever it holds."""
-    from fedmon.plan import archive
-
-    head = header or npy.encode(descr=array.dtype.str, fortran_order=False, shape=array.shape)
-    content, members = b"", []
-    for name, data in (("document.json", document), ("0.npy", head + array.tobytes())):
-        crc = archive.crc_of(memoryview(data))
-        members.append(archive.Member(name=name, offset=len(content), size=len(data), crc=crc))
-        content += archive.local_header(name, len(content), len(data), crc) + data
-    return content + archive.directory(members)
+    head = header or archive.array_header(descr=array.dtype.str, fortran_order=False, shape=array.shape)
+    return b"".join(archive.write([("document.json", [document]), ("0.npy", [head, array.tobytes()])]))
 
 
 HEADERS = [
@@ -143,7 +136,7 @@ PLACED = b'{"values":{"w":null},"arrays":[["w"]]}'
 
 @pytest.mark.parametrize("header", HEADERS, ids=str)
 def test_headers_of_arrays_that_numpy_should_not_see_are_refused(header: Any) -> None:
-    content = _archive_of(PLACED, np.arange(3), npy.encode(fortran_order=False, **header))
+    content = _archive_of(PLACED, np.arange(3), archive.array_header(fortran_order=False, **header))
 
     with pytest.raises(InvalidValuesError, match=r"^w: "):
         check("npz", content, MOST)
@@ -156,8 +149,8 @@ def test_headers_of_arrays_that_numpy_should_not_see_are_refused(header: Any) ->
 )
 def test_bytes_that_are_no_values_of_their_type_are_refused(descr: str, data: bytes) -> None:
     array = np.frombuffer(data, "u1")
-    shape = (len(data) // npy.item_bytes(descr),)
-    content = _archive_of(PLACED, array, npy.encode(descr=descr, fortran_order=False, shape=shape))
+    shape = (len(data) // archive.item_bytes(descr),)
+    content = _archive_of(PLACED, array, archive.array_header(descr=descr, fortran_order=False, shape=shape))
 
     with pytest.raises(InvalidValuesError, match="bytes that are no"):
         check("npz", content, MOST)

@@ -16,7 +16,7 @@ from typing import Literal, TextIO
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.plan.cells import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, delimiter_of
+from fedmon.plan.dataset import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, delimiter_of
 
 DType = Literal["int64", "uint64", "float64", "bool", "object"]
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.registers.dataset_source import measure
 from fedmon.node.runs.order import GivenDataset
-from fedmon.plan import parcels, strict_json
+from fedmon.plan import parcels
+from fedmon.plan.parcel_check import read_object
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
@@ -95,6 +96,6 @@ def _packed(values: dict[str, Any]) -> tuple[bytes, Literal["json", "npz"]]:
 
 def _object(text: bytes, where: str) -> dict[str, Any]:
     try:
-        return strict_json.read_object(memoryview(text))
+        return read_object(memoryview(text))
     except InvalidInputError as error:
         raise InvalidInputError(f"{where}: {error}") from None

@@ -101,10 +101,10 @@ def sketched(value: Any) -> str:
 def _arrays(path: Path) -> dict[str, Any]:
     import numpy as np
 
-    from fedmon.plan import parcel_check, parcels
+    from fedmon.plan import archive, parcel_check, parcels
 
-    with zipfile.ZipFile(path) as archive:
-        is_ours = parcel_check.DOCUMENT in archive.namelist()
+    with zipfile.ZipFile(path) as zipped:
+        is_ours = archive.DOCUMENT in zipped.namelist()
     if is_ours:
         content = path.read_bytes()
         parcel_check.check("npz", content, len(content))
