@@ -75,14 +75,11 @@ class Publisher:
         with self._lock:
             state = self._streams.get(stream)
             if state is None:
-                state = self._streams[stream] = _Stream(is_private=is_private)
-            if state.open is not None and not state.open.fits(sample):
+                state = self._streams[stream] = _Stream(self._node_id, self._boot, stream, is_private=is_private)
+            if not state.fits(sample):
                 self._close(state)
-            if state.open is None:
-                state.open = OpenBatch(node_id=self._node_id, boot=self._boot, stream=stream, seq=state.next_seq)
-            state.open.add(sample)
-            state.next_seq += 1
-            if (self._live and not is_private) or state.open.complete(self._interval_s):
+            state.add(sample)
+            if (self._live and not is_private) or state.is_complete(self._interval_s):
                 self._close(state)
             return state.next_seq - 1
 
@@ -91,8 +88,7 @@ class Publisher:
         with self._lock:
             self._interval_s, self._live = interval_s, live
             for state in self._streams.values():
-                is_wanted_now = live and not state.is_private
-                if state.open is not None and (is_wanted_now or state.open.complete(interval_s)):
+                if (live and not state.is_private) or state.is_complete(interval_s):
                     self._close(state)
 
     def close_older(self, mono: float) -> None:
@@ -102,7 +98,7 @@ class Publisher:
         """
         with self._lock:
             for state in self._streams.values():
-                if state.open is not None and abs(mono - state.open.begun) >= MAX_AGE_S:
+                if state.samples and abs(mono - state.samples[0].mono) >= MAX_AGE_S:
                     self._close(state)
 
     def set_leaves(self, leaves: Callable[[str], bool]) -> None:
@@ -134,11 +130,11 @@ class Publisher:
     @property
     def open_samples(self) -> int:
         """Return how many samples are in batches that are not closed yet."""
-        return sum(len(state.open) for state in list(self._streams.values()) if state.open is not None)
+        return sum(len(state.samples) for state in list(self._streams.values()))
 
     def _close(self, state: _Stream) -> None:
-        if state.open is not None:
-            batch, state.open = state.open.close(), None
+        if state.samples:
+            batch = state.close()
             self._keep(batch)
             if not state.is_private:
                 self._deliver(batch)
@@ -175,77 +171,69 @@ class Publisher:
 
 
 class _Stream:
-    """The numbering of one stream, and its batch that is still open."""
+    """One stream: the number of its next sample, and the ``samples`` of the batch that is still open.
 
-    def __init__(self, *, is_private: bool) -> None:
-        self.is_private = is_private
-        self.next_seq = 0
-        self.open: OpenBatch | None = None
-
-
-class OpenBatch:
-    """The samples of one stream since its last batch was closed. Not safe between threads.
-
-    Samples need not have the same series: what one lacks is null there, without a reason.
+    Samples need not have the same series: what one lacks is null in the batch, without a reason.
     """
 
-    def __init__(self, *, node_id: str, boot: int, stream: str, seq: int) -> None:
-        self._node_id, self._boot, self._stream, self._seq = node_id, boot, stream, seq
+    def __init__(self, node_id: str, boot: int, name: str, *, is_private: bool) -> None:
+        self._node_id, self._boot, self._name, self.is_private = node_id, boot, name, is_private
+        self.next_seq = 0
+        self._open()
+
+    def _open(self) -> None:
+        self.samples: list[Sample] = []
         self._series: dict[str, None] = {}
         self._keys: tuple[str, ...] = ()
         self._is_even = True
-        self._samples: list[Sample] = []
         self._reasons: dict[str, str] = {}
         self._size = _FRAME_BYTES
 
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    @property
-    def begun(self) -> float:
-        """The monotonic time of the first sample; there must be one."""
-        return self._samples[0].mono
-
     def fits(self, sample: Sample) -> bool:
         """Tell whether a sample finds room; the first one always does."""
-        return not self._samples or self._size + self._added(sample) <= MAX_BYTES
+        return not self.samples or self._size + self._added(sample) <= MAX_BYTES
 
     def add(self, sample: Sample) -> None:
         """Take a sample that fits."""
         self._size += self._added(sample)
         keys = tuple(sample.values)
         if keys != self._keys:
-            self._is_even = not self._samples
+            self._is_even = not self.samples
             self._keys = keys
             self._series.update(sample.values)  # type: ignore[arg-type]  # only the keys count
-        self._samples.append(sample)
+        self.samples.append(sample)
+        self.next_seq += 1
         if sample.reasons:
             self._reasons.update(sample.reasons)
 
-    def complete(self, next_in_s: float) -> bool:
+    def is_complete(self, next_in_s: float) -> bool:
         """Tell whether the batch goes out now: it is full, or would be too old when the next sample comes."""
-        first, last = self._samples[0], self._samples[-1]
+        if not self.samples:
+            return False
+        age_s = self.samples[-1].mono - self.samples[0].mono
         # A tenth of a tick of tolerance: ticks are a little late, and none of them is early.
-        return len(self._samples) >= MAX_SAMPLES or last.mono - first.mono + 0.9 * next_in_s > MAX_AGE_S
+        return len(self.samples) >= MAX_SAMPLES or age_s + 0.9 * next_in_s > MAX_AGE_S
 
     def close(self) -> Batch:
-        """Return what was gathered."""
-        return Batch(
+        """Return what was gathered, and begin the next batch."""
+        batch = Batch(
             node_id=self._node_id,
             boot=self._boot,
-            stream=self._stream,
-            seq=self._seq,
-            t=[round(sample.t, 3) for sample in self._samples],
-            mono=[round(sample.mono, 6) for sample in self._samples],
+            stream=self._name,
+            seq=self.next_seq - len(self.samples),
+            t=[round(sample.t, 3) for sample in self.samples],
+            mono=[round(sample.mono, 6) for sample in self.samples],
             columns=self._columns(),
             reasons=self._reasons,
         )
+        self._open()
+        return batch
 
     def _columns(self) -> dict[str, list[float | None]]:
         if self._is_even:
-            rows = [sample.values.values() for sample in self._samples]
+            rows = [sample.values.values() for sample in self.samples]
             return {key: list(column) for key, column in zip(self._keys, zip(*rows, strict=True), strict=True)}
-        return {key: [sample.values.get(key) for sample in self._samples] for key in self._series}
+        return {key: [sample.values.get(key) for sample in self.samples] for key in self._series}
 
     def _added(self, sample: Sample) -> int:
         # Upper bounds, so that nothing has to be encoded twice: numbers of at most 24 characters, and each name once.
@@ -253,7 +241,7 @@ class OpenBatch:
         if len(sample.values) != len(self._keys) or tuple(sample.values) != self._keys:
             new = [key for key in sample.values if key not in self._series]
             # A series that is new has an entry for each sample that lacks it.
-            names = sum(map(_text_bytes, new)) + (8 + 5 * len(self._samples)) * len(new)
+            names = sum(map(_text_bytes, new)) + (8 + 5 * len(self.samples)) * len(new)
         reasons = sum(
             _text_bytes(key) + _text_bytes(text) + 8
             for key, text in sample.reasons.items()

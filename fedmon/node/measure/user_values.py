@@ -1,4 +1,4 @@
-"""Values that a program reports of itself, such as an accuracy or a loss, on the time axis of everything measured."""
+"""Values that a program reports, such as an accuracy or a loss, on the time axis of everything measured."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import SupportsFloat, SupportsIndex
-
-import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.batch import USER_STREAM
@@ -33,21 +31,13 @@ _MAX_T = 253_402_300_800.0
 Number = SupportsFloat | SupportsIndex
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """One value that was checked; ``value`` is None, with ``reason``, where it was not finite."""
-
-    name: str
-    value: float | None
-    reason: str = ""
-
-
 class UserValues:
     """Turns named values into samples of the stream ``user`` and hands each to ``publish(stream, sample)``.
 
     Every method is safe from any thread and never waits. ``burst`` values are taken at once and ``per_s`` a second in
-    the long run; what comes faster is dropped and counted. A value that is not finite (a loss that became infinite)
-    is an event of the program: it is kept as null with the reason "failed: not finite". What is no number is an error
-    of the caller, and refused.
+    the long run; what comes faster is dropped. ``taken`` and ``dropped`` count values since the start. A value that is
+    not finite (a loss that became infinite) is an event of the program: it is kept as null with the reason "failed: not
+    finite". A value that is not a number is an error of the caller, and refused.
     """
 
     def __init__(
@@ -64,17 +54,7 @@ class UserValues:
         self._wall, self._monotonic = wall, monotonic
         self._lock = threading.Lock()
         self._left, self._looked = float(burst), monotonic()
-        self._taken = self._dropped = 0
-
-    @property
-    def taken(self) -> int:
-        """Return how many values were taken since the start."""
-        return self._taken
-
-    @property
-    def dropped(self) -> int:
-        """Return how many values were dropped because they came too fast."""
-        return self._dropped
+        self.taken = self.dropped = 0
 
     def add_scalar(
         self, name: str, value: Number, step: int | None = None, t: float | None = None, *, job: str | None = None
@@ -91,44 +71,46 @@ class UserValues:
         not now, ``job`` the id of the job that the values belong to. Raises InvalidInputError, and takes none of them,
         when one of these cannot be used.
         """
-        named = [checked(name, value) for name, value in values.items()]
-        number = _checked_step(step)
+        checked = [
+            (_checked_text(name, "the name of a value"), *_checked(name, value)) for name, value in values.items()
+        ]
+        number = None if step is None else _checked_step(step)
         labels = {} if job is None else {"job": _checked_text(job, "a job id")}
         if t is not None and not (math.isfinite(t) and 0 <= t < _MAX_T):
             raise InvalidInputError(f"t={t!r} is no time: give Unix seconds, or leave it away for now")
         # Publishing under the lock keeps samples in the order of their times.
         with self._lock:
             wall, mono = self._wall(), self._monotonic()
-            allowed = named[: self._admit(len(named), mono)]
+            allowed = checked[: self._admit(len(checked), mono)]
             when = wall if t is None else float(t)
-            for sample in self._samples(allowed, number, labels, when, mono + (when - wall)):
-                self._publish(USER_STREAM, sample)
+            for readings, reasons in self._parts(allowed, number, labels):
+                self._publish(USER_STREAM, Sample(t=when, mono=mono + (when - wall), values=readings, reasons=reasons))
         return len(allowed)
 
-    def _samples(
-        self, named: list[Named], step: int | None, labels: Mapping[str, str], t: float, mono: float
-    ) -> Iterator[Sample]:
-        """Yield samples that are small enough for a message each, however long the names are."""
-        values: dict[str, float | None] = {}
+    def _parts(
+        self, values: list[tuple[str, float | None, str]], step: int | None, labels: Mapping[str, str]
+    ) -> Iterator[tuple[dict[str, float | None], dict[str, str]]]:
+        """Yield values and reasons of samples that each fit into a message, however long the names are."""
+        readings: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         size = 0
-        for each in named:
+        for name, value, reason in values:
             # A character takes 6 bytes of JSON at most, and a name stands in up to three series.
-            cost = 3 * (6 * (len(each.name) + sum(map(len, labels.values()))) + 64)
-            if values and size + cost > _SAMPLE_BYTES:
-                yield Sample(t=t, mono=mono, values=values, reasons=reasons)
-                values, reasons, size = {}, {}, 0
+            cost = 3 * (6 * (len(name) + sum(map(len, labels.values()))) + 64)
+            if readings and size + cost > _SAMPLE_BYTES:
+                yield readings, reasons
+                readings, reasons, size = {}, {}, 0
             size += cost
-            key = series(VALUE, name=each.name, **labels)
-            values[key] = each.value
-            if each.reason:
-                reasons[key] = each.reason
+            key = series(VALUE, name=name, **labels)
+            readings[key] = value
+            if reason:
+                reasons[key] = reason
             if step is not None:
-                values[series(STEP, name=each.name, **labels)] = step
-        if values:
-            if self._dropped:
-                values[DROPPED] = self._dropped
-            yield Sample(t=t, mono=mono, values=values, reasons=reasons)
+                readings[series(STEP, name=name, **labels)] = step
+        if readings:
+            if self.dropped:
+                readings[DROPPED] = self.dropped
+            yield readings, reasons
 
     def _admit(self, count: int, now: float) -> int:
         """Return how many of ``count`` values are within the limit, and count the others."""
@@ -136,28 +118,22 @@ class UserValues:
         self._looked = now
         admitted = min(count, int(self._left))
         self._left -= admitted
-        self._taken += admitted
-        self._dropped += count - admitted
+        self.taken += admitted
+        self.dropped += count - admitted
         return admitted
 
 
-def checked(name: str, value: Number) -> Named:
-    """Return a value that can be recorded.
-
-    Raises InvalidInputError for a name or value that cannot be used.
-    """
-    name = _checked_text(name, "the name of a value")
+def _checked(name: str, value: Number) -> tuple[float | None, str]:
+    """Return a value and an empty reason, or None and the reason for a value that is not finite."""
     if isinstance(value, str | bytes | bytearray):
         raise _no_number(name, value)
     try:
         number = float(value)
     except OverflowError:  # an integer that is larger than every float
-        return Named(name=name, value=None, reason=f"{NOT_FINITE}: an integer beyond 1.8e308")
+        return None, f"{NOT_FINITE}: an integer beyond 1.8e308"
     except (TypeError, ValueError, RuntimeError):  # libraries of arrays choose among these for more than one element
         raise _no_number(name, value) from None
-    if not math.isfinite(number):
-        return Named(name=name, value=None, reason=f"{NOT_FINITE}: {number}")
-    return Named(name=name, value=number)
+    return (number, "") if math.isfinite(number) else (None, f"{NOT_FINITE}: {number}")
 
 
 def _no_number(name: str, value: object) -> InvalidInputError:
@@ -176,9 +152,7 @@ def _checked_text(text: object, what: str) -> str:
     return text
 
 
-def _checked_step(step: object) -> int | None:
-    if step is None:
-        return None
+def _checked_step(step: object) -> int:
     try:
         if isinstance(step, float) and step.is_integer():
             step = int(step)
