@@ -1,4 +1,4 @@
-"""What a training plan works with while it runs: its data, its arguments, and its ways to the researcher."""
+"""The context of a running training plan: its data, its arguments, reports and logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Context:
     """The world of a running plan.
 
-    ``dataset`` is null when the job has none. ``arguments`` and ``inputs`` are what the researcher gave, and belong to
+    ``dataset`` is None if the job has none. ``arguments`` and ``inputs`` are what the researcher gave, and belong to
     the plan; arrays among the inputs can be written to. `report` and `log` may be called from any thread.
     """
 
@@ -41,7 +41,7 @@ class Context:
 
         Names are Python names of at most 64 ASCII characters, 100 at a time; values are numbers, also those of numpy,
         or None. A value that is not finite is sent as None, and a warning is logged once for its name. Raises
-        InvalidInputError for what is no name, no number or no step.
+        InvalidInputError for a wrong name, number or step.
         """
         if len(scalars) > frames.MAX_VALUES:
             raise InvalidInputError(f"report() got {len(scalars)} names; {frames.MAX_VALUES} at a time are the most")
@@ -52,9 +52,9 @@ class Context:
             self._channel.send(frames.SCALARS, {"values": values, "step": step, "t": time.time()})
 
     def log(self, message: object, level: str = "INFO") -> None:
-        """Send a line to the log; what is longer than 4096 characters is cut.
+        """Send a line to the log, cut to 4096 characters.
 
-        Raises InvalidInputError for a level that is none of DEBUG, INFO, WARNING, ERROR and CRITICAL.
+        Raises InvalidInputError for a level other than DEBUG, INFO, WARNING, ERROR and CRITICAL.
         """
         name = str(level).upper()
         if name not in frames.LEVELS:
@@ -75,7 +75,7 @@ class Context:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return a text of at most so many characters, without its middle when it has more; it can always be encoded."""
+    """Return a text of at most so many characters, a longer one without its middle; it can always be encoded."""
     if len(text) > longest:
         note = " [...] "
         head = (longest - len(note)) // 2

@@ -29,7 +29,7 @@ class Dataset:
     """What the job may read.
 
     ``shape`` is rows and columns, or the number of images or subjects; ``dtypes`` maps the columns of a table to their
-    types; both are null where the node knows nothing of the kind.
+    types; both are None if the node does not know them.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Dataset:
         return {name: read[name] if column is None else column for name, column in columns.items()}
 
     def _numeric_columns(self) -> dict[str, npt.NDArray[Any] | None]:
-        """Return the columns that are numbers, and null for each other one."""
+        """Return the columns that are numbers, and None for each other one."""
         import numpy as np
 
         with self._open() as file:

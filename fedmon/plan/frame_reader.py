@@ -1,4 +1,4 @@
-"""Read the frames of a running plan, whatever it writes: nothing in them is trusted, and every length has a bound."""
+"""Reader of the frames of a running plan: nothing in them is trusted, and every length has a bound."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ Frame = Begun | Scalars | LogLine | Piece | Failure
 class FrameReader:
     """Turn bytes, in whatever pieces they come, into frames; holds at most one frame, and nothing of a result.
 
-    ``result_format`` is null until a result begins; ``result_bytes`` is what it announced; ``has_ended`` tells that a
+    ``result_format`` is None until a result begins; ``result_bytes`` is what it announced; ``has_ended`` tells that a
     whole result, or a failure, was read. Not for several threads.
     """
 
@@ -86,7 +86,7 @@ class FrameReader:
         self.has_ended = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
-        """Yield what is complete with these bytes; to be exhausted before the next call.
+        """Yield the frames that these bytes complete; to be exhausted before the next call.
 
         Raises BadFrameError, and OutputTooLargeError before a byte of such a result is yielded.
         """

@@ -68,7 +68,7 @@ def pack(values: Mapping[str, Any], *, max_bytes: int | None = None) -> Packed:
 def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
     """Return the values of a parcel; arrays are the buffer's own memory, and can be written to when it can.
 
-    Raises InvalidValuesError for what is no parcel, and where arrays need numpy and there is none.
+    Raises InvalidValuesError if the bytes are not a parcel, or if arrays need numpy and it is missing.
     """
     from fedmon.plan import parcel_check
     from fedmon.plan.archive import item_bytes

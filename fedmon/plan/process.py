@@ -51,7 +51,7 @@ def main(runtime: str) -> NoReturn:
     except ChannelClosedError as error:
         code = 1
         _complain(str(error))
-    except BaseException as error:  # noqa: BLE001 - there is nobody above to tell it to
+    except BaseException as error:  # noqa: BLE001 - the outermost caller
         code = 1
         _tell_at_last(channel, error)
     finally:
@@ -60,7 +60,7 @@ def main(runtime: str) -> NoReturn:
 
 
 def _tell_at_last(channel: FrameChannel, error: BaseException) -> None:
-    """Say that something failed that never should: a plan can break what runs it, as both are one process."""
+    """Report an unexpected failure: a plan can break what runs it, because both are one process."""
     kind = type(error).__name__
     reason = f"the plan ended in a way that could not be looked into ({kind})"
     _complain(reason)
@@ -158,7 +158,7 @@ def _dataset_of(job: dict[str, Any]) -> Dataset | None:
 
 
 def _prepare_streams() -> None:
-    """Let every line that the plan prints leave at once, and none fail for its characters."""
+    """Flush every line that the plan prints, and let none fail for its characters."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # at the start they are files
@@ -339,7 +339,7 @@ def _file_name(name: str) -> str:
 
 
 def _missing(error: ModuleNotFoundError) -> str | None:
-    """Say which package is missing and whose choice that is; None when the error does not name one."""
+    """Return which package is missing and whose choice that is; None if the error does not name one."""
     name = error.name if isinstance(error.name, str) else ""
     if not all(part.isidentifier() for part in name.split(".")) or len(name) > 100:
         return None
@@ -353,7 +353,7 @@ def _missing(error: ModuleNotFoundError) -> str | None:
 
 
 def _without_dataset(error: AttributeError) -> str:
-    """Say that there is no dataset where that is what the plan stumbled over."""
+    """Return a note that there is no dataset, if an attribute of it was missed."""
     is_it = error.obj is None and hasattr(Dataset, str(error.name))
     return "; this job has no dataset" if is_it else ""
 
@@ -402,7 +402,7 @@ def _message(error: BaseException) -> str:
 
 
 def _forget_frames(trace: TracebackType | None) -> None:
-    """Give back what the plan's functions hold, as it is just memory that is missing."""
+    """Release what the plan's functions hold, because memory is short."""
     while trace is not None:
         try:  # noqa: SIM105 - contextlib would have to be imported, and there is no memory
             trace.tb_frame.clear()
@@ -415,5 +415,5 @@ def _complain(text: str) -> None:
     """Write a text to the process's first stderr, whatever the plan did with its own."""
     try:
         sys.__stderr__.write(f"{text.rstrip()}\n")  # type: ignore[union-attr]  # None fails as a closed one does
-    except Exception:  # noqa: BLE001 - nobody can be told that nobody can be told
+    except Exception:  # noqa: BLE001 - there is no other way to report it
         return

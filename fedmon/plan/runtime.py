@@ -1,4 +1,4 @@
-"""The folder that a plan's process finds fedmon in: the few files that it needs, and nothing that needs more."""
+"""The folder with the few files of fedmon that a plan's process needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that leave a plan, or come to it, made into JSON text; arrays are taken out, and their places noted."""
+"""Values of a plan as JSON text; arrays are taken out, and their places noted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ValuesWriter:
 
     def _other(self, value: object) -> str:
         """Deal with subclasses of plain types, with what numpy has, and with what cannot travel."""
-        numpy = sys.modules.get("numpy")  # where nobody imported it there is no array
+        numpy = sys.modules.get("numpy")  # without the import there is no array
         if numpy is not None:
             if isinstance(value, numpy.ndarray):
                 return self._array(value, numpy)
@@ -219,7 +219,7 @@ _ADVICE = (
 
 
 def described(value: object) -> str:
-    """Say what a value is that cannot travel, and what to send in its place."""
+    """Describe a value that cannot travel, and what to send in its place."""
     kind = type(value)
     if value is None:
         return "None"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -144,7 +145,7 @@ class Recorder:
         Only as much is read as is taken. Raises StorageError.
         """
         with self._changed:
-            waiting = self._buffer.of(stream, boot)
+            waiting = [batch for batch in self._buffer if (batch.stream, batch.boot) == (stream, boot)]
         position = first_seq
         for batch in self._read(stream, boot, first_seq, last_seq, wanted):
             position = batch.last_seq + 1
@@ -337,75 +338,70 @@ class RecordBuffer:
 
     def __init__(self, max_bytes: int, *, hold_s: float = HOLD_S) -> None:
         self._max_bytes, self._hold_s = max_bytes, hold_s
-        self._waiting: deque[Batch] = deque()
-        self._in_hand: list[Batch] = []
-        self._lengths: Counter[tuple[str, int]] = Counter()
+        self._batches: deque[Batch] = deque()
+        self._in_hand = self._size = 0
+        self._lengths: Counter[Place] = Counter()
         self._hurry = False
         self._begun: float | None = None
-        self._size = self._size_in_hand = 0
-        self.samples = 0
-        self.dropped = 0
+        self.samples = self.dropped = 0
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from self._in_hand
-        yield from self._waiting
+        return iter(self._batches)
 
     def due_at(self) -> float | None:
-        """Return the monotonic time at which what waits is to be stored; None when nothing does."""
+        """Return the monotonic time at which to store; None if nothing waits."""
         return None if self._begun is None else self._begun if self._hurry else self._begun + self._hold_s
 
-    def of(self, stream: str, boot: int) -> list[Batch]:
-        """Return what waits of one stream, in hand or not, oldest first."""
-        return [batch for batch in self if batch.stream == stream and batch.boot == boot]
-
     def add(self, batch: Batch, *, now: float) -> None:
-        """Take a batch in; what is oldest makes room for it."""
+        """Add a batch; the oldest ones make room for it."""
         if not batch.t:
             return
-        self._waiting.append(batch)
+        self._batches.append(batch)
         self._size += _memory_bytes(batch)
         self.samples += len(batch.t)
         self._begun = now if self._begun is None else self._begun
-        waiting = self._lengths[batch.stream, batch.boot] = self._lengths[batch.stream, batch.boot] + len(batch.t)
-        self._hurry = self._hurry or waiting >= _FULL_BATCH or batch.mono[-1] - batch.mono[0] >= self._hold_s / 2
+        self._lengths[batch.stream, batch.boot] += len(batch.t)
+        is_full = self._lengths[batch.stream, batch.boot] >= _FULL_BATCH
+        self._hurry = self._hurry or is_full or batch.mono[-1] - batch.mono[0] >= self._hold_s / 2
         self._make_room()
 
     def taken(self) -> list[Batch]:
-        """Put what waits in hand, as much as is stored at once, and return what is in hand."""
-        # The rest of the room stays for what comes meanwhile: the newest samples are worth the most.
-        most_bytes = self._max_bytes // 4
-        while self._waiting and len(self._in_hand) < _AT_ONCE and self._size_in_hand <= most_bytes:
-            batch = self._waiting.popleft()
-            size = _memory_bytes(batch)
-            self._in_hand.append(batch)
-            self._size -= size
-            self._size_in_hand += size
-        if not self._waiting:
-            self._lengths.clear()
-            self._begun, self._hurry = None, False
-        return list(self._in_hand)
+        """Put batches in hand, as many as are stored at once, and return all in hand."""
+        if not self._in_hand:
+            # The rest of the room is for new samples, which are worth the most.
+            size, most_bytes = 0, self._max_bytes // 4
+            for batch in itertools.islice(self._batches, _AT_ONCE):
+                if size > most_bytes:
+                    break
+                size += _memory_bytes(batch)
+                self._in_hand += 1
+            if self._in_hand == len(self._batches):
+                self._lengths.clear()
+                self._begun, self._hurry = None, False
+        return list(itertools.islice(self._batches, self._in_hand))
 
     def done(self, stored: int) -> None:
-        """Let go what is in hand; samples of it that were not stored, because they were there, count as dropped."""
-        samples = sum(len(batch.t) for batch in self._in_hand)
-        self.samples -= samples
-        self.dropped += samples - stored
-        self._in_hand, self._size_in_hand = [], 0
+        """Drop the batches in hand; samples that were not stored, because they were there already, count as dropped."""
+        self.dropped += sum(self._remove(0) for _ in range(self._in_hand)) - stored
+        self._in_hand = 0
 
     def failed(self) -> None:
-        """Put back what is in hand."""
-        self._waiting.extendleft(reversed(self._in_hand))
-        self._size += self._size_in_hand
-        self._begun, self._hurry = (0.0, True) if self._waiting else (None, False)
-        self._in_hand, self._size_in_hand = [], 0
+        """Put the batches in hand back."""
+        self._in_hand = 0
+        self._begun, self._hurry = (0.0, True) if self._batches else (None, False)
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._waiting and self._size + self._size_in_hand > self._max_bytes:
-            batch = self._waiting.popleft()
-            self._size -= _memory_bytes(batch)
-            self.samples -= len(batch.t)
-            self.dropped += len(batch.t)
+        while self._size > self._max_bytes and len(self._batches) > self._in_hand:
+            self.dropped += self._remove(self._in_hand)
+
+    def _remove(self, index: int) -> int:
+        """Remove a batch, and return how many samples it held."""
+        batch = self._batches[index]
+        del self._batches[index]
+        self._size -= _memory_bytes(batch)
+        self.samples -= len(batch.t)
+        return len(batch.t)
 
 
 def _memory_bytes(batch: Batch) -> int:

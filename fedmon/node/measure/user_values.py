@@ -156,7 +156,7 @@ def _checked_step(step: object) -> int:
     try:
         if isinstance(step, float) and step.is_integer():
             step = int(step)
-        number = operator.index(step)  # type: ignore[arg-type]  # raises for what is no integer
+        number = operator.index(step)  # type: ignore[arg-type]  # raises TypeError
     except TypeError:
         raise InvalidInputError(f"step={step!r} is no whole number: give the epoch or iteration") from None
     if abs(number) > MAX_STEP:
