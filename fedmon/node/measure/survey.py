@@ -14,7 +14,6 @@ import msgspec
 from fedmon.common.metrics.metric import Metric, Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.metrics.table import METRICS
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import CollectorTimes
@@ -179,17 +178,24 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 def survey(settings: NodeSettings) -> Survey:
     """Ask every collector of the machine what it can measure, and read it once; takes a second or two."""
+    # Not needed by a node that runs, nor by a job that waits for its first sample.
+    from fedmon.common.metrics.table import METRICS
+
+    names = list(METRICS)
     instruments = Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
     with contextlib.ExitStack() as ending:
         collectors = [one for one in instruments.host() if not isinstance(one, CollectorTimes)]
         for collector in collectors:
             ending.callback(getattr(collector, "close", lambda: None))
-        groups = [_group(collector) for collector in collectors]
+        groups = [_group(collector, METRICS) for collector in collectors]
         if instruments.roots.simulated:
-            groups.append(_without_perf(_NO_PERF_IN_A_TREE))
+            groups.append(_without_perf(_NO_PERF_IN_A_TREE, METRICS))
         elif not settings.perf.enabled:
-            groups.append(_without_perf(_PERF_IS_OFF))
-        groups.sort(key=_place)
+            groups.append(_without_perf(_PERF_IS_OFF, METRICS))
+        # As the table has the first metric of each group, so that people read the groups in that order.
+        groups.sort(
+            key=lambda group: min((names.index(m.name) for m in group.metrics if m.name in METRICS), default=len(names))
+        )
         return Survey(simulated=instruments.roots.simulated, groups=groups, hardware=instruments.hardware())
 
 
@@ -201,25 +207,18 @@ def by_source(findings: Iterable[MetricFinding]) -> Iterator[tuple[str, list[Met
     yield from together.items()
 
 
-def _place(group: MetricGroup) -> int:
-    """Return where the table has the first metric of a group, so that people read the groups in that order."""
-    names = list(METRICS)
-    return min((names.index(each.name) for each in group.metrics if each.name in METRICS), default=len(names))
-
-
-def _without_perf(reason: str) -> MetricGroup:
+def _without_perf(reason: str, table: Mapping[str, Metric]) -> MetricGroup:
     """Return the group of perf where a node would not start it."""
-    rows = [metric for metric in METRICS.values() if metric.scope is Scope.PERF]
+    rows = [metric for metric in table.values() if metric.scope is Scope.PERF]
     return MetricGroup(
         name="perf", every=_EVERY[Lane.FAST], metrics=[_finding(r.name, {r.name: reason}, 0, r) for r in rows]
     )
 
 
-def _group(collector: Collector) -> MetricGroup:
+def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
     report, values = _asked(collector)
     series = Counter(metric_name(key) for key, value in values.items() if value is not None)
-    # A plug-in declares its own metrics.
-    table: Mapping[str, Metric] = getattr(collector, "declared", METRICS)
+    table = getattr(collector, "declared", table)  # a plug-in declares its own metrics
     return MetricGroup(
         name=collector.name,
         every=_EVERY[collector.lane],
