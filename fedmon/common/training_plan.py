@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from fedmon.plan.context import Context
+    from fedmon.plan.context import PlanContext
 
 _OWN_DEPENDENCIES = ("import fedmon", "from fedmon import TrainingPlan")
 
@@ -26,7 +26,7 @@ class TrainingPlan:
     A file that is sent as a plan has exactly one subclass, which can be made without arguments.
     """
 
-    def run(self, context: Context) -> Mapping[str, Any]:
+    def run(self, context: PlanContext) -> Mapping[str, Any]:
         """Do the work on a node, and return what leaves it: names with JSON values and numpy arrays.
 
         ``context`` has the dataset, the arguments and the inputs. To be overridden.

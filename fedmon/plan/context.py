@@ -11,10 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fedmon.plan.dataset import Dataset
+    from fedmon.plan.dataset import PlanDataset
 
 
-class Context:
+class PlanContext:
     """The world of a running plan.
 
     ``dataset`` is None if the job has none. ``arguments`` and ``inputs`` are what the researcher gave, and belong to
@@ -26,7 +26,7 @@ class Context:
         *,
         job_id: str,
         node_id: str,
-        dataset: Dataset | None,
+        dataset: PlanDataset | None,
         arguments: dict[str, Any],
         inputs: dict[str, Any],
         channel: frames.FrameChannel,

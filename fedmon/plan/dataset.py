@@ -25,7 +25,7 @@ SAMPLE_CHARACTERS = 256 * 1024
 _SAMPLE_ROWS, _CHUNK_ROWS = 100, 50_000
 
 
-class Dataset:
+class PlanDataset:
     """What the job may read.
 
     ``shape`` is rows and columns, or the number of images or subjects; ``dtypes`` maps the columns of a table to their

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Piece = bytes | memoryview
 
-    class Stream(Protocol):
+    class ByteWriter(Protocol):
         """Where bytes go; takes all of them."""
 
         def write(self, data: Piece, /) -> int:
@@ -38,7 +38,7 @@ class Packed:
         self._pieces = pieces
         self.size_bytes = sum(map(len, pieces))
 
-    def write(self, stream: Stream) -> None:
+    def write(self, stream: ByteWriter) -> None:
         """Write the bytes, ``size_bytes`` of them."""
         for piece in self._pieces:
             stream.write(piece)

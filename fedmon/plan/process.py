@@ -10,8 +10,8 @@ import sys
 
 from fedmon.common.training_plan import TrainingPlan
 from fedmon.plan import frames
-from fedmon.plan.context import Context, shortened
-from fedmon.plan.dataset import Dataset
+from fedmon.plan.context import PlanContext, shortened
+from fedmon.plan.dataset import PlanDataset
 from fedmon.plan.frames import ChannelClosedError, FrameChannel
 from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack, unpack
 
@@ -77,7 +77,7 @@ def _result(runtime: str, channel: FrameChannel) -> Packed:
     filename = _file_name(job["name"])
     sys.path[:] = list(dict.fromkeys([*sys.path, runtime, *job["path"]]))
     sys.argv[:] = [filename]
-    context = Context(
+    context = PlanContext(
         job_id=job["job_id"],
         node_id=job["node_id"],
         dataset=_dataset_of(job),
@@ -140,13 +140,13 @@ def _inputs(inputs_format: str | None) -> dict[str, Any]:
         raise _refused(f"the inputs cannot be read: {error}", kind="InvalidValuesError") from None
 
 
-def _dataset_of(job: dict[str, Any]) -> Dataset | None:
+def _dataset_of(job: dict[str, Any]) -> PlanDataset | None:
     """Return the dataset of a job, or None where it has none."""
     given = job.get("dataset")
     if given is None:
         return None
     shape = given.get("shape")
-    return Dataset(
+    return PlanDataset(
         path=given["path"],
         dataset_id=given["dataset_id"],
         name=given["name"],
@@ -178,7 +178,7 @@ class _Plan:
     def __init__(self, source: bytes, filename: str) -> None:
         self._source, self._filename = source, filename
 
-    def result(self, context: Context, output_bytes: int) -> Packed:
+    def result(self, context: PlanContext, output_bytes: int) -> Packed:
         """Return what the plan returned, ready to be sent."""
         code = self._compiled()
         defined = self._call(lambda: self._execute(code), "the plan raised {what} as it was loaded{where}")
@@ -354,7 +354,7 @@ def _missing(error: ModuleNotFoundError) -> str | None:
 
 def _without_dataset(error: AttributeError) -> str:
     """Return a note that there is no dataset, if an attribute of it was missed."""
-    is_it = error.obj is None and hasattr(Dataset, str(error.name))
+    is_it = error.obj is None and hasattr(PlanDataset, str(error.name))
     return "; this job has no dataset" if is_it else ""
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.plan import frames
-from fedmon.plan.context import Context
+from fedmon.plan.context import PlanContext
 from fedmon.plan.frame_reader import (
     BadFrameError,
     Begun,
@@ -145,7 +145,7 @@ def test_every_text_can_be_sent(text: str) -> None:
 def test_a_channel_sends_whole_frames_from_many_threads_and_nothing_after_the_result() -> None:
     read_end, write_end = os.pipe()
     channel = FrameChannel(write_end)
-    context = Context(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
+    context = PlanContext(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
     received = bytearray()
 
     def receive() -> None:

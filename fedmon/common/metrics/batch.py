@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Self
 
 import msgspec
@@ -53,18 +52,18 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         low, high = max(0, first_seq - self.seq), max(0, min(last_seq, self.last_seq) - self.seq + 1)
         if (low, high) == (0, len(self.t)):
             return self
-        columns = {key: column[low:high] for key, column in self.columns.items()}
+        cut = {key: column[low:high] for key, column in self.columns.items()}
         return msgspec.structs.replace(
             self,
             seq=self.seq + low,
             t=self.t[low:high],
             mono=self.mono[low:high],
-            columns={key: column for key, column in columns.items() if any(v is not None for v in column)}
-            | {key: column for key, column in columns.items() if key in self.reasons},
+            columns={key: part for key, part in cut.items() if key in self.reasons or any(v is not None for v in part)},
         )
 
-    def only(self, series: Iterable[str]) -> Self:
+    def only(self, series: list[str]) -> Self:
         """Return a batch with these of its series alone, in this order."""
         columns = {key: self.columns[key] for key in series}
-        reasons = {key: reason for key, reason in self.reasons.items() if key in columns}
-        return msgspec.structs.replace(self, columns=columns, reasons=reasons)
+        return msgspec.structs.replace(
+            self, columns=columns, reasons={key: why for key, why in self.reasons.items() if key in columns}
+        )

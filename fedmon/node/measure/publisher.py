@@ -265,7 +265,7 @@ class EgressFilter:
         series, _ = self._choice(tuple(batch.columns))
         if not series:
             return None
-        return batch if len(series) == len(batch.columns) else batch.only(series)
+        return batch if len(series) == len(batch.columns) else batch.only(list(series))
 
     def names(self, leaving: Batch) -> tuple[str, ...]:
         """Return the names of the metrics of a batch that `apply` returned, each once."""

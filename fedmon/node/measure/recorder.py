@@ -154,7 +154,7 @@ class Recorder:
             if batch.last_seq >= position and batch.seq <= last_seq:
                 part = batch.part(position, last_seq)
                 position = part.last_seq + 1
-                yield part.only(filter(wanted, part.columns))
+                yield part.only([series for series in part.columns if wanted(series)])
 
     # --- the reading thread ------------------------------------------------------------------------------------------
 
