@@ -10,10 +10,8 @@ import msgspec
 import pytest
 
 from fedmon.common.settings import NodeSettings, broker_from_url
-from fedmon.common.settings.perf import PerfSettings
-from fedmon.common.settings.values import MetricsSettings
-from fedmon.node.measure.survey import Instruments
 from fedmon.common.settings.values import MetricsSettings, PerfSettings
+from fedmon.node.measure.survey import Instruments
 
 SETTINGS = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"))
 
