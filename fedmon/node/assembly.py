@@ -16,18 +16,13 @@ from fedmon.node.measure.leases import Leases
 from fedmon.node.measure.measuring import Measuring
 from fedmon.node.measure.monitoring import Monitoring
 from fedmon.node.owner.control import ControlServer
-from fedmon.node.registers.database import Database
-from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.fetcher import Fetcher
 from fedmon.node.registers.jobs import JobRecord
 from fedmon.node.registers.plan_checker import PlanChecker
 from fedmon.node.registers.plan_records import Verdict
-from fedmon.node.registers.plans import PlanRegister
-from fedmon.node.registers.restore import restore
-from fedmon.node.requests.audit import Audit
+from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import Dialect, FedmonDialect, Outgoing, Sender
 from fedmon.node.requests.effects import Effects
-from fedmon.node.requests.outbox import Outbox
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.router import Router
 from fedmon.node.runs.service import Runs
@@ -63,9 +58,8 @@ class Assembly:
         self._desk: ControlServer | None = None
         self.policy = Policy(settings.policy, settings.id)
         self.dialect = _dialect(settings)
-        self.audit = Audit(folder.path)
-        database = Database(folder.database_file, must_exist=self.audit.end[0] > 0)
-        plans = PlanRegister(database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes)
+        self.registers = Registers(folder, settings, boot=boot)
+        self.audit, database, plans = self.registers.audit, self.registers.database, self.registers.plans
         self.checker = PlanChecker(plans.store.read, on_verdict=self._on_verdict)
         self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=hand_over)
         self.measuring = Measuring(
@@ -85,9 +79,9 @@ class Assembly:
             boot=boot,
             agent_version=__version__,
             database=database,
-            datasets=DatasetRegister(database),
+            datasets=self.registers.datasets,
             plans=plans,
-            outbox=Outbox(database),
+            outbox=self.registers.outbox,
             effects=Effects(database),
             policy=self.policy,
             audit=self.audit,
@@ -97,7 +91,6 @@ class Assembly:
             page_bytes=self.dialect.page_bytes,
             recorder=self.measuring.recorder,
         )
-        restore(self.services, node_id=settings.id, boot=boot)
         self.router = Router(self.services, self.dialect, send)
         self.runs = Runs(
             self.services,
@@ -165,8 +158,7 @@ class Assembly:
             self.runs.save()
         except FedmonError as error:
             logger.warning("the last news of jobs are read again by the next start: %s", error)
-        self.audit.close()
-        self.services.database.close()
+        self.registers.close()
 
     def _sent(self, names: Iterable[str], samples: int) -> None:
         self.audit.count_all("metrics", names, samples)

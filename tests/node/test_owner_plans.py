@@ -11,8 +11,8 @@ import pytest
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.node.owner.plan_reference import find, names_one_id
-from fedmon.node.registers.plan_records import Decision, PlanRecord, PlanType
-from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder
+from fedmon.node.registers.plan_records import PlanRecord, PlanType
+from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder, running_node
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
 
@@ -81,7 +81,7 @@ def test_a_decision_is_in_the_audit_and_in_every_askers_outbox(tmp_path: Path) -
         ask_approval(desk, by="bob")
 
         result = done(desk, "plan-decide", plan=plan_id, status="approved", note="fine", by="eve")
-        unacked = [desk.outbox.unacked(who)[0] for who in ("alice", "bob")]
+        unacked = [desk.registers.outbox.unacked(who)[0] for who in ("alice", "bob")]
         waiting = [message for message in unacked if isinstance(message, PlanDecision)]
 
     assert {"approved"} == {result["plan"]["status"], *(message.status.value for message in waiting)}
@@ -97,20 +97,20 @@ def test_deciding_the_same_again_changes_nothing_and_tells_nobody(tmp_path: Path
         again = done(desk, "plan-decide", plan=plan_id, status="rejected", note="no")
 
         assert (first["changed"], again["changed"]) == (True, False)
-        assert desk.outbox.waiting() == {"alice": 1}
+        assert desk.registers.outbox.waiting() == {"alice": 1}
     assert events(tmp_path / "n") == ["plan-decision"]
 
 
 def test_the_push_follows_the_commit_and_never_goes_before_it(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
-    seen: list[tuple[Decision, int]] = []
-    with desk_of(folder) as desk:
+    seen: list[tuple[tuple[str, ...], int]] = []
+    running = running_node(push=lambda researchers: seen.append((researchers, _committed_messages(folder))))
+    with desk_of(folder, running=running) as desk:
         plan_id = ask_approval(desk)
-        desk.after_decision = lambda decision: seen.append((decision, _committed_messages(folder)))
 
         done(desk, "plan-decide", plan=plan_id, status="approved")
 
-    assert [(decision.plan.status, count) for decision, count in seen] == [(PlanStatus.APPROVED, 1)]
+    assert seen == [(("alice",), 1)]
 
 
 def _committed_messages(folder: Path) -> int:
@@ -128,29 +128,29 @@ def test_another_digest_than_the_one_shown_decides_nothing(tmp_path: Path) -> No
             done(desk, "plan-decide", plan=plan_id, status="approved", sha256="0" * 64)
 
         assert done(desk, "plan-show", plan=plan_id)["plan"]["status"] == "pending"
-        assert desk.outbox.waiting() == {}
+        assert desk.registers.outbox.waiting() == {}
 
 
 def test_an_audit_that_cannot_be_written_lets_nothing_be_approved(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:
         plan_id = ask_approval(desk)
-        desk.audit.close()
+        desk.registers.audit.close()
 
         with pytest.raises((StorageError, OSError, ValueError)):
             done(desk, "plan-decide", plan=plan_id, status="approved")
 
     with desk_of(folder) as desk:
         assert done(desk, "plan-show", plan=plan_id)["plan"]["status"] == "pending"
-        assert desk.outbox.waiting() == {}
+        assert desk.registers.outbox.waiting() == {}
 
 
 def test_bytes_that_were_altered_on_the_disk_are_never_approved(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:
         plan_id = ask_approval(desk)
-        desk.plans.settle()
-        desk.plans.settle()
+        desk.registers.plans.settle()
+        desk.registers.plans.settle()
         (folder / "plans" / DIGEST).write_bytes(b"print('something else')\n")
 
         with pytest.raises(StorageError, match="no longer holds the bytes"):

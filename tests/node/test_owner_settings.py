@@ -14,7 +14,7 @@ from fedmon.common.settings.broker import DEFAULT_URL
 from fedmon.common.settings.keys import keys_of
 from fedmon.node.owner.settings_text import new_settings, with_policy
 from fedmon.node.requests.policy_changes import Wish, allow, deny
-from tests.node.owner_desks import desk_of, done, events, made_folder
+from tests.node.owner_desks import desk_of, done, events, made_folder, running_node
 
 RULES = PolicySettings
 
@@ -162,8 +162,7 @@ def _write(folder: Path, text: str) -> dict[str, object]:
 def test_a_written_rule_holds_at_once_and_is_in_the_audit(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     followed: list[NodeSettings] = []
-    with desk_of(folder) as desk:
-        desk.follow = followed.append
+    with desk_of(folder, running=running_node(follow=followed.append)) as desk:
         text = with_policy((folder / "node.toml").read_text(), PolicySettings(researchers=("a",)))
 
         result = done(desk, "settings-write", **_write(folder, text))

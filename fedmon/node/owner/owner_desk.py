@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from fedmon.node.owner import Desk, run
+from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.owner.control import ControlServer
-from fedmon.node.owner.status import Live
 
 if TYPE_CHECKING:
     from fedmon.node.daemon import Daemon
@@ -16,32 +15,27 @@ TIMEOUT_S = 20.0
 
 
 def open_desk(daemon: Daemon) -> ControlServer:
-    """Make the owner's desk over the parts of a daemon, and open its door. Raises StorageError."""
-    services = daemon.parts.services
-    desk = Desk(
-        folder=daemon.folder,
-        settings=daemon.settings,
-        environ=os.environ,
-        database=services.database,
-        datasets=services.datasets,
-        plans=services.plans,
-        outbox=services.outbox,
-        audit=services.audit,
-        boot=lambda: services.boot,
-        after_decision=lambda decision: daemon.parts.router.push(decision.researchers),
-        plan_withdrawn=daemon.parts.runs.plan_withdrawn,
-        check_plan=services.check_plan,
-        runs=daemon.parts.runs,
-        follow=daemon.follow,
-        live=lambda: _live(daemon),
-    )
+    """Open the owner's door into a daemon. Raises StorageError."""
+    parts = daemon.parts
 
     def command(name: str, args: dict[str, Any]) -> dict[str, Any]:
-        desk.settings = daemon.settings
-        measuring = daemon.parts.measuring
-        desk.user_values = measuring.user_values if measuring.enabled else None
-        desk.jobs = measuring.jobs if measuring.enabled else None
-        return run(desk, name, args)
+        running = RunningNode(
+            push=parts.router.push,
+            check_plan=parts.services.check_plan,
+            follow=daemon.follow,
+            live=lambda: _live(daemon),
+            measuring=parts.measuring,
+            runs=parts.runs,
+        )
+        commands = OwnerCommands(
+            daemon.folder,
+            daemon.settings,
+            parts.registers,
+            environ=os.environ,
+            boot=parts.services.boot,
+            running=running,
+        )
+        return commands.run(name, args)
 
     server = ControlServer(
         daemon.folder.path,
@@ -51,33 +45,41 @@ def open_desk(daemon: Daemon) -> ControlServer:
     return server
 
 
-def _live(daemon: Daemon) -> Live:
+def _live(daemon: Daemon) -> dict[str, Any]:
+    """Tell what only a running daemon knows; times are RFC 3339 in UTC.
+
+    ``flapping`` says why connections keep getting lost; empty while they do not. ``duplicate`` is another process that
+    uses this node's id. ``recording`` is "on", "off", or why samples cannot be stored at present. ``sandbox`` is how
+    plans are confined that run now, None as long as that is not known or no level can be had; ``sandbox_problem`` says
+    why none can run though the level would do. ``jobs`` is how many run.
+    """
     found, duplicate = daemon.parts.runs.confinement.found, daemon.presence.duplicate
     error, recorder = daemon.transport.last_error, daemon.parts.measuring.recorder
-    return Live(
-        pid=os.getpid(),
-        started=daemon.started.isoformat(timespec="seconds"),
-        boot=daemon.parts.services.boot,
-        connected=daemon.transport.is_connected,
-        since=daemon.link_since,
-        host="" if daemon.link is None else f"{daemon.link.host.host}:{daemon.link.host.port}",
-        last_error="" if error is None else str(error),
-        flapping=daemon.transport.flapping,
-        duplicate=None
+    monitoring = daemon.parts.services.monitoring
+    return {
+        "pid": os.getpid(),
+        "started": daemon.started.isoformat(timespec="seconds"),
+        "boot": daemon.parts.services.boot,
+        "connected": daemon.transport.is_connected,
+        "since": daemon.link_since,
+        "host": "" if daemon.link is None else f"{daemon.link.host.host}:{daemon.link.host.port}",
+        "last_error": "" if error is None else str(error),
+        "flapping": daemon.transport.flapping,
+        "duplicate": None
         if duplicate is None
         else {"boot": duplicate.boot, "seen": duplicate.seen.isoformat(timespec="seconds")},
-        recording="off" if recorder is None else recorder.problem or "on",
-        counters=daemon.counters(),
-        sandbox=None if found is None else found.level,
-        sandbox_reasons={} if found is None else dict(found.reasons),
-        sandbox_problem="" if found is None else found.problem,
-        jobs=daemon.parts.runs.running,
-        leases=[
+        "recording": "off" if recorder is None else recorder.problem or "on",
+        "counters": daemon.counters(),
+        "sandbox": None if found is None else found.level,
+        "sandbox_reasons": {} if found is None else dict(found.reasons),
+        "sandbox_problem": "" if found is None else found.problem,
+        "jobs": daemon.parts.runs.running,
+        "leases": [
             {
                 "researcher_id": lease.researcher_id,
                 "instance": lease.instance,
-                "interval_s": lease.interval_s or daemon.parts.services.monitoring.interval_s(),
+                "interval_s": lease.interval_s or monitoring.interval_s(),
             }
-            for lease in daemon.parts.services.monitoring.leases()
+            for lease in monitoring.leases()
         ],
-    )
+    }

@@ -91,8 +91,12 @@ def _unreachable(folder: NodeFolder) -> Exception:
 
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
-    from fedmon.node.owner import run
-    from fedmon.node.owner.stopped import open_desk
+    """Run a command on the registers of a stopped node; what is decided waits in the outbox for the daemon."""
+    from fedmon.common.settings import load_node
+    from fedmon.node.boot import read_boot
+    from fedmon.node.owner.commands import OwnerCommands
+    from fedmon.node.registers.state import Registers
 
-    with open_desk(folder, os.environ) as desk:
-        return run(desk, command, args)
+    settings, boot = load_node(folder.path, os.environ), read_boot(folder.boot_file)
+    with Registers(folder, settings, boot=boot) as registers:
+        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=boot).run(command, args)
