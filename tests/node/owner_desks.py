@@ -12,9 +12,9 @@ from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.common.settings import load_node
 from fedmon.common.wire.messages import Approval
-from fedmon.node.boot import read_boot
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
+from fedmon.node.presence import read_boot
 from fedmon.node.registers.state import Registers
 from tests.support.node_process import write_node_folder
 
@@ -63,7 +63,7 @@ def ask_approval(desk: OwnerCommands, source: bytes = PLAN, *, name: str = "logi
 
 def events(path: Path) -> list[str]:
     """Return the events of a folder's audit, oldest first."""
-    from fedmon.node.requests.audit_chain import chain_files, read_line
+    from fedmon.node.requests.audit import chain_files, read_line
 
     lines = [read_line(raw) for file in chain_files(path) for raw in file.read_bytes().splitlines(keepends=True)]
     return [line.event for line in lines if line is not None]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.boot import read_boot
+from fedmon.node.presence import read_boot
 from fedmon.node.worker import MAX_MESSAGE_BYTES, BusyError, Worker
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder

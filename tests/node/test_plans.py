@@ -21,8 +21,7 @@ from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.plan_records import PlanType, Verdict
 from fedmon.node.registers.plans import MAX_PENDING_PER_RESEARCHER, PlanRegister
-from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.audit_chain import verify
+from fedmon.node.requests.audit import Audit, verify
 from fedmon.node.requests.effects import Effects
 
 APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatus.REJECTED

@@ -24,7 +24,7 @@ from fedmon.node.registers.schema import (
     objects,
     total_of,
 )
-from fedmon.node.requests.audit_chain import FIRST_PREVIOUS
+from fedmon.node.requests.audit import FIRST_PREVIOUS
 
 logger = logging.getLogger(__name__)
 

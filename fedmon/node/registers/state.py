@@ -18,8 +18,7 @@ from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.plan_records import Decision
 from fedmon.node.registers.plans import PlanRegister
-from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.audit_chain import facts_since
+from fedmon.node.requests.audit import Audit, facts_since
 from fedmon.node.requests.outbox import Outbox
 
 logger = logging.getLogger(__name__)

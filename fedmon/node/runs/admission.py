@@ -116,7 +116,7 @@ def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folde
         for record in datasets.search(request.tags)
         if request.dataset_id in (None, record.dataset_id, record.name)
         # What a researcher may not see is not there for him: the answer is the same.
-        and policy.may_see(request.researcher_id, record)
+        and policy.may_see(request.researcher_id, record.dataset_id, record.name)
     ]
     asked = _asked(request)
     if not found:

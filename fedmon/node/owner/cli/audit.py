@@ -53,7 +53,7 @@ def verify(directory: Dir = None, as_json: Json = False) -> None:
 
     Reads all of it and names the first line that was altered, taken out or moved; ends with 1 then.
     """
-    from fedmon.node.requests.audit_chain import verify as verified
+    from fedmon.node.requests.audit import verify as verified
 
     folder = opened(directory)
     result = verified(folder.path)
@@ -72,7 +72,7 @@ def verify(directory: Dir = None, as_json: Json = False) -> None:
 
 def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
     """Yield the lines of the whole audit from its end; a line that is no JSON object is shown as it is."""
-    from fedmon.node.requests.audit_chain import chain_files, lines_backwards
+    from fedmon.node.requests.audit import chain_files, lines_backwards
 
     try:
         for path in reversed(chain_files(folder.path)):

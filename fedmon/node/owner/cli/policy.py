@@ -15,7 +15,7 @@ from fedmon.node.owner.cli.reach import Dir, Json, call, connected, login, opene
 from fedmon.node.owner.cli.screen import EXIT_CODES, ask, note, one_line, print_json
 
 if TYPE_CHECKING:
-    from fedmon.node.requests.policy_changes import Change, Wish
+    from fedmon.node.requests.policy import PolicyChange, PolicyWish
 
 app = typer.Typer(
     name="policy",
@@ -118,15 +118,15 @@ def _wish(
     *,
     job_output: bool,
     as_json: bool,
-) -> Wish:
-    from fedmon.node.requests.policy_changes import LEVELS, Wish
+) -> PolicyWish:
+    from fedmon.node.requests.policy import LEVELS, PolicyWish
 
     level = None if log_level is None else log_level.upper()
     if level is not None and level not in LEVELS:
         raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
     if not researchers and (datasets or not (metrics or level or job_output)):
         researchers = ask("RESEARCHER", "Id of the researcher", as_json=as_json).split()
-    return Wish(
+    return PolicyWish(
         researchers=researchers or (),
         datasets=datasets or (),
         metrics=metrics or (),
@@ -135,7 +135,7 @@ def _wish(
     )
 
 
-def _change(folder: NodeFolder, verb: str, wish: Wish, *, as_json: bool) -> None:
+def _change(folder: NodeFolder, verb: str, wish: PolicyWish, *, as_json: bool) -> None:
     result, change = _written(folder, verb, wish)
     notes = [*change.notes, *_unknown_datasets(folder, wish)]
     notes += [
@@ -150,11 +150,11 @@ def _change(folder: NodeFolder, verb: str, wish: Wish, *, as_json: bool) -> None
         note(text)
 
 
-def _written(folder: NodeFolder, verb: str, wish: Wish) -> tuple[dict[str, Any], Change]:
+def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str, Any], PolicyChange]:
     """Have node.toml changed, made anew from its present text whenever somebody else was faster."""
     from fedmon.common.settings import load_node
     from fedmon.node.owner.settings_text import with_policy
-    from fedmon.node.requests.policy_changes import allow, deny
+    from fedmon.node.requests.policy import allow, deny
 
     environ = {name: text for name, text in os.environ.items() if not name.startswith("FEDMON_POLICY_")}
     attempt = 0
@@ -182,7 +182,7 @@ def _written(folder: NodeFolder, verb: str, wish: Wish) -> tuple[dict[str, Any],
             return result, change
 
 
-def _unknown_datasets(folder: NodeFolder, wish: Wish) -> list[str]:
+def _unknown_datasets(folder: NodeFolder, wish: PolicyWish) -> list[str]:
     if not wish.datasets:
         return []
     known = call(folder, "policy show", "dataset-list")["datasets"]

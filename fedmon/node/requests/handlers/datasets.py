@@ -41,7 +41,7 @@ def answer_search(request: SearchDatasets, services: Services) -> SearchReply:
 
 
 def _visible(records: Sequence[DatasetRecord], researcher_id: str, services: Services) -> list[DatasetRecord]:
-    return [record for record in records if services.policy.may_see(researcher_id, record)]
+    return [record for record in records if services.policy.may_see(researcher_id, record.dataset_id, record.name)]
 
 
 def _page(
