@@ -1,4 +1,4 @@
-"""The connection with the broker of a party that only tells what it measures: presence, samples, and answers."""
+"""A party that only publishes measurements, at the broker: its presence, its samples, and its answers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,30 @@ import time
 from collections.abc import Callable
 
 from fedmon import __version__
+from fedmon.common.actor import Actor, Bound
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, LogRecord, Presence
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import (
+    CONNECTION_LOST,
+    ONLY_TELLS,
+    ErrorCode,
+    LogRecord,
+    Monitor,
+    Ping,
+    Pong,
+    Presence,
+)
 from fedmon.common.wire.transport import Link, Transport, Will
-from fedmon.node.requests.answers import Answer
-from fedmon.node.worker import Worker
+from fedmon.node.requests.dialect import Outgoing, echo, error
+from fedmon.node.requests.throttle import Throttle
 
 BACKLOG = 600
 """Batches that wait for the broker: 100 minutes of ten samples each at 1 Hz."""
+QUESTIONS = Bound(4_000, 32 * 2**20)
+"""Requests that may wait for their answer."""
 ASK_AGAIN_S = 0.5
 REFRESH_S = 30.0
 CORRECT_S = 2.0
@@ -42,15 +55,15 @@ class BrokerLink:
         node_id: str,
         boot: int,
         streams: Callable[[], list[str]],
-        answer: Callable[[str, bytes], Answer | None] = lambda _topic, _payload: None,
+        answer: Callable[[str, bytes], Outgoing | None] = lambda _topic, _payload: None,
         connections: int = 0,
         backlog: int = BACKLOG,
         client_id: str | None = None,
     ) -> None:
         self._node_id, self._boot, self.connections = node_id, boot, connections
         self._streams, self._find_answer = streams, answer
-        self._worker = Worker("fedmon-answers", lambda: None)
-        self._worker.every(CORRECT_S, self.keep)
+        self._actor = Actor("fedmon-answers", urgent=QUESTIONS)
+        self._actor.every(CORRECT_S, self.keep)
         self._topic = topics.status(node_id)
         self._lock = threading.RLock()
         self._backlog, self._limit = collections.deque[bytes](), backlog
@@ -72,7 +85,7 @@ class BrokerLink:
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
-        self._worker.start()
+        self._actor.start()
         self._transport.start()
 
     @property
@@ -133,7 +146,7 @@ class BrokerLink:
             self._backlog.clear()
             self._presence = None
         self._transport.stop(timeout_s, farewell=self._as_will("offline", self._state[1] or reason))
-        self._worker.stop(timeout_s)
+        self._actor.close(timeout_s=timeout_s)
 
     def _holds_state(self) -> bool:
         try:
@@ -192,4 +205,40 @@ class BrokerLink:
                 self._on_broker = payload
                 self._seen.notify_all()
         elif not retained and len(payload) <= codec.MAX_PAYLOAD_BYTES:
-            self._worker.offer(lambda: self._answer(topic, payload), size_bytes=len(payload))
+            self._actor.post(lambda: self._answer(topic, payload), size_bytes=len(payload))
+
+
+class Answers:
+    """Answers `ping`, and `monitor` by ``monitor(request)``; None there is no answer.
+
+    Whoever asks it alone for something else is told why it cannot: ``refusal``. Belongs to one thread.
+    """
+
+    def __init__(self, *, node_id: str, boot: int, monitor: Callable[[Monitor], Reply | None], refusal: str) -> None:
+        self._node_id, self._boot, self._monitor, self._refusal = node_id, boot, monitor, refusal
+        self._throttle = Throttle(burst=50, per_s=10.0)
+
+    def to(self, topic: str, payload: bytes) -> Outgoing | None:
+        """Return the reply to what came in on a topic; None where there is nothing to say."""
+        address = topics.parse(topic)
+        try:
+            request = codec.decode_request(payload)
+        except InvalidMessageError:
+            return None
+        is_own = request.researcher_id == address.researcher_id and request.node_id in (None, address.node_id)
+        is_own = is_own and request.expires > utc_now()
+        if not is_own or not self._throttle.allows(request.researcher_id):
+            return None
+        reply = self._reply(request, is_asked_alone=address.channel is topics.Channel.COMMAND)
+        if reply is None:
+            return None
+        topic = topics.reply(request.researcher_id, request.instance, self._node_id)
+        return Outgoing(topic=topic, payload=codec.encode(reply))
+
+    def _reply(self, request: Request, *, is_asked_alone: bool) -> Reply | None:
+        if isinstance(request, Ping):
+            return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
+        reply = self._monitor(request) if isinstance(request, Monitor) else None
+        if reply is None and is_asked_alone:
+            return error(request, self._node_id, ErrorCode.UNSUPPORTED, self._refusal)
+        return reply

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import pwd
 import stat
@@ -13,14 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import Deadline
+from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
 from fedmon.common.identity import CLIENT_FILE
+
+logger = logging.getLogger(__name__)
 
 DAEMON = "daemon"
 """What a running node says that it holds its folder for."""
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+MAX_BOOT_DIGITS = 15
 _OTHERS = 0o077
 _RETRY_S = 0.02
 """How often a held lock is tried again: flock can wait, but not until a deadline."""
@@ -192,6 +196,26 @@ class NodeFolder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def read_boot(file: Path) -> int:
+    """Return the number of the last boot; 0 before the first. A damaged file is set aside, and the clock stands in.
+
+    Raises StorageError.
+    """
+    try:
+        text = file.read_bytes()[:40].strip()
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StorageError(f"cannot read {file}: {error.strerror}") from error
+    if text.isdigit() and len(text) <= MAX_BOOT_DIGITS:
+        return int(text)
+    aside = file.with_name(f"{file.name}.damaged-{utc_now():%Y%m%dT%H%M%SZ}")
+    logger.error("%s is damaged: set aside as %s, counting boots from the clock", file, aside)
+    with contextlib.suppress(OSError):
+        file.rename(aside)
+    return int(utc_now().timestamp())
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import datetime
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -17,7 +15,7 @@ from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.messages import CONNECTION_LOST, Presence
 from fedmon.common.wire.transport import Will
-from fedmon.node.folder import NodeFolder
+from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.requests.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -26,7 +24,6 @@ REFRESH_S = 30.0
 DUPLICATE_HOLDS_S = 150.0
 """Two processes that take the connection from each other are each gone for 60 s, and then there for as long."""
 REMEMBERED = 100
-MAX_DIGITS = 15
 
 
 class Duplicate(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,23 +146,3 @@ class PresenceKeeper:
 
     def _as_will(self, presence: Presence) -> Will:
         return Will(topic=topics.status(self._node_id), payload=codec.encode(presence))
-
-
-def read_boot(file: Path) -> int:
-    """Return the number of the last boot; 0 before the first. A damaged file is set aside, and the clock stands in.
-
-    Raises StorageError.
-    """
-    try:
-        text = file.read_bytes()[:40].strip()
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise StorageError(f"cannot read {file}: {error.strerror}") from error
-    if text.isdigit() and len(text) <= MAX_DIGITS:
-        return int(text)
-    aside = file.with_name(f"{file.name}.damaged-{utc_now():%Y%m%dT%H%M%SZ}")
-    logger.error("%s is damaged: set aside as %s, counting boots from the clock", file, aside)
-    with contextlib.suppress(OSError):
-        file.rename(aside)
-    return int(utc_now().timestamp())

@@ -12,9 +12,8 @@ from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.common.settings import load_node
 from fedmon.common.wire.messages import Approval
-from fedmon.node.folder import NodeFolder
+from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
-from fedmon.node.presence import read_boot
 from fedmon.node.registers.state import Registers
 from tests.support.node_process import write_node_folder
 

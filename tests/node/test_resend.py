@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,10 +17,11 @@ from fedmon.common.settings import PolicySettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply
+from fedmon.node.measure.monitoring import Monitoring
 from fedmon.node.measure.recorder import RECORDED, Recorder
-from fedmon.node.requests.handlers import resend
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
-from fedmon.node.services import Services
 from tests.common.store.recordings import NODE, batch, flat, seqs
 from tests.support.waiting import wait_until
 
@@ -58,7 +60,14 @@ class Node:
             expires=seconds_from_now(10),
             **fields,
         )
-        payload = codec.encode(resend.answer(request, cast("Services", self)))
+        handler = MonitorHandler(
+            self.node_id,
+            monitoring=cast("Monitoring", SimpleNamespace(enabled=True)),
+            recorder=self.recorder,
+            policy=self.policy,
+            audit=cast("Audit", self.audit),
+        )
+        payload = codec.encode(handler(request))
         reply = codec.decode_reply(payload)
         assert isinstance(reply, SamplesReply | Error)
         # The frame of the reply comes on top; only a sample that is larger by itself may take a whole message.

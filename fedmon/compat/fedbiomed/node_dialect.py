@@ -19,7 +19,7 @@ from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.node.requests.dialect import Outgoing, RefusedMessageError, Sender
-from fedmon.node.requests.handlers.by_url import HTTP_OK, ApprovalByUrl, PlanError, StatusByUrl
+from fedmon.node.requests.handlers import HTTP_OK, ApprovalByUrl, PlanError, StatusByUrl
 
 SESSION = "fedbiomed4"
 """Their requests name no session: for us each researcher has one that never ends."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.node.requests.handlers.envelope import echo
+from fedmon.node.requests.dialect import echo
 
 Capabilities = Callable[[], Mapping[str, str | None]]
 REFUSAL = "this is a reporter: it tells what it measures, and keeps nothing to send again"

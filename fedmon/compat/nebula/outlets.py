@@ -82,8 +82,7 @@ class Outlets:
     def open(self) -> None:
         """Begin to connect; returns at once."""
         if self._broker is not None:
-            from fedmon.node.broker_link import BrokerLink
-            from fedmon.node.requests.answers import Answers
+            from fedmon.node.broker_link import Answers, BrokerLink
 
             settings, streams = self._settings, [HOST_STREAM, *self._streams, USER_STREAM]
             answers = Answers(

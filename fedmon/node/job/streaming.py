@@ -14,12 +14,10 @@ from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.node.broker_link import BrokerLink
+from fedmon.node.broker_link import Answers, BrokerLink
 from fedmon.node.measure.measuring import Measuring
-from fedmon.node.requests.answers import Answers
-from fedmon.node.requests.handlers import resend
-from fedmon.node.requests.handlers.envelope import echo, error
-from fedmon.node.requests.handlers.monitor import OPENING
+from fedmon.node.requests.dialect import echo, error
+from fedmon.node.requests.monitor import OPENING, page
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +135,7 @@ class Stream:
             return error(request, self._node_id, ErrorCode.BUSY, "the run ends, and its recording is being closed")
         with self._reading:
             self._asked_at = time.monotonic()
-            return resend.page(
+            return page(
                 request,
                 measuring.recorder,
                 node_id=self._node_id,

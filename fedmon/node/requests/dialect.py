@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import msgspec
 
@@ -15,10 +15,11 @@ from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanDecision
 from fedmon.common.wire.runs import JobOutcome, RunScalars
 from fedmon.common.wire.topics import Address, Channel
-from fedmon.node.services import PAGE_BYTES
 
 logger = logging.getLogger(__name__)
 
+PAGE_BYTES = codec.MAX_PAYLOAD_BYTES - 8_000
+"""The room for the datasets of one reply; the rest of a message is for the envelope."""
 _MAX_WARNED = 1_000
 
 
@@ -35,6 +36,16 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     payload: bytes
     qos: int = 1
+
+
+class Echo(TypedDict):
+    """The fields that every reply takes over from its request."""
+
+    node_id: str
+    researcher_id: str
+    id: str
+    session: str
+    sequence: int
 
 
 class RefusedMessageError(InvalidMessageError):
@@ -159,6 +170,27 @@ class FedmonDialect:
     def log(self, record: LogRecord) -> Outgoing:
         """Write a record of the node's log. Raises InvalidMessageError."""
         return Outgoing(topic=topics.log(record.node_id), payload=codec.encode(record), qos=0)
+
+
+def command_of(message: Message) -> str:
+    """Return the word that names the kind of a message on the wire."""
+    return str(type(message).__struct_config__.tag)
+
+
+def echo(request: Request, node_id: str) -> Echo:
+    """Return the envelope of the reply to a request."""
+    return Echo(
+        node_id=node_id,
+        researcher_id=request.researcher_id,
+        id=request.id,
+        session=request.session,
+        sequence=request.sequence,
+    )
+
+
+def error(request: Request, node_id: str, code: ErrorCode, reason: str) -> Error:
+    """Return the error reply to a request."""
+    return Error(code=code, reason=reason, **echo(request, node_id))
 
 
 def error_reply(node_id: str, refused: RefusedMessageError) -> Error | None:

@@ -17,7 +17,7 @@ from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Dataset, Error, ErrorCode, LogRecord, PlanDecision, PlanStatus
 from fedmon.compat.fedbiomed.node_dialect import FedBioMedDialect
 from fedmon.node.requests.dialect import Outgoing, RefusedMessageError, Sender
-from fedmon.node.requests.handlers.by_url import ApprovalByUrl, PlanError, StatusByUrl
+from fedmon.node.requests.handlers import ApprovalByUrl, PlanError, StatusByUrl
 from tests.support.fedbiomed4 import RECORD, REPLIES, Message, fault, payload
 
 NODE = "node_c1a0d7e2-3b64-4f1c-8b6f-5b8e6f0a9d22"
