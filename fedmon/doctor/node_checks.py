@@ -10,7 +10,7 @@ from fedmon.common.settings import load_node
 from fedmon.doctor.broker_checks import reach
 from fedmon.doctor.report import Check, failed, ok, skipped, warning
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 
 def examine(path: Path, environ: Mapping[str, str]) -> Iterator[Check]:

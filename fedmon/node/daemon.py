@@ -37,10 +37,9 @@ from fedmon.node.measure.monitoring import Monitoring
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
-from fedmon.node.registers.fetcher import Fetcher
-from fedmon.node.registers.jobs import JobRecord
-from fedmon.node.registers.plan_checker import PlanChecker
-from fedmon.node.registers.plan_records import Verdict
+from fedmon.node.registers.jobs import WatchedJob
+from fedmon.node.registers.plan_workers import Fetcher, PlanChecker
+from fedmon.node.registers.plans import CodeCheck
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import Dialect, FedmonDialect, Outgoing, Sender
 from fedmon.node.requests.effects import Effects
@@ -85,7 +84,7 @@ class LocalNode:
         self.dialect = dialect = _dialect(settings)
         self.registers = registers = Registers(folder, settings, boot=boot())
         audit = registers.audit
-        self.checker = PlanChecker(registers.plans.store.read, on_verdict=self._on_verdict)
+        self.checker = PlanChecker(registers.plans.store.read, on_check=self._on_check)
         self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=post)
         self.measuring = Measuring(
             settings,
@@ -166,7 +165,7 @@ class LocalNode:
         self.monitoring.follow()
 
     def take_up(self) -> None:
-        """Continue the work of an earlier process: default plans, plans without a verdict, jobs; once, at the start."""
+        """Continue the work of an earlier process: default plans, plans that were not checked, jobs; once, at the start."""
         plans = self.registers.plans
         if self._settings.default_plans_dir is not None:
             try:
@@ -206,15 +205,15 @@ class LocalNode:
         self._count_sent(["user_value"], len(message.scalars))
         return True
 
-    def _on_job_end(self, job: JobRecord) -> None:
+    def _on_job_end(self, job: WatchedJob) -> None:
         self._post(lambda: self.registers.audit.record("job-ended", job=job.job_id, reason=job.reason))
 
-    def _on_verdict(self, sha256: str, verdict: Verdict) -> None:
-        self._post(lambda: self._take_verdict(sha256, verdict))
+    def _on_check(self, sha256: str, check: CodeCheck) -> None:
+        self._post(lambda: self._take_check(sha256, check))
 
-    def _take_verdict(self, sha256: str, verdict: Verdict) -> None:
+    def _take_check(self, sha256: str, check: CodeCheck) -> None:
         with self.registers.database.transaction():
-            finding = self.registers.plans.record_verdict(sha256, verdict)
+            finding = self.registers.plans.record_check(sha256, check)
             if finding is not None:
                 self.registers.announce(finding, boot=self._boot())
         if finding is not None:

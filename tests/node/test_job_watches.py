@@ -14,7 +14,7 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, Inv
 from fedmon.common.metrics.sample import Sample
 from fedmon.node.collectors.base import Roots
 from fedmon.node.measure.sampler import Sampler
-from fedmon.node.registers.jobs import MAX_JOBS, JobRecord, JobWatches
+from fedmon.node.registers.jobs import MAX_JOBS, JobWatches, WatchedJob
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
 from tests.node.owner_desks import desk_of, events, made_folder, running_node
@@ -26,7 +26,7 @@ class Sampled:
 
     def __init__(self) -> None:
         self.samples: list[tuple[str, Sample]] = []
-        self.ended: list[JobRecord] = []
+        self.ended: list[WatchedJob] = []
         self.sampler = Sampler({}, interval_s=0.2, on_sample=lambda *sample: self.samples.append(sample))
         self.jobs = JobWatches(Roots(), self.sampler.add_stream, self.sampler.remove_stream, on_end=self.ended.append)
 

@@ -29,14 +29,11 @@ from fedmon.common.settings import NodeSettings, PolicySettings, load_node
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.user_values import PER_S, UserValues
-from fedmon.node.owner.plan_reference import find, names_one_id
-from fedmon.node.registers.dataset_records import DatasetRecord
-from fedmon.node.registers.dataset_source import Measured
-from fedmon.node.registers.jobs import JobOrigin, JobWatches
-from fedmon.node.registers.jobs import JobRecord as WatchedJob
-from fedmon.node.registers.plan_records import PlanRecord, PlanType
-from fedmon.node.registers.plan_source import read_plan_file
-from fedmon.node.registers.plan_view import diff, visible, visible_text
+from fedmon.node.registers.dataset_source import DatasetShape
+from fedmon.node.registers.datasets import DatasetRecord
+from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
+from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
+from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import JobFolder
@@ -218,7 +215,7 @@ class OwnerCommands:
         name: str,
         data_type: str,
         tags: tuple[str, ...],
-        measured: Measured,
+        measured: DatasetShape,
         description: str = "",
         parameters: dict[str, Any] | None = None,
         by: str = "",
@@ -247,7 +244,7 @@ class OwnerCommands:
         path: str | None = None,
         data_type: str | None = None,
         parameters: dict[str, Any] | None = None,
-        measured: Measured | None = None,
+        measured: DatasetShape | None = None,
         by: str = "",
     ) -> Document:
         """Change a dataset; ``measured`` comes with a new path or type.
@@ -323,7 +320,7 @@ class OwnerCommands:
     def plan_show(self, *, plan: str) -> Document:
         """Show everything of a plan, and its source with nothing hidden."""
         plans = self.registers.plans
-        found = find(plans.all(), plan)
+        found = plans.get(plan)
         return {
             "plan": {**_plan(found), "requested_by": list(plans.requesters(found.plan_id))},
             "source": visible(plans.source(found.plan_id)),
@@ -332,7 +329,7 @@ class OwnerCommands:
     def plan_diff(self, *, plan: str) -> Document:
         """Compare a plan with the plan of its name that was approved last."""
         plans = self.registers.plans
-        found = find(plans.all(), plan)
+        found = plans.get(plan)
         before = plans.last_approved(found.name, other_than=found.sha256)
         if before is None:
             raise NotFoundError(
@@ -363,23 +360,18 @@ class OwnerCommands:
         by its whole digest, so that a name that a researcher chose never decides which bytes are meant.
         """
         with self.registers.database.transaction():
-            found = find(self.registers.plans.all(), plan)
-            if sha256 is not None and sha256 != found.sha256:
-                raise ConflictError(
-                    f"plan {found.plan_id} has SHA-256 {found.sha256} and not {sha256}: look at it again with "
-                    f"'fedmon node plan show {found.plan_id}'"
-                )
-            if by_id and sha256 is None and not names_one_id(found, plan):
+            found = self.registers.plans.get(plan)
+            if by_id and sha256 is None and not found.has_id(plan):
                 raise InvalidInputError(
                     f"missing --sha256: {visible_text(plan)!r} is no plan's id; say which bytes you mean with "
                     f"--sha256 {found.sha256}, or name plan {found.plan_id}"
                 )
-            return self._decided(found, PlanStatus(status), note=note, by=by)
+            return self._decide(found, PlanStatus(status), note=note, sha256=sha256, by=by)
 
     def plan_reset(self, *, plan: str, by: str = "") -> Document:
         """Make a plan pending again."""
         with self.registers.database.transaction():
-            return self._decided(find(self.registers.plans.all(), plan), PlanStatus.PENDING, note="", by=by)
+            return self._decide(self.registers.plans.get(plan), PlanStatus.PENDING, by=by)
 
     def plan_register(self, *, path: str, sha256: str, name: str, description: str = "", by: str = "") -> Document:
         """Take in the owner's own plan, approved by that; the file must still hold the bytes that the owner saw."""
@@ -393,15 +385,16 @@ class OwnerCommands:
 
     def plan_delete(self, *, plan: str, by: str = "") -> Document:
         """Forget a plan, its bytes and its approval."""
-        plans = self.registers.plans
-        deleted = plans.delete(find(plans.all(), plan).plan_id, by=by)
+        deleted = self.registers.plans.delete(plan, by=by)
         self._stop_runs_of(deleted)
         return {"plan": _plan(deleted)}
 
-    def _decided(self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str) -> Document:
+    def _decide(
+        self, plan: PlanRecord, status: PlanStatus, *, note: str = "", sha256: str | None = None, by: str
+    ) -> Document:
         """Decide inside the caller's transaction, with the researchers' messages in the outbox; push once committed."""
         registers = self.registers
-        decision = registers.plans.decide(plan.plan_id, status, note=note, by=by, sha256=plan.sha256)
+        decision = registers.plans.decide(plan.plan_id, status, note=note, by=by, sha256=sha256)
         registers.announce(decision, boot=self._boot)
         if self._running is not None:
             push = self._running.push

@@ -16,8 +16,7 @@ from fedmon.common.wire.messages import PlanDecision
 from fedmon.node.folder import NodeFolder
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.registers.datasets import DatasetRegister
-from fedmon.node.registers.plan_records import Decision
-from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.registers.plans import Decision, PlanRegister
 from fedmon.node.requests.audit import Audit, facts_since
 from fedmon.node.requests.outbox import Outbox
 

@@ -17,11 +17,9 @@ from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
-from fedmon.node.registers.dataset_records import DatasetRecord
 from fedmon.node.registers.dataset_source import FOLDERS, TABLES
-from fedmon.node.registers.datasets import DatasetRegister
-from fedmon.node.registers.plan_records import PlanRecord
-from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
+from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.order import GivenDataset, Limits
 from fedmon.node.runs.refusal import RunRefusedError, switched_off

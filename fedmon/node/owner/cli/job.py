@@ -13,7 +13,7 @@ import typer
 
 from fedmon.node.owner.cli.reach import Dir, Json, connected, login, opened
 from fedmon.node.owner.cli.screen import EXIT_CODES, fields, one_line, print_json, seconds, table
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 app = typer.Typer(
     name="job",

@@ -13,7 +13,7 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, NoAnswerError
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 Dir = Annotated[
     Path | None,

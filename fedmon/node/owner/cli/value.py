@@ -8,7 +8,7 @@ import typer
 
 from fedmon.node.owner.cli.reach import Dir, Json, connected, opened
 from fedmon.node.owner.cli.screen import EXIT_CODES, one_line, print_json
-from fedmon.node.owner.control_client import DaemonNotRunningError
+from fedmon.node.owner.control import DaemonNotRunningError
 
 
 def add_to(app: typer.Typer) -> None:
