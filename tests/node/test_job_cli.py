@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.reach import connected
+from fedmon.node.owner.cli.shell import connected
 from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program
 from tests.node.owner_desks import events, made_folder

@@ -127,11 +127,13 @@ class ControlServer:
     def _accept_all(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakened, selectors.EVENT_READ)
-            while not self._stopping:
+            while True:
                 selector.register(self._listener, selectors.EVENT_READ)
                 selector.select()
                 selector.unregister(self._listener)
-                if not self._stopping and not self._accept():
+                if self._stopping:
+                    break
+                if not self._accept():
                     selector.select(ACCEPT_AGAIN_S)
         with self._lock:
             self._give_spare()
