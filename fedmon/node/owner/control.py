@@ -235,48 +235,33 @@ class ControlClient:
     """Sends the owner's commands to the daemon of a node folder; a context manager, for one thread."""
 
     def __init__(self, folder: Path, *, timeout_s: float = 30.0) -> None:
-        self._path = folder / SOCKET_NAME
-        self._timeout_s = timeout_s
-        self._socket: socket.socket | None = None
+        """Connect. Raises DaemonNotRunningError when nobody listens, NoAnswerError when a daemon takes no calls."""
+        self._folder, self._timeout_s = folder, timeout_s
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            with short_address(folder / SOCKET_NAME) as address:
+                self._socket.connect(address)
+        except OSError as error:
+            self._socket.close()
+            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                raise DaemonNotRunningError(
+                    f"the node of {folder} is not running: start it with 'fedmon node start'"
+                ) from error
+            if isinstance(error, (BlockingIOError, TimeoutError)):
+                raise NoAnswerError(f"the daemon of {folder} does not take calls; look at its log") from error
+            raise StorageError(f"cannot connect to {folder / SOCKET_NAME}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
-        if self._socket is None:
-            self.connect()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def connect(self) -> None:
-        """Connect. Raises DaemonNotRunningError when nobody listens, NoAnswerError when a daemon takes no calls."""
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.settimeout(self._timeout_s)
-        try:
-            with short_address(self._path) as address:
-                client.connect(address)
-        except OSError as error:
-            client.close()
-            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-                raise DaemonNotRunningError(
-                    f"the node of {self._path.parent} is not running: start it with 'fedmon node start'"
-                ) from error
-            if isinstance(error, (BlockingIOError, TimeoutError)):
-                raise NoAnswerError(
-                    f"the daemon of {self._path.parent} does not take calls; look at its log"
-                ) from error
-            raise StorageError(f"cannot connect to {self._path}: {error.strerror or error}") from error
-        self._socket = client
-
-    def close(self) -> None:
-        """Close the connection; safe to call twice."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
 
     @property
     def daemon_pid(self) -> int | None:
         """The process that listens, where the system tells (Linux)."""
-        return _peer(self._socket)[0] if self._socket is not None and sys.platform == "linux" else None
+        return _peer(self._socket)[0] if sys.platform == "linux" else None
 
     def call(self, command: str, **args: Any) -> dict[str, Any]:
         """Run one command in the daemon and return its result.
@@ -284,28 +269,26 @@ class ControlClient:
         Raises ControlError with the daemon's own words when it refused, NoAnswerError when it stayed silent, and
         DaemonNotRunningError when it went away meanwhile.
         """
-        if self._socket is None:
-            raise RuntimeError("the client is a context manager; use it inside its block")
         try:
             self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
-            response = self._receive(self._socket)
+            response = self._receive()
         except TimeoutError as error:
             raise NoAnswerError(
-                f"the daemon of {self._path.parent} did not answer '{command}' within {self._timeout_s:g} s"
+                f"the daemon of {self._folder} did not answer '{command}' within {self._timeout_s:g} s"
             ) from error
         except (OSError, EOFError) as error:
-            raise DaemonNotRunningError(f"the daemon of {self._path.parent} went away before it answered") from error
+            raise DaemonNotRunningError(f"the daemon of {self._folder} went away before it answered") from error
         if "error" in response:
             raise ControlError(response["error"])
         result: dict[str, Any] = response["result"]
         return result
 
-    def _receive(self, client: socket.socket) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         deadline = Deadline(self._timeout_s)
         received = bytearray()
         while not received.endswith(b"\n"):
-            client.settimeout(max(0.001, deadline.left_s()))
-            chunk = client.recv(CHUNK_BYTES)
+            self._socket.settimeout(max(0.001, deadline.left_s()))
+            chunk = self._socket.recv(CHUNK_BYTES)
             received += chunk
             if not chunk or len(received) > MAX_RESPONSE_BYTES:
                 raise EOFError

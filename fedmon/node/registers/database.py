@@ -167,7 +167,10 @@ class Database:
             self._connection = _opened(self.path)
         except _DamagedError as damage:
             self._put_copy_in_place(" ".join(str(damage).split()))
-            self._connection = self._opened_again()
+            try:
+                self._connection = _opened(self.path)
+            except _DamagedError as again:
+                raise StorageError(f"cannot make the register {self.path}: {again}") from again
 
     def __enter__(self) -> Self:
         return self
@@ -198,27 +201,32 @@ class Database:
         the outer one. Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
         """
         self._check_owner()
-        if self._level:
-            with self._savepoint():
-                yield
-            return
-        self._run("BEGIN IMMEDIATE")
-        self._level = 1
+        name, callbacks = f"level{self._level}", len(self._after_commit)
+        # SQLite has savepoints in place of transactions inside a transaction; one that is undone stays until released.
+        begin, *undo, end = (
+            (f"SAVEPOINT {name}", f"ROLLBACK TO {name}", f"RELEASE {name}", f"RELEASE {name}")
+            if self._level
+            else ("BEGIN IMMEDIATE", "ROLLBACK", "COMMIT")
+        )
+        self._run(begin)
+        self._level += 1
         try:
             yield
-            self._run("COMMIT")
+            self._run(end)
         except BaseException as error:
-            self._after_commit.clear()
+            del self._after_commit[callbacks:]
             with contextlib.suppress(sqlite3.Error):
-                self._connection.rollback()
-            if isinstance(error, sqlite3.Error):
-                raise self._storage_error(error) from error
+                for statement in undo:
+                    self._connection.execute(statement)
+            if isinstance(error, sqlite3.Error) and self._level == 1:
+                raise _storage_error(self.path, error) from error
             raise
         finally:
-            self._level = 0
-        callbacks, self._after_commit = self._after_commit, []
-        for callback in callbacks:
-            callback()
+            self._level -= 1
+        if not self._level:
+            committed, self._after_commit = self._after_commit, []
+            for callback in committed:
+                callback()
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once the running transaction is committed, never when it fails."""
@@ -242,25 +250,7 @@ class Database:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
-            raise self._storage_error(error) from error
-
-    @contextlib.contextmanager
-    def _savepoint(self) -> Iterator[None]:
-        name = f"level{self._level}"
-        self._run(f"SAVEPOINT {name}")
-        callbacks = len(self._after_commit)
-        self._level += 1
-        try:
-            yield
-        except BaseException:
-            del self._after_commit[callbacks:]
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute(f"ROLLBACK TO {name}")
-            raise
-        finally:
-            self._level -= 1
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute(f"RELEASE {name}")
+            raise _storage_error(self.path, error) from error
 
     def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         # SQLite itself undoes a transaction when the disk is full; what follows must not run outside of it.
@@ -271,7 +261,7 @@ class Database:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as error:
-            raise self._storage_error(error) from error
+            raise _storage_error(self.path, error) from error
         except UnicodeEncodeError as error:
             raise InvalidInputError(f"a text is not valid Unicode and cannot be kept: {error.object!r}") from error
 
@@ -335,38 +325,15 @@ class Database:
             except _DamagedError:
                 source = "begun anew: its copy was damaged as well"
                 _remove(staged)
-                self.copy_path.rename(self._aside(self.copy_path))
+                _set_aside(self.copy_path)
                 connection = _opened(staged)
         except OSError as error:
             raise StorageError(f"cannot restore the register {self.path}: {error.strerror}") from error
         with contextlib.closing(connection):
             _mark(connection, staged, behind=None, damage=f"{damage}; {source}")
-        self.set_aside = self._put_aside()
+        self.set_aside = _set_aside(self.path)
         _put(staged, self.path)
         logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, self.set_aside)
-
-    def _opened_again(self) -> sqlite3.Connection:
-        try:
-            return _opened(self.path)
-        except _DamagedError as again:
-            raise StorageError(f"cannot make the register {self.path}: {again}") from again
-
-    def _put_aside(self) -> Path | None:
-        aside = self._aside(self.path)
-        try:
-            for suffix in ("", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
-        except OSError as error:
-            raise StorageError(f"cannot set the damaged register {self.path} aside: {error.strerror}") from error
-        return aside if aside.exists() else None
-
-    @staticmethod
-    def _aside(path: Path) -> Path:
-        return path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
-
-    def _storage_error(self, error: sqlite3.Error) -> StorageError:
-        return _storage_error(self.path, error)
 
     def _check_owner(self) -> None:
         if threading.get_ident() != self._owner:
@@ -385,7 +352,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         raise StorageError(f"cannot open the register {path}: {error.strerror}") from error
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        connection.text_factory = _text
+        connection.text_factory = lambda content: content.decode("utf-8", "replace")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
@@ -501,16 +468,32 @@ def _mark(connection: sqlite3.Connection, path: Path, *, behind: tuple[int, str]
 def _put(staged: Path, path: Path) -> None:
     """Give a closed file the name of another, safe from a power cut. Raises StorageError."""
     try:
-        for each, flags in ((staged, os.O_RDONLY), (staged.parent, os.O_RDONLY | os.O_DIRECTORY)):
-            if each is not staged:
-                staged.replace(path)
-            descriptor = os.open(each, flags | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync(staged)
+        staged.replace(path)
+        sync(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
+
+
+def sync(path: Path) -> None:
+    """Have a file or folder on the disk, safe from a power cut. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Rename a damaged file; returns its new path, or None if there was no file. Raises StorageError."""
+    aside = path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
+    try:
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+    except OSError as error:
+        raise StorageError(f"cannot set the damaged register {path} aside: {error.strerror}") from error
+    return aside if aside.exists() else None
 
 
 def _remove(staged: Path) -> None:
@@ -558,7 +541,3 @@ def _make_private(path: Path) -> None:
         os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "replace")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.log import is_hidden
+from fedmon.node.registers.database import sync
 
 MAX_NAME_LENGTH = 256
 MAX_TEXT_LENGTH = 16_384
@@ -57,9 +58,9 @@ class PlanStore:
                         os.fsync(file.fileno())
                 staged.replace(path)
             elif durably:
-                _sync(path, os.O_RDONLY)
+                sync(path)
             if durably:
-                _sync(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+                sync(self.folder)
         except OSError as error:
             with contextlib.suppress(OSError):
                 staged.unlink()
@@ -108,14 +109,6 @@ def _holds(path: Path, source: bytes) -> bool:
         return _content(path) == source
     except FileNotFoundError:
         return False
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _content(path: Path) -> bytes:

@@ -45,8 +45,10 @@ def show(directory: Dir = None, as_json: Json = False) -> None:
     from fedmon.node.requests.policy import Policy
 
     folder = opened(directory)
-    if connected(folder) is not None:
-        status = call(folder, "policy show", "status")
+    client = connected(folder)
+    if client is not None:
+        with client:
+            status = client.call("status")
         document = {name: status[name] for name in ("policy", "rules", "obeys_nobody")}
     else:
         settings = load_node(folder.path, os.environ)

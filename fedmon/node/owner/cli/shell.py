@@ -95,12 +95,10 @@ def call_daemon(folder: NodeFolder, why: str, command: str, **args: Any) -> dict
 
 def connected(folder: NodeFolder, *, timeout_s: float = CALL_TIMEOUT_S) -> ControlClient | None:
     """Return a connection to the folder's daemon, or None when no daemon listens."""
-    client = ControlClient(folder.path, timeout_s=timeout_s)
     try:
-        client.connect()
+        return ControlClient(folder.path, timeout_s=timeout_s)
     except DaemonNotRunningError:
         return None
-    return client
 
 
 def _unreachable(folder: NodeFolder) -> Exception:
