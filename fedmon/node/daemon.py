@@ -38,7 +38,7 @@ from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
 from fedmon.node.registers.jobs import WatchedJob
-from fedmon.node.registers.plan_workers import Fetcher, PlanChecker
+from fedmon.node.registers.plan_workers import PlanChecker, PlanFetcher
 from fedmon.node.registers.plans import CodeCheck
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import Dialect, FedmonDialect, Outgoing, Sender
@@ -85,7 +85,7 @@ class LocalNode:
         self.registers = registers = Registers(folder, settings, boot=boot())
         audit = registers.audit
         self.checker = PlanChecker(registers.plans.store.read, on_check=self._on_check)
-        self.fetcher = Fetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=post)
+        self.fetcher = PlanFetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=post)
         self.measuring = Measuring(
             settings,
             boot=boot(),
@@ -165,7 +165,7 @@ class LocalNode:
         self.monitoring.follow()
 
     def take_up(self) -> None:
-        """Continue the work of an earlier process: default plans, plans that were not checked, jobs; once, at the start."""
+        """Continue the work of an earlier process: default plans, unchecked plans, jobs; once, at the start."""
         plans = self.registers.plans
         if self._settings.default_plans_dir is not None:
             try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Self
 
 import msgspec
 
+from fedmon.common.actor import Actor, Bound
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import RepositorySettings
 from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES, PARSED
@@ -50,11 +50,10 @@ class PlanChecker:
         capacity: int = MAX_CHECKS,
     ) -> None:
         self._read, self._on_check, self._timeout_s = read, on_check, timeout_s
-        self._queue: queue.Queue[str | None] = queue.Queue(capacity)
+        self._actor = Actor("plan-checker", urgent=Bound(capacity))
         self._stopping = threading.Event()
         self._child_lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._work, name="plan-checker")
 
     def __enter__(self) -> Self:
         self.start()
@@ -65,15 +64,11 @@ class PlanChecker:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._actor.start()
 
     def submit(self, sha256: str) -> bool:
         """Have a plan checked; False when too many wait (it stays among `PlanRegister.unchecked`)."""
-        try:
-            self._queue.put_nowait(sha256)
-        except queue.Full:
-            return False
-        return True
+        return self._actor.post(lambda: self._check(sha256))
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End the thread and the child that it runs; what waits stays unchecked."""
@@ -81,39 +76,33 @@ class PlanChecker:
         with self._child_lock:
             if self._child is not None:
                 _kill(self._child)
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._actor.close(timeout_s=timeout_s, drop=True)
 
-    def _work(self) -> None:
-        while not self._stopping.is_set():
-            sha256 = self._queue.get()
-            if sha256 is None or self._stopping.is_set():
-                return
-            try:
-                check = self._check(self._read(sha256))
-            except StorageError as error:
-                logger.warning("plan %s cannot be checked: %s", sha256, error)
-                continue
-            if not self._stopping.is_set():
-                self._on_check(sha256, check)
+    def _check(self, sha256: str) -> None:
+        try:
+            check = self._run(self._read(sha256))
+        except StorageError as error:
+            logger.warning("plan %s cannot be checked: %s", sha256, error)
+            return
+        if not self._stopping.is_set():
+            self._on_check(sha256, check)
 
-    def _check(self, source: bytes) -> CodeCheck:
+    def _run(self, source: bytes) -> CodeCheck:
         try:
             child = self._started()
         except OSError as error:
             return CodeCheck(problem=f"could not be checked: {error.strerror}")  # says nothing about the code
+        problem = ""
         try:
             output, _ = child.communicate(source, timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
             _kill(child)
             output, _ = child.communicate()
-            return _failed(f"could not be read within {self._timeout_s:g} s", output)
+            problem = f"could not be read within {self._timeout_s:g} s"
         finally:
             with self._child_lock:
                 self._child = None
-        return _understood(child.returncode, output)
+        return _check_of(output, problem or _problem(child.returncode))
 
     def _started(self) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
@@ -132,86 +121,68 @@ class PlanChecker:
         return child
 
 
-def _understood(returncode: int, output: bytes) -> CodeCheck:
-    if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return _failed(f"could not be read within {CPU_S} s of processor time", output)
-    if returncode != 0:
-        return _failed(f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {returncode})", output)
-    try:
-        check = msgspec.json.decode(output.removeprefix(_MARK), type=CodeCheck)
-    except msgspec.MsgspecError:
-        return _failed("could not be read: the check gave no verdict", output)
-    return msgspec.structs.replace(
-        check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH], parses=output.startswith(_MARK)
-    )
-
-
-def _failed(problem: str, output: bytes) -> CodeCheck:
-    return CodeCheck(problem=problem, parses=output.startswith(_MARK))
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-
-
-class _Download(msgspec.Struct, frozen=True, kw_only=True):
-    url: str
-    sha256: str | None
-    done: Callable[[bytes | FedmonError], None]
-
-
-class Fetcher:
-    """Fetches one file after another; ``start`` is done by the first job, so that a node without any has no thread."""
+class PlanFetcher:
+    """Fetches one file after another; its thread begins with the first one. `submit` is for one thread."""
 
     def __init__(
         self, repository: RepositorySettings, *, max_bytes: int, hand_over: Callable[[Callable[[], None]], object]
     ) -> None:
         self._repository, self._max_bytes, self._hand_over = repository, max_bytes, hand_over
-        self._queue: queue.Queue[_Download | None] = queue.Queue(MAX_DOWNLOADS)
-        self._thread: threading.Thread | None = None
+        self._actor: Actor | None = None
 
     def submit(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> bool:
         """Have a file fetched; ``done`` gets its bytes or a FedmonError on the router's thread.
 
-        Without a digest it may be any file.
+        Without a digest it may be any file. Returns False when too many wait.
         """
-        try:
-            self._queue.put_nowait(_Download(url=url, sha256=sha256, done=done))
-        except queue.Full:
-            return False
-        if self._thread is None:
-            # A download may hang in name resolution beyond our reach: it must not keep a stopping node alive.
-            self._thread = threading.Thread(target=self._run, name="fedmon-fetcher", daemon=True)
-            self._thread.start()
-        return True
+        if self._actor is None:
+            self._actor = Actor("fedmon-fetcher", urgent=Bound(MAX_DOWNLOADS))
+            self._actor.start()
+        return self._actor.post(lambda: self._fetch(url, sha256, done))
 
     def stop(self, timeout_s: float) -> None:
         """End the thread, unless a download keeps it."""
-        if self._thread is not None:
-            try:
-                self._queue.put_nowait(None)
-            except queue.Full:
-                return
-            self._thread.join(timeout_s)
+        if self._actor is not None:
+            self._actor.close(timeout_s=timeout_s, drop=True)
 
-    def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            result = self._fetch(job)
-            done = job.done
-            self._hand_over(lambda done=done, result=result: done(result))  # type: ignore[misc]
-
-    def _fetch(self, job: _Download) -> bytes | FedmonError:
+    def _fetch(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> None:
         from fedmon.common.repository import download
 
+        result: bytes | FedmonError
         try:
-            return download(
-                job.url,
-                sha256=job.sha256,
+            result = download(
+                url,
+                sha256=sha256,
                 max_bytes=self._max_bytes,
                 deadline_s=DOWNLOAD_TIMEOUT_S,
                 allowed_urls=self._repository.allowed_urls,
             )
         except FedmonError as error:
-            logger.warning("plan %s was not fetched: %s", job.sha256 or "of unknown digest", error)
-            return error
+            logger.warning("plan %s was not fetched: %s", sha256 or "of unknown digest", error)
+            result = error
+        self._hand_over(lambda: done(result))
+
+
+def _problem(returncode: int) -> str:
+    if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"could not be read within {CPU_S} s of processor time"
+    if returncode != 0:
+        return f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {returncode})"
+    return ""
+
+
+def _check_of(output: bytes, problem: str) -> CodeCheck:
+    """Return what a child found; ``problem`` says why it came to no end."""
+    parses = output.startswith(_MARK)
+    if problem:
+        return CodeCheck(problem=problem, parses=parses)
+    try:
+        check = msgspec.json.decode(output.removeprefix(_MARK), type=CodeCheck)
+    except msgspec.MsgspecError:
+        return CodeCheck(problem="could not be read: the check gave no verdict", parses=parses)
+    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH], parses=parses)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
