@@ -26,7 +26,7 @@ from fedmon.common.wire.messages import (
     Presence,
 )
 from fedmon.common.wire.transport import Link, Transport, Will
-from fedmon.node.requests.dialect import Outgoing, echo, error
+from fedmon.node.requests.dialect import echo, error
 from fedmon.node.requests.throttle import Throttle
 
 BACKLOG = 600
@@ -40,12 +40,13 @@ CORRECT_S = 2.0
 
 
 class BrokerLink:
-    """Keeps the retained presence of one party true, and sends its batches in their order.
+    """Keeps the retained presence of one party true, sends its batches in their order, and answers requests.
 
     Batches wait while there is no connection, at most ``backlog``; the oldest goes first and is counted. ``boot``
-    numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names what is measured,
-    and ``answer(topic, payload)`` is asked, on a thread of its own, what to say to a request. ``client_id`` is what it
-    calls itself at the broker; by default its node id and 128 random bits. Safe from any thread.
+    numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names its streams.
+    ``monitor(request)`` answers `monitor`, on a dedicated thread, and `ping` is answered here; a researcher that asks
+    this party alone for something else is told ``refusal``. ``client_id`` is its name at the broker (default: node id
+    and 128 random bits). Safe from any thread.
     """
 
     def __init__(
@@ -55,13 +56,15 @@ class BrokerLink:
         node_id: str,
         boot: int,
         streams: Callable[[], list[str]],
-        answer: Callable[[str, bytes], Outgoing | None] = lambda _topic, _payload: None,
+        monitor: Callable[[Monitor], Reply | None] = lambda _request: None,
+        refusal: str = "this party only publishes its measurements",
         connections: int = 0,
         backlog: int = BACKLOG,
         client_id: str | None = None,
     ) -> None:
         self._node_id, self._boot, self.connections = node_id, boot, connections
-        self._streams, self._find_answer = streams, answer
+        self._streams, self._monitor, self._refusal = streams, monitor, refusal
+        self._throttle = Throttle(burst=50, per_s=10.0)
         self._actor = Actor("fedmon-answers", urgent=QUESTIONS)
         self._actor.every(CORRECT_S, self.keep)
         self._topic = topics.status(node_id)
@@ -183,9 +186,26 @@ class BrokerLink:
             self._backlog.popleft()
 
     def _answer(self, topic: str, payload: bytes) -> None:
-        answer = self._find_answer(topic, payload)
-        if answer is not None:
-            self._transport.publish(answer.topic, answer.payload, qos=1)
+        address = topics.parse(topic)
+        try:
+            request = codec.decode_request(payload)
+        except InvalidMessageError:
+            return
+        is_own = request.researcher_id == address.researcher_id and request.node_id in (None, address.node_id)
+        if not is_own or request.expires <= utc_now() or not self._throttle.allows(request.researcher_id):
+            return
+        reply = self._reply(request, is_asked_alone=address.channel is topics.Channel.COMMAND)
+        if reply is not None:
+            reply_topic = topics.reply(request.researcher_id, request.instance, self._node_id)
+            self._transport.publish(reply_topic, codec.encode(reply), qos=1)
+
+    def _reply(self, request: Request, *, is_asked_alone: bool) -> Reply | None:
+        if isinstance(request, Ping):
+            return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
+        reply = self._monitor(request) if isinstance(request, Monitor) else None
+        if reply is None and is_asked_alone:
+            return error(request, self._node_id, ErrorCode.UNSUPPORTED, self._refusal)
+        return reply
 
     # --- on the connection's threads: they put and return ------------------------------------------------------------
 
@@ -206,39 +226,3 @@ class BrokerLink:
                 self._seen.notify_all()
         elif not retained and len(payload) <= codec.MAX_PAYLOAD_BYTES:
             self._actor.post(lambda: self._answer(topic, payload), size_bytes=len(payload))
-
-
-class Answers:
-    """Answers `ping`, and `monitor` by ``monitor(request)``; None there is no answer.
-
-    Whoever asks it alone for something else is told why it cannot: ``refusal``. Belongs to one thread.
-    """
-
-    def __init__(self, *, node_id: str, boot: int, monitor: Callable[[Monitor], Reply | None], refusal: str) -> None:
-        self._node_id, self._boot, self._monitor, self._refusal = node_id, boot, monitor, refusal
-        self._throttle = Throttle(burst=50, per_s=10.0)
-
-    def to(self, topic: str, payload: bytes) -> Outgoing | None:
-        """Return the reply to what came in on a topic; None where there is nothing to say."""
-        address = topics.parse(topic)
-        try:
-            request = codec.decode_request(payload)
-        except InvalidMessageError:
-            return None
-        is_own = request.researcher_id == address.researcher_id and request.node_id in (None, address.node_id)
-        is_own = is_own and request.expires > utc_now()
-        if not is_own or not self._throttle.allows(request.researcher_id):
-            return None
-        reply = self._reply(request, is_asked_alone=address.channel is topics.Channel.COMMAND)
-        if reply is None:
-            return None
-        topic = topics.reply(request.researcher_id, request.instance, self._node_id)
-        return Outgoing(topic=topic, payload=codec.encode(reply))
-
-    def _reply(self, request: Request, *, is_asked_alone: bool) -> Reply | None:
-        if isinstance(request, Ping):
-            return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
-        reply = self._monitor(request) if isinstance(request, Monitor) else None
-        if reply is None and is_asked_alone:
-            return error(request, self._node_id, ErrorCode.UNSUPPORTED, self._refusal)
-        return reply

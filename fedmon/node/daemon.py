@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmon import __version__
 from fedmon.common.actor import Actor, Bound, BusyError, Priority
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, InvalidMessageError
@@ -27,7 +26,7 @@ from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings, load_node
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.dialect import fedbiomed_dialect
-from fedmon.common.wire.messages import LogRecord, Monitor
+from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.runs import RunScalars
 from fedmon.common.wire.transport import Link, Transport
 from fedmon.node.folder import NodeFolder
@@ -41,10 +40,9 @@ from fedmon.node.registers.jobs import WatchedJob
 from fedmon.node.registers.plan_workers import PlanChecker, PlanFetcher
 from fedmon.node.registers.plans import CodeCheck
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.dialect import Dialect, FedmonDialect, Outgoing, Sender
+from fedmon.node.requests.dialect import FedmonNodeDialect, NodeDialect, Outgoing, Sender
 from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import handlers
-from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.router import Router
@@ -113,23 +111,20 @@ class LocalNode:
             push=self.delivery.push,
             is_heard="run" in dialect.commands,
         )
-        monitor = MonitorHandler(
-            settings.id, monitoring=self.monitoring, recorder=self.measuring.recorder, policy=policy, audit=audit
-        )
-        served = handlers(
-            registers,
-            policy,
-            boot=boot,
-            runs=self.runs,
-            check_plan=self.checker.submit,
-            page_bytes=dialect.page_bytes,
-        )
         self.router = Router(
             policy,
             dialect=dialect,
             audit=audit,
             effects=self.effects,
-            handlers={**served, Monitor: monitor},
+            handlers=handlers(
+                registers,
+                policy,
+                boot=boot,
+                runs=self.runs,
+                monitoring=self.monitoring,
+                check_plan=self.checker.submit,
+                page_bytes=dialect.page_bytes,
+            ),
             delivery=self.delivery,
             fetch=self.fetcher.submit,
         )
@@ -235,7 +230,6 @@ class Daemon:
         self._presence = PresenceKeeper(
             folder,
             node_id=settings.id,
-            agent_version=__version__,
             capabilities=lambda: self._node.capabilities,
             streams=lambda: self._node.monitoring.streams,
             publish=lambda topic, payload: self._transport.publish(topic, payload, qos=1, retain=True),
@@ -473,11 +467,11 @@ class Daemon:
         }
 
 
-def _dialect(settings: NodeSettings) -> Dialect:
+def _dialect(settings: NodeSettings) -> NodeDialect:
     if settings.wire == "fedbiomed4":
-        dialect: Dialect = fedbiomed_dialect("node")(settings.id)
+        dialect: NodeDialect = fedbiomed_dialect("node")(settings.id)
         return dialect
-    return FedmonDialect(strict_identity=settings.identity_is_strict)
+    return FedmonNodeDialect(strict_identity=settings.identity_is_strict)
 
 
 def _log_level(settings: NodeSettings) -> int:

@@ -1,4 +1,4 @@
-"""The node folder: where each file of a node lies, that nobody else can read it, and who is working in it."""
+"""The node folder: its files, their privacy, its lock, and the number of boots in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedmon.common.identity import CLIENT_FILE
 logger = logging.getLogger(__name__)
 
 DAEMON = "daemon"
-"""What a running node says that it holds its folder for."""
+"""The purpose for which a running node holds its folder."""
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 MAX_BOOT_DIGITS = 15
@@ -30,8 +30,8 @@ _RETRY_S = 0.02
 """How often a held lock is tried again: flock can wait, but not until a deadline."""
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that works in a folder, and what it does there, such as ``daemon`` or ``plan approve``."""
+class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that holds a folder, and its purpose, such as ``daemon`` or ``plan approve``."""
 
     pid: int
     purpose: str
@@ -150,18 +150,18 @@ class NodeFolder:
             finally:
                 os.ftruncate(descriptor, 0)
 
-    def holder(self) -> Holder | None:
-        """Return the process that works in the folder now, or None when there is none."""
+    def holder(self) -> LockHolder | None:
+        """Return the process that holds the folder now, or None."""
         if not self.lock_file.exists():
             return None
         with self._lock_file() as descriptor:
             if _try_lock(descriptor, fcntl.LOCK_SH):
                 return None
             pid, _, purpose = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
-        return Holder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
+        return LockHolder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
 
     def wait_free(self, timeout_s: float) -> bool:
-        """Wait until no process works in the folder; tell whether that came true within ``timeout_s``."""
+        """Wait until no process holds the folder; return False after ``timeout_s``."""
         deadline = Deadline(timeout_s)
         retry = threading.Event()
         while self.holder() is not None:

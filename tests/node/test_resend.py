@@ -45,7 +45,6 @@ class Node:
 
     recorder: Recorder | None
     policy: Policy
-    node_id: str = NODE
     audit: Counted = dataclasses.field(default_factory=Counted)
 
     def ask(self, **fields: Any) -> SamplesReply | Error:
@@ -60,13 +59,8 @@ class Node:
             expires=seconds_from_now(10),
             **fields,
         )
-        handler = MonitorHandler(
-            self.node_id,
-            monitoring=cast("Monitoring", SimpleNamespace(enabled=True)),
-            recorder=self.recorder,
-            policy=self.policy,
-            audit=cast("Audit", self.audit),
-        )
+        monitoring = SimpleNamespace(enabled=True, measuring=SimpleNamespace(recorder=self.recorder))
+        handler = MonitorHandler(cast("Monitoring", monitoring), self.policy, cast("Audit", self.audit))
         payload = codec.encode(handler(request))
         reply = codec.decode_reply(payload)
         assert isinstance(reply, SamplesReply | Error)

@@ -15,7 +15,7 @@ REFUSAL = "this is a reporter: it tells what it measures, and keeps nothing to s
 def granted(
     request: Monitor, *, node_id: str, interval_s: float, streams: list[str], capabilities: Capabilities
 ) -> MonitorReply | None:
-    """Return what is measured and how often; None for samples that are asked for again. For ``Answers``."""
+    """Return what is measured and how often; None for samples that are asked for again. For ``BrokerLink``."""
     if request.action == "resend":
         return None
     found = dict(capabilities())

@@ -14,7 +14,7 @@ from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.node.broker_link import Answers, BrokerLink
+from fedmon.node.broker_link import BrokerLink
 from fedmon.node.measure.measuring import Measuring
 from fedmon.node.requests.dialect import echo, error
 from fedmon.node.requests.monitor import OPENING, page
@@ -65,13 +65,13 @@ class Stream:
     def start(self, measuring: Measuring) -> None:
         """Begin to connect, and answer for what is measured; returns at once."""
         self._measuring, self._hardware = measuring, measuring.hardware()
-        answers = Answers(node_id=self._node_id, boot=measuring.boot, monitor=self._monitor, refusal=REFUSAL)
         link = BrokerLink(
             self._broker,
             node_id=self._node_id,
             boot=measuring.boot,
             streams=lambda: measuring.streams,
-            answer=answers.to,
+            monitor=self._monitor,
+            refusal=REFUSAL,
             backlog=BACKLOG,
             client_id=_client_id(self._broker, self._node_id),
         )

@@ -1,4 +1,4 @@
-"""How a node hears requests and says replies: which topics, which bytes."""
+"""A wire as a node speaks it: its topics, and its messages as bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_WARNED = 1_000
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True):
-    """To whom an answer goes, as far as it can be known."""
+    """The researcher that an answer goes to."""
 
     researcher_id: str
     instance: str = MAIN_INSTANCE
@@ -49,18 +49,18 @@ class Echo(TypedDict):
 
 
 class RefusedMessageError(InvalidMessageError):
-    """A message that is not served; ``sender`` is who gets the error reply, or None where nobody is known."""
+    """A message that is not served; ``sender`` gets the error reply, and is None if the topic names no sender."""
 
     def __init__(self, error: InvalidMessageError, sender: Sender | None, envelope: dict[str, object]) -> None:
         super().__init__(error.reason, code=error.code)
         self.sender, self.envelope = sender, envelope
 
 
-class Dialect(Protocol):
+class NodeDialect(Protocol):
     """One wire, as a node speaks it.
 
-    ``commands`` names what can be asked on it, ``page_bytes`` is what the datasets of one reply may take, ``marks``
-    are added to the capabilities of the node's presence.
+    ``commands`` names its requests, ``page_bytes`` is the room for the datasets of one reply, and ``marks`` are added
+    to the capabilities of the node's presence.
     """
 
     commands: AbstractSet[str]
@@ -72,7 +72,7 @@ class Dialect(Protocol):
         ...
 
     def sender(self, topic: str) -> str | None:
-        """Return who is allowed to write on this topic, or None when the topic does not tell."""
+        """Return the researcher that may write on this topic, or None if the topic names none."""
         ...
 
     def request(self, topic: str, payload: bytes) -> Request:
@@ -80,7 +80,7 @@ class Dialect(Protocol):
         ...
 
     def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:
-        """Write an answer or a result; None where this wire stays silent. Raises InvalidMessageError."""
+        """Write an answer or a result; None if this wire stays silent. Raises InvalidMessageError."""
         ...
 
     def log(self, record: LogRecord) -> Outgoing:
@@ -88,7 +88,7 @@ class Dialect(Protocol):
         ...
 
 
-class FedmonDialect:
+class FedmonNodeDialect:
     """The wire "fedmon/1".
 
     With ``strict_identity`` a command on a node's own topic must name the node; without, an older researcher's need
@@ -194,7 +194,7 @@ def error(request: Request, node_id: str, code: ErrorCode, reason: str) -> Error
 
 
 def error_reply(node_id: str, refused: RefusedMessageError) -> Error | None:
-    """Return the error reply to a message that is not served; None where no sender is known."""
+    """Return the error reply to a message that is not served; None if no sender is known."""
     if refused.sender is None:
         return None
     envelope = refused.envelope

@@ -1,4 +1,4 @@
-"""Which requests had their effect already, and what was answered: asking again changes nothing twice."""
+"""Stored replies of state-changing requests: a request that is asked again has its effect once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder(ApprovalReply | RunReply | StopReply | Error).dec
 
 
 def content_digest(request: Request) -> str:
-    """Return a digest of what a request asks, which stays the same when the very request is sent once more."""
+    """Return a digest of a request without its envelope, so that it stays the same when the request is repeated."""
     content = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
     return hashlib.sha256(msgspec.json.encode([type(request).__name__, content], order="sorted")).hexdigest()
 
@@ -48,8 +48,8 @@ class Effects:
     def stored_reply(self, researcher_id: str, request_id: str, *, content: str = "") -> bytes | None:
         """Return the reply that this researcher's request got before, or None when it is new.
 
-        Raises ConflictError when ``content`` (see `content_digest`) differs from what was asked under this id, and when
-        the register was restored after the request was made, so that its effect may be there without its reply.
+        Raises ConflictError if another request (see `content_digest`) was made under this id, and if the register was
+        restored after the request was made, so that its effect may be there without its reply.
         """
         found = self._database.rows(
             "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?", (researcher_id, request_id)
@@ -135,5 +135,5 @@ class Effects:
         return int(self._database.rows("SELECT count(*) AS number FROM effects WHERE content = ''")[0]["number"])
 
     def purge(self, *, now: datetime.datetime | None = None) -> int:
-        """Forget what need not be kept any longer; returns how many replies."""
+        """Drop the replies whose time is over; return how many."""
         return self._database.execute("DELETE FROM effects WHERE keep_until < ?", (timestamp(now or utc_now()),))

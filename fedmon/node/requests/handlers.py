@@ -23,6 +23,7 @@ from fedmon.common.wire.messages import (
     ErrorCode,
     ListDatasets,
     ListReply,
+    Monitor,
     Ping,
     Pong,
     SearchDatasets,
@@ -31,10 +32,12 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatusReply,
 )
 from fedmon.common.wire.runs import JobStatus, Run, RunReply, Stop, StopReply
+from fedmon.node.measure.monitoring import Monitoring
 from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import PAGE_BYTES, echo
+from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.refusal import RunRefusedError
 from fedmon.node.runs.service import Runs
@@ -46,14 +49,14 @@ HTTP_OK = 200
 _DATASET_BYTES = PAGE_BYTES // 2
 
 
-class ApprovalByUrl(Request, frozen=True, kw_only=True, tag="approval"):
+class PlanApprovalByUrl(Request, frozen=True, kw_only=True, tag="approval"):
     """Ask the owner to approve the plan that lies at a URL."""
 
     url: str
     description: str
 
 
-class StatusByUrl(Request, frozen=True, kw_only=True, tag="training-plan-status"):
+class PlanStatusByUrl(Request, frozen=True, kw_only=True, tag="training-plan-status"):
     """Ask where the plan stands that lies at a URL; ``job_id`` is the asker's own word for it."""
 
     url: str
@@ -98,7 +101,7 @@ class PlanHandlers:
             raise BytesElsewhereError(request.url or "", sha256=request.sha256, then=partial(self._take_in, request))
         return self._take_in(request, request.source.encode())
 
-    def approval_by_url(self, request: ApprovalByUrl) -> Reply:
+    def approval_by_url(self, request: PlanApprovalByUrl) -> Reply:
         """Have the bytes fetched, which are then kept for the owner to decide about."""
         raise BytesElsewhereError(request.url, sha256=None, then=partial(self._take_in_by_url, request))
 
@@ -117,7 +120,7 @@ class PlanHandlers:
             **echo(request, self._node_id),
         )
 
-    def status_by_url(self, request: StatusByUrl) -> Reply:
+    def status_by_url(self, request: PlanStatusByUrl) -> Reply:
         """Have the bytes fetched, then tell where a plan of exactly these bytes stands."""
         raise BytesElsewhereError(request.url, sha256=None, then=partial(self._status_of_fetched, request))
 
@@ -148,7 +151,7 @@ class PlanHandlers:
             **echo(request, self._node_id),
         )
 
-    def _take_in_by_url(self, request: ApprovalByUrl, source: bytes | FedmonError) -> Reply:
+    def _take_in_by_url(self, request: PlanApprovalByUrl, source: bytes | FedmonError) -> Reply:
         if isinstance(source, FedmonError):
             return self._not_fetched(request, source)
         digest = hashlib.sha256(source).hexdigest()
@@ -168,7 +171,7 @@ class PlanHandlers:
                 code=ErrorCode.FAILED, reason=str(problem), http_status=HTTP_OK, **echo(request, self._node_id)
             )
 
-    def _status_of_fetched(self, request: StatusByUrl, source: bytes | FedmonError) -> Reply:
+    def _status_of_fetched(self, request: PlanStatusByUrl, source: bytes | FedmonError) -> Reply:
         if isinstance(source, FedmonError):
             return self._not_fetched(request, source)
         return self.status(TrainingPlanStatus(sha256=hashlib.sha256(source).hexdigest(), **_envelope(request)))
@@ -184,10 +187,11 @@ def handlers(
     *,
     boot: Callable[[], int],
     runs: Runs,
+    monitoring: Monitoring,
     check_plan: Callable[[str], object],
     page_bytes: int,
 ) -> dict[type[Request], Handler]:
-    """Return the handler of each command but `monitor`. ``page_bytes`` is the room for the datasets of one reply."""
+    """Return the handler of each kind of request. ``page_bytes`` is the room for the datasets of one reply."""
     node_id = policy.node_id
     plans = PlanHandlers(node_id, registers, check_plan)
     datasets = partial(_datasets, node_id=node_id, register=registers.datasets, policy=policy, page_bytes=page_bytes)
@@ -196,9 +200,10 @@ def handlers(
         ListDatasets: datasets,
         SearchDatasets: datasets,
         Approval: plans.approval,
-        ApprovalByUrl: plans.approval_by_url,
+        PlanApprovalByUrl: plans.approval_by_url,
         TrainingPlanStatus: plans.status,
-        StatusByUrl: plans.status_by_url,
+        PlanStatusByUrl: plans.status_by_url,
+        Monitor: MonitorHandler(monitoring, policy, registers.audit),
         Ack: partial(_ack, registers=registers),
         Run: partial(_run, node_id=node_id, runs=runs, audit=registers.audit),
         Stop: lambda request: StopReply(job=runs.stop(request), **echo(request, node_id)),

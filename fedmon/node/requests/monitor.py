@@ -1,4 +1,4 @@
-"""`monitor`: leases on live metrics, what this node measures, and samples of its recording in pages."""
+"""`monitor`: leases on live metrics, the metrics of this node, and samples of its recording in pages."""
 
 from __future__ import annotations
 
@@ -49,19 +49,14 @@ OnSent = Callable[[Iterable[str], int], None]
 
 
 class MonitorHandler:
-    """Leases on live metrics, what this node measures, and samples of its recording, as far as the owner lets it leave.
+    """Leases on live metrics, the metrics of this node, and samples of its recording, within the policy."""
 
-    ``recorder`` is None on a node that keeps no samples.
-    """
-
-    def __init__(
-        self, node_id: str, *, monitoring: Monitoring, recorder: Recorder | None, policy: Policy, audit: Audit
-    ) -> None:
-        self._node_id, self._monitoring, self._recorder = node_id, monitoring, recorder
-        self._policy, self._audit = policy, audit
+    def __init__(self, monitoring: Monitoring, policy: Policy, audit: Audit) -> None:
+        self._monitoring, self._policy, self._audit = monitoring, policy, audit
+        self._node_id = policy.node_id
 
     def __call__(self, request: Monitor) -> Reply:
-        """Start, renew or stop a lease, or send a page of samples; a lease is answered by what is measured."""
+        """Start, renew or stop a lease, or send a page of samples; each but the last is answered by the metrics."""
         monitoring = self._monitoring
         if not monitoring.enabled:
             reason = "the owner of this node switched metrics off"
@@ -88,7 +83,8 @@ class MonitorHandler:
         return self._measured(request, lease_s)
 
     def _measured(self, request: Monitor, lease_s: float | None) -> MonitorReply:
-        monitoring, recorder, leaves = self._monitoring, self._recorder, self._policy.metric_leaves
+        monitoring, leaves = self._monitoring, self._policy.metric_leaves
+        recorder = monitoring.measuring.recorder
         # What waits in memory is not all there is, and a researcher would take it for that.
         opening = recorder is not None and not recorder.ready
         return MonitorReply(
@@ -107,14 +103,15 @@ class MonitorHandler:
 
     def _resend(self, request: Monitor) -> Reply:
         """Send one page of the samples that were asked for and may leave."""
-        if self._recorder is None:
+        recorder = self._monitoring.measuring.recorder
+        if recorder is None:
             reason = "this node keeps no recording, so samples that were missed cannot be sent again"
             return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
         # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
         is_own = request.stream == user_stream(request.researcher_id)
         return page(
             request,
-            self._recorder,
+            recorder,
             node_id=self._node_id,
             leaves=(lambda _metric: True) if is_own else self._policy.metric_leaves,
             on_sent=lambda names, samples: self._audit.count_all("metrics", names, samples),
@@ -124,7 +121,7 @@ class MonitorHandler:
 def page(
     request: Monitor, recorder: Recorder, *, node_id: str, leaves: Callable[[str], bool], on_sent: OnSent
 ) -> Reply:
-    """Return one page of what a recorder keeps; ``on_sent`` is told which metrics it holds, and how many samples."""
+    """Return one page of a recording; ``on_sent(metrics, samples)`` is called with its metrics and how many samples."""
     first = request.first_seq or 0
     last = _LARGEST if request.last_seq is None else request.last_seq
     if first > last:

@@ -17,7 +17,7 @@ from fedmon.common.wire.messages import Error, ErrorCode, Result
 from fedmon.common.wire.runs import JobOutcome
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import Dialect, Outgoing, Sender, command_of, error
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender, command_of, error
 from fedmon.node.requests.policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Delivery:
     """
 
     def __init__(
-        self, outbox: Outbox, *, dialect: Dialect, policy: Policy, audit: Audit, send: Callable[[Outgoing], bool]
+        self, outbox: Outbox, *, dialect: NodeDialect, policy: Policy, audit: Audit, send: Callable[[Outgoing], bool]
     ) -> None:
         self._outbox, self._dialect, self._policy, self._audit, self._send = outbox, dialect, policy, audit, send
         self.counters: Counter[str] = Counter()

@@ -16,7 +16,7 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, 
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import STATE_CHANGING, Error, ErrorCode
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import Dialect, RefusedMessageError, Sender, command_of, error, error_reply
+from fedmon.node.requests.dialect import NodeDialect, RefusedMessageError, Sender, command_of, error, error_reply
 from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
@@ -38,7 +38,7 @@ class Router:
         self,
         policy: Policy,
         *,
-        dialect: Dialect,
+        dialect: NodeDialect,
         audit: Audit,
         effects: Effects,
         handlers: Mapping[type[Request], Handler],
