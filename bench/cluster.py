@@ -34,7 +34,7 @@ from bench.line import print_line
 from bench.outage import Order, holes, wait
 from fedmon.broker.ports import ProbeAnswer, probe
 from fedmon.common.errors import FedmonError
-from fedmon.node.owner.control_client import ControlClient
+from fedmon.node.owner.control import ControlClient
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.handle import RunHandle
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder

@@ -18,7 +18,7 @@ from fedmon.common.settings import NodeSettings, PolicySettings, broker_from_url
 from fedmon.common.wire import codec
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import ListDatasets, Ping, SearchDatasets
-from fedmon.node.assembly import Assembly
+from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder
 from fedmon.node.requests.dialect import Outgoing
 
@@ -36,8 +36,8 @@ def measure(count: int) -> None:
             sent.append(outgoing)
             return True
 
-        parts = Assembly(
-            folder, settings, boot=1, hand_over=lambda _job: None, publish=lambda _payload: True, send=send
+        node = LocalNode(
+            folder, settings, boot=lambda: 1, post=lambda _job: None, publish=lambda _payload: True, send=send
         )
         envelope = {"researcher_id": "alice", "session": "s", "sequence": 1, "expires": seconds_from_now(3600)}
         requests: dict[str, Request] = {
@@ -48,12 +48,12 @@ def measure(count: int) -> None:
         for case, request in requests.items():
             payload = codec.encode(request)
             sent.clear()
-            ours = _microseconds(lambda payload=payload: parts.router.receive("general/nodes/alice", payload), count)  # type: ignore[misc]
+            ours = _microseconds(lambda payload=payload: node.router.receive("general/nodes/alice", payload), count)  # type: ignore[misc]
             assert len(sent) == count, "every request must be answered"
             peer = _microseconds(lambda payload=payload: json.dumps(json.loads(payload)), count)  # type: ignore[misc]
             line = {"bench": "router", "case": case, "ours": round(ours, 2), "peer": round(peer, 2)}
             print(json.dumps(line | {"ratio": round(ours / peer, 2), "unit": "us CPU"}), flush=True)
-        parts.close()
+        node.close()
 
 
 def _microseconds(run: Callable[[], object], count: int) -> float:

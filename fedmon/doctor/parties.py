@@ -25,7 +25,7 @@ from fedmon.doctor.broker import (
     warning,
 )
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
 

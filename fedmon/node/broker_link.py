@@ -1,4 +1,4 @@
-"""The connection with the broker of a party that only tells what it measures: presence, samples, and answers."""
+"""A party that only publishes measurements, at the broker: its presence, its samples, and its answers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,30 @@ import time
 from collections.abc import Callable
 
 from fedmon import __version__
+from fedmon.common.actor import Actor, Bound
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection, Link
-from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, LogRecord, Presence
-from fedmon.common.wire.transport import Will
-from fedmon.node.requests.answers import Answer
-from fedmon.node.worker import Worker
+from fedmon.common.wire.connection import BrokerConnection, Link, Will
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import (
+    CONNECTION_LOST,
+    ONLY_TELLS,
+    ErrorCode,
+    LogRecord,
+    Monitor,
+    Ping,
+    Pong,
+    Presence,
+)
+from fedmon.node.requests.dialect import echo, error
+from fedmon.node.requests.throttle import Throttle
 
 BACKLOG = 600
 """Batches that wait for the broker: 100 minutes of ten samples each at 1 Hz."""
+QUESTIONS = Bound(4_000, 32 * 2**20)
+"""Requests that may wait for their answer."""
 ASK_AGAIN_S = 0.5
 REFRESH_S = 30.0
 CORRECT_S = 2.0
@@ -28,12 +40,13 @@ CORRECT_S = 2.0
 
 
 class BrokerLink:
-    """Keeps the retained presence of one party true, and sends its batches in their order.
+    """Keeps the retained presence of one party true, sends its batches in their order, and answers requests.
 
     Batches wait while there is no connection, at most ``backlog``; the oldest goes first and is counted. ``boot``
-    numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names what is measured,
-    and ``answer(topic, payload)`` is asked, on a thread of its own, what to say to a request. ``client_id`` is what it
-    calls itself at the broker; by default its node id and 128 random bits. Safe from any thread.
+    numbers this run, and with ``connections`` (how many there were) its presence. ``streams()`` names its streams.
+    ``monitor(request)`` answers `monitor`, on a dedicated thread, and `ping` is answered here; a researcher that asks
+    this party alone for something else is told ``refusal``. ``client_id`` is its name at the broker (default: node id
+    and 128 random bits). Safe from any thread.
     """
 
     def __init__(
@@ -43,15 +56,17 @@ class BrokerLink:
         node_id: str,
         boot: int,
         streams: Callable[[], list[str]],
-        answer: Callable[[str, bytes], Answer | None] = lambda _topic, _payload: None,
+        monitor: Callable[[Monitor], Reply | None] = lambda _request: None,
+        refusal: str = "this party only publishes its measurements",
         connections: int = 0,
         backlog: int = BACKLOG,
         client_id: str | None = None,
     ) -> None:
         self._node_id, self._boot, self.connections = node_id, boot, connections
-        self._streams, self._find_answer = streams, answer
-        self._worker = Worker("fedmon-answers", lambda: None)
-        self._worker.every(CORRECT_S, self.keep)
+        self._streams, self._monitor, self._refusal = streams, monitor, refusal
+        self._throttle = Throttle(burst=50, per_s=10.0)
+        self._actor = Actor("fedmon-answers", urgent=QUESTIONS)
+        self._actor.every(CORRECT_S, self.keep)
         self._topic = topics.status(node_id)
         self._lock = threading.RLock()
         self._backlog, self._limit = collections.deque[bytes](), backlog
@@ -73,7 +88,7 @@ class BrokerLink:
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
-        self._worker.start()
+        self._actor.start()
         self._transport.start()
 
     @property
@@ -134,7 +149,7 @@ class BrokerLink:
             self._backlog.clear()
             self._presence = None
         self._transport.stop(timeout_s, farewell=self._as_will("offline", self._state[1] or reason))
-        self._worker.stop(timeout_s)
+        self._actor.close(timeout_s=timeout_s)
 
     def _holds_state(self) -> bool:
         try:
@@ -171,9 +186,26 @@ class BrokerLink:
             self._backlog.popleft()
 
     def _answer(self, topic: str, payload: bytes) -> None:
-        answer = self._find_answer(topic, payload)
-        if answer is not None:
-            self._transport.publish(answer.topic, answer.payload, qos=1)
+        address = topics.parse(topic)
+        try:
+            request = codec.decode_request(payload)
+        except InvalidMessageError:
+            return
+        is_own = request.researcher_id == address.researcher_id and request.node_id in (None, address.node_id)
+        if not is_own or request.expires <= utc_now() or not self._throttle.allows(request.researcher_id):
+            return
+        reply = self._reply(request, is_asked_alone=address.channel is topics.Channel.COMMAND)
+        if reply is not None:
+            reply_topic = topics.reply(request.researcher_id, request.instance, self._node_id)
+            self._transport.publish(reply_topic, codec.encode(reply), qos=1)
+
+    def _reply(self, request: Request, *, is_asked_alone: bool) -> Reply | None:
+        if isinstance(request, Ping):
+            return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
+        reply = self._monitor(request) if isinstance(request, Monitor) else None
+        if reply is None and is_asked_alone:
+            return error(request, self._node_id, ErrorCode.UNSUPPORTED, self._refusal)
+        return reply
 
     # --- on the connection's threads: they put and return ------------------------------------------------------------
 
@@ -193,4 +225,4 @@ class BrokerLink:
                 self._on_broker = payload
                 self._seen.notify_all()
         elif not retained and len(payload) <= codec.MAX_PAYLOAD_BYTES:
-            self._worker.offer(lambda: self._answer(topic, payload), size_bytes=len(payload))
+            self._actor.post(lambda: self._answer(topic, payload), size_bytes=len(payload))

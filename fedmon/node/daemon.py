@@ -1,7 +1,8 @@
 """The node daemon: puts the parts together, connects, and stops in order.
 
-Threads: the worker owns the registers and runs the router; the transport connects; the sampler measures; the control
-server lets the owner in; checker and fetcher do what is slow. None of them waits for another but the main one.
+Threads: the router thread owns the registers and serves requests, the owner's commands and timers; the transport
+connects; the sampler measures; the control server hears the owner; checker and fetcher do slow work. Only the main
+thread waits for others.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from fedmon import __version__
+from fedmon.common.actor import Actor, Bound, BusyError, Priority
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.ids import kept_client_id
@@ -24,129 +26,332 @@ from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings, load_node
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import BrokerConnection, Link
+from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.messages import LogRecord
-from fedmon.node.assembly import Assembly
+from fedmon.common.wire.runs import RunScalars
 from fedmon.node.folder import NodeFolder
+from fedmon.node.measure.leases import LeaseTable
+from fedmon.node.measure.pipeline import Pipeline
+from fedmon.node.owner.commands import OwnerCommands, RunningNode
+from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
-from fedmon.node.requests.dialect import Outgoing
-from fedmon.node.worker import Worker
+from fedmon.node.registers.jobs import WatchedJob
+from fedmon.node.registers.plan_workers import PlanChecker, PlanFetcher
+from fedmon.node.registers.plans import CodeCheck
+from fedmon.node.registers.state import Registers
+from fedmon.node.requests.dialect import FedmonNodeDialect, NodeDialect, Outgoing, Sender
+from fedmon.node.requests.effects import Effects
+from fedmon.node.requests.handlers import handlers
+from fedmon.node.requests.outbox import Delivery
+from fedmon.node.requests.policy import Policy
+from fedmon.node.requests.router import Router
+from fedmon.node.runs.service import Runs
 
 # By name, since this module is the program that runs, and would log outside of fedmon as "__main__".
 logger = logging.getLogger("fedmon.node.daemon")
 
+RUN_COMMANDS = ("run", "stop", "job-status")
+CAPABILITIES = ["ping", "list", "search", "approval", "training-plan-status", "monitor", "ack", *RUN_COMMANDS]
+MESSAGES_BOUND = Bound(4_000, 32 * 2**20)
+"""Messages from outside that may wait for the router; beyond it they are dropped and counted."""
+COMMAND_TIMEOUT_S = 20.0
 STOP_WITHIN_S = 4.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+class LocalNode:
+    """Everything of a node but its connection; made on one thread, then owned by the router's.
+
+    ``boot()`` returns the present boot; samples keep that of the start. ``post(job)`` runs a job on the router's
+    thread; ``publish(payload)`` and ``send(outgoing)`` hand a message to the connection.
+    """
+
+    def __init__(
+        self,
+        folder: NodeFolder,
+        settings: NodeSettings,
+        *,
+        boot: Callable[[], int],
+        post: Callable[[Callable[[], object]], object],
+        publish: Callable[[bytes], bool],
+        send: Callable[[Outgoing], bool],
+    ) -> None:
+        self._settings, self._boot, self._post, self._send = settings, boot, post, send
+        self.policy = policy = Policy(settings.policy, settings.id)
+        self.dialect = dialect = _dialect(settings)
+        self.registers = registers = Registers(folder, settings, boot=boot())
+        audit = registers.audit
+        self.checker = PlanChecker(registers.plans.store.read, on_check=self._on_check)
+        self.fetcher = PlanFetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=post)
+        self.pipeline = Pipeline(
+            settings,
+            boot=boot(),
+            recording_file=folder.recording_file,
+            send=publish,
+            leaves=policy.metric_leaves,
+            on_sent=self._count_sent,
+            on_job_end=self._on_job_end,
+        )
+        self.leases = LeaseTable(
+            default_interval_s=settings.metrics.interval_s,
+            min_interval_s=settings.metrics.min_interval_s,
+            follow=lambda interval_s, live: self.pipeline.follow(interval_s, live=live),
+        )
+        self.effects = Effects(registers.database)
+        self.delivery = Delivery(registers.outbox, dialect=dialect, policy=policy, audit=audit, send=send)
+        self.runs = Runs(
+            registers,
+            policy,
+            settings,
+            boot=boot,
+            folder=folder.path,
+            measuring=self.pipeline,
+            hand_over=post,
+            send=self._send_scalars,
+            push=self.delivery.push,
+            is_heard="run" in dialect.commands,
+        )
+        self.router = Router(
+            policy,
+            dialect=dialect,
+            audit=audit,
+            effects=self.effects,
+            handlers=handlers(
+                registers,
+                policy,
+                boot=boot,
+                runs=self.runs,
+                leases=self.leases,
+                pipeline=self.pipeline,
+                check_plan=self.checker.submit,
+                page_bytes=dialect.page_bytes,
+            ),
+            delivery=self.delivery,
+            fetch=self.fetcher.submit,
+        )
+
+    @property
+    def capabilities(self) -> list[str]:
+        """Name the commands that this node answers."""
+        spoken = [name for name in CAPABILITIES if name in self.dialect.commands]
+        silent = set() if self.pipeline.enabled else {"monitor"}
+        if not self._settings.runs.enabled:
+            silent.update(RUN_COMMANDS)
+        return [*self.dialect.marks, *(name for name in spoken if name not in silent)]
+
+    def counters(self) -> dict[str, int]:
+        """Return how many requests were served and refused, and the fate of the samples, since the start."""
+        return {
+            **self.router.counters,
+            **self.effects.counters,
+            **self.delivery.counters,
+            **self.pipeline.counters(),
+        }
+
+    def follow(self, settings: NodeSettings) -> None:
+        """Obey other rules from now on; on the router's thread."""
+        self._settings = settings
+        self.policy.follow(settings.policy)
+        self.runs.follow(settings)
+        self.leases.set_limits(
+            default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
+        )
+        self.leases.end_refused(lambda researcher_id: self.policy.refusal(researcher_id) is not None)
+        self.pipeline.reload(settings, self.policy.metric_leaves)
+        self.leases.apply()
+
+    def take_up(self) -> None:
+        """Continue the work of an earlier process: default plans, unchecked plans, jobs; once, at the start."""
+        plans = self.registers.plans
+        if self._settings.default_plans_dir is not None:
+            try:
+                for plan in plans.load_defaults(self._settings.default_plans_dir):
+                    self.registers.audit.record("plan-default", plan=plan.plan_id, sha256=plan.sha256, name=plan.name)
+            except FedmonError as error:
+                logger.error("the default plans were not taken in: %s", error)  # noqa: TRY400
+        for sha256 in plans.unchecked():
+            self.checker.submit(sha256)
+        self.runs.take_up()
+        self.runs.purge()
+        self.copy_register()
+
+    def copy_register(self) -> None:
+        """Copy the register if a day has passed; a failure is logged."""
+        try:
+            self.registers.audit.sync()
+            self.registers.database.copy_if_due(self.registers.audit.end)
+        except FedmonError as error:
+            logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
+
+    def close(self) -> None:
+        """Close the files; on the router's thread."""
+        try:
+            self.runs.save()
+        except FedmonError as error:
+            logger.warning("the last news of jobs are read again by the next start: %s", error)
+        self.registers.close()
+
+    def _count_sent(self, names: Iterable[str], samples: int) -> None:
+        self.registers.audit.count_all("metrics", names, samples)
+
+    def _send_scalars(self, message: RunScalars) -> bool:
+        outgoing = self.dialect.answer(message, to=Sender(researcher_id=message.researcher_id), request=None)
+        if outgoing is None or not self._send(outgoing):
+            return False
+        self._count_sent(["user_value"], len(message.scalars))
+        return True
+
+    def _on_job_end(self, job: WatchedJob) -> None:
+        self._post(lambda: self.registers.audit.record("job-ended", job=job.job_id, reason=job.reason))
+
+    def _on_check(self, sha256: str, check: CodeCheck) -> None:
+        self._post(lambda: self._take_check(sha256, check))
+
+    def _take_check(self, sha256: str, check: CodeCheck) -> None:
+        with self.registers.database.transaction():
+            finding = self.registers.plans.record_check(sha256, check)
+            if finding is not None:
+                self.registers.announce(finding, boot=self._boot())
+        if finding is not None:
+            self.delivery.push(finding.researchers)
+
+
 class Daemon:
-    """One running node."""
+    """One running node: its connection, its control socket and its signals around a `LocalNode`."""
 
     def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
-        self.folder, self.settings = folder, settings
-        self.started = utc_now()
-        self.link: Link | None = None
-        self.link_since = ""
+        self._folder, self._settings = folder, settings
+        self._started = utc_now()
+        self._link: Link | None = None
+        self._link_since = ""
         self._finished = threading.Event()
         self._signals = 0
-        self.failure: FedmonError | None = None
-        self.worker = Worker("fedmon-router", self._on_start)
-        self.presence = PresenceKeeper(
+        self._stop_by = Deadline(STOP_WITHIN_S)
+        self._actor = Actor("fedmon-router", bulk=MESSAGES_BOUND)
+        self._presence = PresenceKeeper(
             folder,
             node_id=settings.id,
-            agent_version=__version__,
-            capabilities=lambda: self.parts.capabilities,
-            streams=lambda: self.parts.pipeline.streams,
-            publish=lambda topic, payload: self.transport.publish(topic, payload, qos=1, retain=True),
+            capabilities=lambda: self._node.capabilities,
+            streams=lambda: self._node.pipeline.streams,
+            publish=lambda topic, payload: self._transport.publish(topic, payload, qos=1, retain=True),
         )
-        self.parts = Assembly(
-            folder, settings, boot=self.presence.raise_boot(), hand_over=self.worker.post,
-            publish=self._publish_metrics, send=self._send,
-        )  # fmt: skip
-        self.transport = BrokerConnection(
+        self._presence.raise_boot()
+        self._node = LocalNode(
+            folder,
+            settings,
+            boot=lambda: self._presence.boot,
+            post=self._actor.post,
+            publish=self._publish_metrics,
+            send=self._send,
+        )
+        self._transport = BrokerConnection(
             settings.broker,
             client_id=kept_client_id(folder.path, settings.id),
-            subscriptions=[*self.parts.dialect.subscriptions(settings.id), (topics.status(settings.id), 0)],
+            subscriptions=[*self._node.dialect.subscriptions(settings.id), (topics.status(settings.id), 0)],
             on_message=self._on_message,
             on_link=self._on_link,
-            will=self.presence.will,
-            id_is_contested=lambda: self.presence.duplicate is not None,
+            will=self._presence.will,
+            id_is_contested=lambda: self._presence.duplicate is not None,
             keeps_session=True,
+        )
+        self._control = ControlServer(
+            folder.path,
+            lambda name, args: self._actor.call(lambda: self._command(name, args), timeout_s=COMMAND_TIMEOUT_S),
         )
         self._logs = OutgoingLogHandler(self._send_log, level=_log_level(settings))
 
     def run(self) -> None:
-        """Serve until a signal comes, or until the node cannot go on. Raises what ended it."""
+        """Serve until a signal comes; on the main thread. Raises FedmonError if the node cannot start."""
+        self._actor.post(self._node.registers.database.adopt)
+        with contextlib.ExitStack() as stack:
+            try:
+                with self._signals_handled():
+                    self._start(stack)
+                if self._node.policy.obeys_nobody:
+                    logger.warning(
+                        "node %s obeys nobody yet: every request is refused; allow a researcher with: "
+                        "fedmon node policy allow RESEARCHER --dir %s", self._settings.id, self._folder.path,
+                    )  # fmt: skip
+                self._finished.wait()
+            finally:
+                self._stop_by = Deadline(STOP_WITHIN_S)
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        """Start each part, and note on the stack how it is stopped: last started, first stopped."""
+        node, every = self._node, self._actor.every
+        every(REFRESH_S, self._presence.refresh)
+        for job in (node.leases.apply, node.registers.audit.sync, node.runs.tick):
+            every(1.0, job)
+        for job in (node.effects.purge, node.registers.outbox.expire, node.runs.purge, node.copy_register):
+            every(3600.0, job)
+        self._actor.start()
+        stack.callback(self._close_files)
+        stack.callback(lambda: node.fetcher.stop(min(0.5, self._stop_by.left_s())))
+        node.checker.start()
+        stack.callback(lambda: node.checker.stop(min(1.0, self._stop_by.left_s())))
+        self._control.start()
+        stack.callback(lambda: self._control.stop(min(1.0, self._stop_by.left_s())))
+        node.runs.start_up()
+        stack.callback(node.runs.close)
+        self._actor.post(node.take_up)
+        self._transport.start()
+        stack.callback(self._disconnect)
+        node.pipeline.start()
+        stack.callback(node.pipeline.stop)
+        fedmon_logger = logging.getLogger("fedmon")
+        fedmon_logger.addHandler(self._logs)
+        stack.callback(fedmon_logger.removeHandler, self._logs)
+
+    @contextlib.contextmanager
+    def _signals_handled(self) -> Iterator[None]:
+        """Handle signals from now on, after the block at the earliest, and on this thread alone.
+
+        Threads inherit the mask: the kernel may hand a signal to any thread that takes it, and only the main one, which
+        sleeps until its end, would be woken by it.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, self._on_hangup)
-        # Threads inherit the mask: the kernel may hand a signal to any thread that takes it, and only this one, which
-        # sleeps until its end, would be woken by it.
+        signal.signal(signal.SIGHUP, lambda _number, _frame: self._actor.post(self._reload))
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        logging.getLogger("fedmon").addHandler(self._logs)
-        self.worker.every(REFRESH_S, self.presence.refresh)
-        for step in (self.parts.services.leases.apply, self.parts.services.audit.sync, self.parts.runs.tick):
-            self.worker.every(1.0, step)
-        self.worker.every(3600.0, self.parts.services.purge)
-        self.worker.every(3600.0, self.parts.runs.purge)
-        self.worker.every(3600.0, self.parts.copy_register)
-        self.worker.start()
         try:
-            self.parts.start(self)
-            self.transport.start()
-        except FedmonError as error:
-            self.failure = error
-            self._finished.set()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        if self.parts.services.policy.obeys_nobody:
-            logger.warning(
-                "node %s obeys nobody yet: every request is refused; allow a researcher with: "
-                "fedmon node policy allow RESEARCHER --dir %s", self.settings.id, self.folder.path,
-            )  # fmt: skip
-        while not self._finished.wait():
-            pass
-        self._stop()
-        if self.failure is not None:
-            raise self.failure
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
-    def reload(self) -> None:
-        """Read the settings again; a bad file changes nothing. On the worker's thread. Raises SettingsError."""
-        self.follow(load_node(self.folder.path, os.environ))
-        self.parts.services.audit.record("settings-reloaded")
-        logger.info("settings read again from %s", self.folder.settings_file)
+    def _disconnect(self) -> None:
+        """Say farewell, once every request that was heard is answered."""
+        answered = threading.Event()
+        if self._actor.post(answered.set, priority=Priority.BULK):
+            answered.wait(min(1.5, self._stop_by.left_s()))
+        farewell = self._presence.farewell("stopped by its owner")
+        self._transport.stop(min(2.0, self._stop_by.left_s()), farewell=farewell)
 
-    def follow(self, settings: NodeSettings) -> None:
-        """Obey other rules from now on; on the worker's thread. Id and broker stay until the next start."""
-        self.settings = settings
-        self._logs.setLevel(_log_level(settings))
-        self.parts.obey(settings)
-
-    def counters(self) -> dict[str, int]:
-        """Return what was served, refused, published and dropped since the start."""
-        return {
-            **self.parts.router.counters,
-            **self.parts.pipeline.counters(),
-            "messages_dropped": self.worker.dropped,
-            "publishes_dropped": self.transport.dropped,
-            "logs_dropped": self._logs.dropped,
-        }
+    def _close_files(self) -> None:
+        with contextlib.suppress(BusyError):
+            self._actor.call(self._node.close, timeout_s=self._stop_by.left_s())
+        if not self._actor.close(timeout_s=self._stop_by.left_s(), drop=True):
+            logger.error("the node did not end in order within %.1f s", STOP_WITHIN_S)
+            os._exit(1)
 
     # --- called on other threads: they put and return --------------------------------------------------------------
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
         # What is over the limit is refused by its length alone; its bytes need not wait for that.
         payload = payload[: codec.MAX_PAYLOAD_BYTES + 1]
-        if topic == topics.status(self.settings.id):
-            self.worker.offer(lambda: self.presence.correct(payload, retained=retained), size_bytes=len(payload))
-        else:
-            self.worker.offer(
-                lambda: self.parts.router.receive(topic, payload, retained=retained), size_bytes=len(payload)
-            )
+
+        def serve() -> None:
+            if topic == topics.status(self._settings.id):
+                self._presence.correct(payload, retained=retained)
+            else:
+                self._node.router.receive(topic, payload, retained=retained)
+
+        self._actor.post(serve, priority=Priority.BULK, size_bytes=len(payload))
 
     def _on_link(self, link: Link) -> None:
-        self.link = link
-        self.link_since = utc_now().isoformat(timespec="seconds")
+        self._link = link
+        self._link_since = utc_now().isoformat(timespec="seconds")
         if link.up:
-            self.worker.post(self._on_up)
+            self._actor.post(self._on_up)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals += 1
@@ -154,63 +359,120 @@ class Daemon:
             os._exit(128 + number)
         self._finished.set()
 
-    def _on_hangup(self, _number: int, _frame: object) -> None:
-        self.worker.post(self._reload_or_say)
-
     def _send(self, outgoing: Outgoing) -> bool:
-        return self.transport.publish(outgoing.topic, outgoing.payload, qos=outgoing.qos)
+        return self._transport.publish(outgoing.topic, outgoing.payload, qos=outgoing.qos)
 
     def _publish_metrics(self, payload: bytes) -> bool:
-        flat = self.settings.monitoring_topic == "flat"
-        topic = topics.MONITORING_FLAT if flat else topics.monitoring(self.settings.id)
-        return self.transport.publish(topic, payload, qos=0)
+        flat = self._settings.monitoring_topic == "flat"
+        topic = topics.MONITORING_FLAT if flat else topics.monitoring(self._settings.id)
+        return self._transport.publish(topic, payload, qos=0)
 
     def _send_log(self, level: str, name: str, text: str, _created: float) -> None:
-        services = self.parts.services
-        if not services.policy.log_leaves(level) or not self.transport.is_connected:
+        if not self._node.policy.log_leaves(level) or not self._transport.is_connected:
             return
         record = LogRecord(
-            node_id=self.settings.id,
-            boot=self.presence.boot,
+            node_id=self._settings.id,
+            boot=self._presence.boot,
             time=utc_now(),
             level=level,  # type: ignore[arg-type]  # the level names of Python's logging
             logger=name[:256],
             msg=text[:16_000],
         )
         with contextlib.suppress(InvalidMessageError):
-            if self._send(self.parts.dialect.log(record)):
-                services.audit.count("logs", f"{name} {level}")
+            if self._send(self._node.dialect.log(record)):
+                self._node.registers.audit.count("logs", f"{name} {level}")
 
-    # --- on the worker's thread --------------------------------------------------------------------------------------
-
-    def _on_start(self) -> None:
-        self.parts.services.database.adopt()
+    # --- on the router's thread --------------------------------------------------------------------------------------
 
     def _on_up(self) -> None:
-        self.parts.reconnected(self.presence.boot)
-        self.presence.announce()
-        self.parts.router.push()
+        self._presence.announce()
+        self._node.delivery.push()
 
-    def _reload_or_say(self) -> None:
+    def _reload(self) -> None:
+        """Read the settings again; a bad file changes nothing."""
         try:
-            self.reload()
+            self._follow(load_node(self._folder.path, os.environ))
+            self._node.registers.audit.record("settings-reloaded")
+            logger.info("settings read again from %s", self._folder.settings_file)
         except FedmonError as error:
             logger.error("the settings stay as they were: %s", error)  # noqa: TRY400  # the sentence says it all
 
-    def _stop(self) -> None:
-        deadline = Deadline(STOP_WITHIN_S)
-        reason = "stopped by its owner" if self.failure is None else str(self.failure)[:200]
-        logging.getLogger("fedmon").removeHandler(self._logs)
-        self.parts.stop_measuring()
-        # Requests that were heard are still answered before the farewell.
-        with contextlib.suppress(FedmonError):
-            self.worker.call(lambda: None, timeout_s=min(1.5, deadline.left_s()))
-        self.transport.stop(min(2.0, deadline.left_s()), farewell=self.presence.farewell(reason))
-        self.parts.stop(deadline.left_s())
-        self.worker.post(self.parts.close)
-        if not self.worker.stop(deadline.left_s()):
-            logger.error("the node did not end in order within %.1f s", STOP_WITHIN_S)
-            os._exit(1)
+    def _follow(self, settings: NodeSettings) -> None:
+        """Obey other rules from now on. Id and broker stay until the next start."""
+        self._settings = settings
+        self._logs.setLevel(_log_level(settings))
+        self._node.follow(settings)
+
+    def _command(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
+        """Run a command of the owner."""
+        running = RunningNode(
+            push=self._node.delivery.push,
+            check_plan=self._node.checker.submit,
+            follow=self._follow,
+            live=self._live,
+            measuring=self._node.pipeline,
+            runs=self._node.runs,
+        )
+        commands = OwnerCommands(
+            self._folder,
+            self._settings,
+            self._node.registers,
+            environ=os.environ,
+            boot=self._presence.boot,
+            running=running,
+        )
+        return commands.run(name, args)
+
+    def _live(self) -> dict[str, Any]:
+        """Return the part of the status that only a running daemon knows; times are RFC 3339 in UTC.
+
+        ``flapping`` says why connections keep getting lost, ``duplicate`` is another process with this node's id,
+        ``recording`` is "on", "off", or why samples cannot be stored at present. ``sandbox`` is how plans are confined
+        now, None as long as that is not known or no level is possible; ``sandbox_problem`` says why none can run though
+        the level would do. ``jobs`` is how many run.
+        """
+        found, duplicate = self._node.runs.confinement.found, self._presence.duplicate
+        error, recorder = self._transport.last_error, self._node.pipeline.recorder
+        leases = self._node.leases
+        return {
+            "pid": os.getpid(),
+            "started": self._started.isoformat(timespec="seconds"),
+            "boot": self._presence.boot,
+            "connected": self._transport.is_connected,
+            "since": self._link_since,
+            "host": "" if self._link is None else f"{self._link.host.host}:{self._link.host.port}",
+            "last_error": "" if error is None else str(error),
+            "flapping": self._transport.flapping,
+            "duplicate": None
+            if duplicate is None
+            else {"boot": duplicate.boot, "seen": duplicate.seen.isoformat(timespec="seconds")},
+            "recording": "off" if recorder is None else recorder.problem or "on",
+            "counters": {
+                **self._node.counters(),
+                "messages_dropped": self._actor.dropped[Priority.BULK],
+                "publishes_dropped": self._transport.dropped,
+                "logs_dropped": self._logs.dropped,
+            },
+            "sandbox": None if found is None else found.level,
+            "sandbox_reasons": {} if found is None else dict(found.reasons),
+            "sandbox_problem": "" if found is None else found.problem,
+            "jobs": self._node.runs.running,
+            "leases": [
+                {
+                    "researcher_id": lease.researcher_id,
+                    "instance": lease.instance,
+                    "interval_s": lease.interval_s or leases.interval_s(),
+                }
+                for lease in leases.held()
+            ],
+        }
+
+
+def _dialect(settings: NodeSettings) -> NodeDialect:
+    if settings.wire == "fedbiomed4":
+        dialect: NodeDialect = fedbiomed_dialect("node")(settings.id)
+        return dialect
+    return FedmonNodeDialect(strict_identity=settings.identity_is_strict)
 
 
 def _log_level(settings: NodeSettings) -> int:

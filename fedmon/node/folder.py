@@ -1,9 +1,10 @@
-"""The node folder: where each file of a node lies, that nobody else can read it, and who is working in it."""
+"""The node folder: its files, their privacy, its lock, and the number of boots in it."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import pwd
 import stat
@@ -13,21 +14,24 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import Deadline
+from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
 from fedmon.common.ids import CLIENT_FILE
 
+logger = logging.getLogger(__name__)
+
 DAEMON = "daemon"
-"""What a running node says that it holds its folder for."""
+"""The purpose for which a running node holds its folder."""
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+MAX_BOOT_DIGITS = 15
 _OTHERS = 0o077
 _RETRY_S = 0.02
 """How often a held lock is tried again: flock can wait, but not until a deadline."""
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that works in a folder, and what it does there, such as ``daemon`` or ``plan approve``."""
+class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that holds a folder, and its purpose, such as ``daemon`` or ``plan approve``."""
 
     pid: int
     purpose: str
@@ -146,18 +150,18 @@ class NodeFolder:
             finally:
                 os.ftruncate(descriptor, 0)
 
-    def holder(self) -> Holder | None:
-        """Return the process that works in the folder now, or None when there is none."""
+    def holder(self) -> LockHolder | None:
+        """Return the process that holds the folder now, or None."""
         if not self.lock_file.exists():
             return None
         with self._lock_file() as descriptor:
             if _try_lock(descriptor, fcntl.LOCK_SH):
                 return None
             pid, _, purpose = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
-        return Holder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
+        return LockHolder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
 
     def wait_free(self, timeout_s: float) -> bool:
-        """Wait until no process works in the folder; tell whether that came true within ``timeout_s``."""
+        """Wait until no process holds the folder; return False after ``timeout_s``."""
         deadline = Deadline(timeout_s)
         retry = threading.Event()
         while self.holder() is not None:
@@ -192,6 +196,26 @@ class NodeFolder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def read_boot(file: Path) -> int:
+    """Return the number of the last boot; 0 before the first. A damaged file is set aside, and the clock stands in.
+
+    Raises StorageError.
+    """
+    try:
+        text = file.read_bytes()[:40].strip()
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StorageError(f"cannot read {file}: {error.strerror}") from error
+    if text.isdigit() and len(text) <= MAX_BOOT_DIGITS:
+        return int(text)
+    aside = file.with_name(f"{file.name}.damaged-{utc_now():%Y%m%dT%H%M%SZ}")
+    logger.error("%s is damaged: set aside as %s, counting boots from the clock", file, aside)
+    with contextlib.suppress(OSError):
+        file.rename(aside)
+    return int(utc_now().timestamp())
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

@@ -1,4 +1,4 @@
-"""A node's retained presence: which boot this is, what it says of itself, and its last will."""
+"""The retained presence of a node: its boot, its state, and its last will."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from fedmon import __version__
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import Will
 from fedmon.common.wire.messages import CONNECTION_LOST, Presence
-from fedmon.node.boot import read_boot
-from fedmon.node.folder import NodeFolder
+from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.requests.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Duplicate(msgspec.Struct, frozen=True, kw_only=True):
 class PresenceKeeper:
     """Raises the boot before each connection and keeps the retained presence true.
 
-    ``publish(topic, payload, retain)`` hands over to the connection. `will` is called on the connection's thread,
+    ``publish(topic, payload)`` hands over to the connection. `will` is called on the connection's thread,
     everything else on the router's.
     """
 
@@ -46,12 +46,11 @@ class PresenceKeeper:
         folder: NodeFolder,
         *,
         node_id: str,
-        agent_version: str,
         capabilities: Callable[[], list[str]],
         streams: Callable[[], list[str]],
         publish: Callable[[str, bytes], bool],
     ) -> None:
-        self._folder, self._node_id, self._version = folder, node_id, agent_version
+        self._folder, self._node_id = folder, node_id
         self._capabilities, self._streams, self._publish = capabilities, streams, publish
         self.boot = read_boot(folder.boot_file)
         self._first_boot, self._started = self.boot + 1, utc_now()
@@ -61,15 +60,14 @@ class PresenceKeeper:
         self._state: Presence | None = None
         self._corrections = Throttle(burst=3, per_s=1.0)
 
-    def raise_boot(self) -> int:
-        """Raise the boot on disk and return it. Raises StorageError."""
+    def raise_boot(self) -> None:
+        """Raise the boot, on disk first. Raises StorageError."""
         boot = self.boot + 1
         self._folder.write_private(self._folder.boot_file, f"{boot}\n".encode())
         self.boot = boot
-        return boot
 
     def will(self) -> Will:
-        """Raise the boot for a new connection, and return what the broker says of us when we vanish.
+        """Raise the boot for a new connection; return the presence that the broker publishes if the connection breaks.
 
         On a full disk the boot is raised in memory only: a node that is measuring must be able to come back.
         """
@@ -82,17 +80,17 @@ class PresenceKeeper:
         return self._as_will(msgspec.structs.replace(self._presence("offline", CONNECTION_LOST), since=self._started))
 
     def announce(self) -> None:
-        """Say that we are online under the present boot."""
+        """Publish that we are online under the present boot."""
         self._state = self._presence("online", "")
         self.refresh()
 
     def refresh(self) -> None:
-        """Say it once more, as a sign of life."""
+        """Publish the present state once more, as a sign of life."""
         if self._state is not None:
             self._publish(topics.status(self._node_id), codec.encode(self._state))
 
     def farewell(self, reason: str) -> Will:
-        """Return what we say last of all when we stop in order."""
+        """Return the last presence of an orderly stop."""
         self._state = None
         return self._as_will(self._presence("offline", reason))
 
@@ -103,7 +101,7 @@ class PresenceKeeper:
         return found[0] if found is not None and time.monotonic() - found[1] < DUPLICATE_HOLDS_S else None
 
     def correct(self, payload: bytes, *, retained: bool) -> None:
-        """Look at what stands on our own status topic, and publish again when it is not our present state."""
+        """Publish our present state again if our own status topic shows another one."""
         try:
             seen: Presence | None = codec.decode_presence(payload) if payload else None
         except InvalidMessageError:
@@ -114,11 +112,11 @@ class PresenceKeeper:
             self.refresh()
 
     def _is_foreign(self, seen: Presence, *, retained: bool) -> bool:
-        """Tell whether a presence is that of another process which lives beside this one."""
+        """Tell whether a presence comes from another process that runs beside this one."""
         if seen.since == self._started or (seen.boot, seen.since) in self._announced:
             return False
         if retained:
-            # The first may be what an earlier process of this folder left, also if the folder was set back since.
+            # The first may be left from an earlier process of this folder, also if the folder was set back since.
             self._inherited = self._inherited or seen
             return seen != self._inherited and seen.boot >= self._first_boot
         return seen.boot >= self._first_boot or seen.state != "offline"
@@ -138,7 +136,7 @@ class PresenceKeeper:
             state=state,  # type: ignore[arg-type]  # one of the three words
             since=utc_now(),
             reason=reason,
-            agent_version=self._version,
+            agent_version=__version__,
             capabilities=self._capabilities(),
             streams=self._streams(),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.owner.control_client import ControlClient
+from fedmon.node.owner.control import ControlClient
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.docs.examples import EXAMPLES, TABLES

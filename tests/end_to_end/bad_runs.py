@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.settings import ResearcherSettings
-from fedmon.node.owner.control_client import ControlClient
+from fedmon.node.owner.control import ControlClient
 from fedmon.node.registers.dataset_source import measure
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError

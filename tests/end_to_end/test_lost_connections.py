@@ -14,7 +14,7 @@ from bench.echo_nodes import presence
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.settings import ResearcherSettings
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder

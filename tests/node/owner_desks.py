@@ -10,10 +10,11 @@ from typing import Any
 
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
+from fedmon.common.settings import load_node
 from fedmon.common.wire.messages import Approval
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner import Desk, run
-from fedmon.node.owner.stopped import open_desk
+from fedmon.node.folder import NodeFolder, read_boot
+from fedmon.node.owner.commands import OwnerCommands, RunningNode
+from fedmon.node.registers.state import Registers
 from tests.support.node_process import write_node_folder
 
 PLAN = b"rate = 0.1\nepochs = 3\n"
@@ -25,14 +26,23 @@ def made_folder(path: Path, *, node_id: str = "hospital-a", url: str = "mqtt://1
 
 
 @contextlib.contextmanager
-def desk_of(path: Path, environ: Mapping[str, str] | None = None) -> Iterator[Desk]:
-    """Open the registers of a stopped node, as the shell does."""
+def desk_of(
+    path: Path, environ: Mapping[str, str] | None = None, running: RunningNode | None = None
+) -> Iterator[OwnerCommands]:
+    """Open the registers of a stopped node, as the shell does, and let the owner command there."""
     folder = NodeFolder.open(path)
-    with folder.hold("test"), open_desk(folder, environ or {}) as desk:
-        yield desk
+    settings, boot = load_node(folder.path, environ or {}), read_boot(folder.boot_file)
+    with folder.hold("test"), Registers(folder, settings, boot=boot) as registers:
+        yield OwnerCommands(folder, settings, registers, environ=environ or {}, boot=boot, running=running)
 
 
-def ask_approval(desk: Desk, source: bytes = PLAN, *, name: str = "logistic", by: str = "alice") -> str:
+def running_node(**parts: Any) -> RunningNode:
+    """Return what a running node can do; nothing but what is given."""
+    nothing: dict[str, Any] = dict.fromkeys(RunningNode.__dataclass_fields__)
+    return RunningNode(**{**nothing, **parts})
+
+
+def ask_approval(desk: OwnerCommands, source: bytes = PLAN, *, name: str = "logistic", by: str = "alice") -> str:
     """Have a researcher ask for a plan's approval; returns the plan's id."""
     digest = hashlib.sha256(source).hexdigest()
     request = Approval(
@@ -47,17 +57,17 @@ def ask_approval(desk: Desk, source: bytes = PLAN, *, name: str = "logistic", by
         size_bytes=len(source),
         source=source.decode(),
     )
-    return desk.plans.request(request, source).plan_id
+    return desk.registers.plans.request(request, source).plan_id
 
 
 def events(path: Path) -> list[str]:
     """Return the events of a folder's audit, oldest first."""
-    from fedmon.node.requests.audit_chain import chain_files, read_line
+    from fedmon.node.requests.audit import chain_files, read_line
 
     lines = [read_line(raw) for file in chain_files(path) for raw in file.read_bytes().splitlines(keepends=True)]
     return [line.event for line in lines if line is not None]
 
 
-def done(desk: Desk, command: str, **args: object) -> dict[str, Any]:
+def done(desk: OwnerCommands, command: str, **args: object) -> dict[str, Any]:
     """Run one command at a desk."""
-    return run(desk, command, args)
+    return desk.run(command, args)

@@ -15,8 +15,8 @@ def folder(tmp_path: Path) -> Path:
     made = made_folder(tmp_path / "n")
     with desk_of(made) as desk:
         for number in range(5):
-            desk.audit.record("command", researcher="alice", text=f"line\n{number}\x1b[2J")
-        desk.audit.record("reply", to="alice")
+            desk.registers.audit.record("command", researcher="alice", text=f"line\n{number}\x1b[2J")
+        desk.registers.audit.record("reply", to="alice")
     return made
 
 

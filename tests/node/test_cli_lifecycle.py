@@ -20,7 +20,7 @@ from fedmon.common.wire.connection import BrokerConnection
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 from tests.node.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
 from tests.node.owner_shell import node, refused, told
 from tests.support.brokers import Broker

@@ -16,8 +16,14 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import ConflictError, NoAnswerError
-from fedmon.node.owner.control import MAX_CONNECTIONS, MAX_REQUEST_BYTES, ControlError, ControlServer
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import (
+    MAX_CONNECTIONS,
+    MAX_REQUEST_BYTES,
+    ControlClient,
+    ControlError,
+    ControlServer,
+    DaemonNotRunningError,
+)
 
 
 def _echo(command: str, args: dict[str, Any]) -> dict[str, Any]:

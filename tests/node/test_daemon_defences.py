@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.actor import BusyError
-from fedmon.node.boot import read_boot
-from fedmon.node.worker import MAX_MESSAGE_BYTES, Worker
+from fedmon.node.folder import read_boot
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
@@ -63,30 +61,6 @@ def test_a_damaged_boot_file_is_set_aside_and_the_count_goes_on_above(content: b
 
     assert boot >= 1_700_000_000
     assert [path.name.startswith("boot.damaged-") for path in tmp_path.iterdir()] == [True]
-
-
-def test_messages_beyond_the_limit_are_dropped_and_counted_while_own_jobs_are_kept() -> None:
-    worker = Worker("test", lambda: None)
-    done: list[str] = []
-    taken = [worker.offer(lambda: done.append("message"), size_bytes=MAX_MESSAGE_BYTES // 2) for _ in range(4)]
-    worker.post(lambda: done.append("own"))
-    worker.start()
-    worker.stop(5.0)
-
-    assert taken == [True, True, False, False]
-    assert worker.dropped == 2
-    assert done == ["message", "message", "own"]
-
-
-def test_a_job_that_its_caller_gave_up_is_not_done_later() -> None:
-    worker = Worker("test", lambda: None)
-    done: list[str] = []
-    with pytest.raises(BusyError):
-        worker.call(lambda: done.append("late"), timeout_s=0.05)
-    worker.start()
-    worker.stop(5.0)
-
-    assert done == []
 
 
 def test_an_unsent_reply_and_every_sent_one_have_their_line(mosquitto: Broker, tmp_path: Path) -> None:

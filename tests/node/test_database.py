@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.node.registers.database import Database
+from fedmon.node.registers.database import SCHEMA, SCHEMA_VERSION, Database
 from fedmon.node.registers.datasets import DatasetRegister
-from fedmon.node.registers.schema import SCHEMA, SCHEMA_VERSION
 from fedmon.node.requests.outbox import Outbox
 
 EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"

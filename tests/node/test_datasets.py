@@ -11,9 +11,8 @@ import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.node.registers.database import Database
-from fedmon.node.registers.dataset_records import DATA_TYPES, DatasetRecord
-from fedmon.node.registers.dataset_source import Measured, measure
-from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.dataset_source import DatasetShape, measure
+from fedmon.node.registers.datasets import DATA_TYPES, DatasetRecord, DatasetRegister
 
 
 @pytest.fixture
@@ -313,5 +312,5 @@ def test_what_was_measured_elsewhere_is_taken_as_it_is(register: DatasetRegister
     measured = measure(table, "csv")
     table.unlink()
 
-    assert measured == Measured(shape=(2, 3), dtypes={"age": "int64", "weight": "float64", "sex": "object"})
+    assert measured == DatasetShape(shape=[2, 3], dtypes={"age": "int64", "weight": "float64", "sex": "object"})
     assert _add(register, table, measured=measured).shape == [2, 3]

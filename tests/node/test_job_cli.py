@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.reach import connected
+from fedmon.node.owner.cli.shell import connected
 from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program
 from tests.node.owner_desks import events, made_folder
@@ -17,9 +17,10 @@ from tests.support.waiting import wait_until
 
 def is_open(folder: Path) -> bool:
     client = connected(NodeFolder.open(folder))
-    if client is not None:
-        client.close()
-    return client is not None
+    if client is None:
+        return False
+    with client:
+        return True
 
 
 def test_a_stopped_node_watches_no_jobs_and_says_so(tmp_path: Path) -> None:

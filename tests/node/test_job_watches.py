@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,10 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, Inv
 from fedmon.common.metrics.sample import Sample
 from fedmon.node.collectors.base import Roots
 from fedmon.node.measure.sampler import Sampler
-from fedmon.node.owner import run
-from fedmon.node.registers.jobs import MAX_JOBS, JobRecord, JobWatches
+from fedmon.node.registers.jobs import MAX_JOBS, JobWatches, WatchedJob
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
-from tests.node.owner_desks import desk_of, events, made_folder
+from tests.node.owner_desks import desk_of, events, made_folder, running_node
 from tests.support.waiting import wait_until
 
 
@@ -26,7 +26,7 @@ class Sampled:
 
     def __init__(self) -> None:
         self.samples: list[tuple[str, Sample]] = []
-        self.ended: list[JobRecord] = []
+        self.ended: list[WatchedJob] = []
         self.sampler = Sampler({}, interval_s=0.2, on_sample=lambda *sample: self.samples.append(sample))
         self.jobs = JobWatches(Roots(), self.sampler.add_stream, self.sampler.remove_stream, on_end=self.ended.append)
 
@@ -201,15 +201,15 @@ def test_no_more_than_64_jobs_are_watched(tmp_path: Path) -> None:
 def test_the_owners_commands_watch_list_and_forget(tmp_path: Path, machine: Roots) -> None:
     folder = made_folder(tmp_path / "node")
     watch = Watch(machine)
-    with desk_of(folder) as desk:
-        with pytest.raises(ConflictError, match="watches no jobs: it is stopped"):
-            run(desk, "job-list", {})
-        desk.jobs = watch.watches
-        watched = run(desk, "job-watch", {"job_id": "a", "pids": [10], "name": "n", "by": "me"})["job"]
-        listed = run(desk, "job-list", {})["jobs"]
-        forgotten = run(desk, "job-forget", {"job_id": "a", "by": "me"})["job"]
+    with desk_of(folder) as desk, pytest.raises(ConflictError, match="watches no jobs: it is stopped"):
+        desk.run("job-list", {})
+    running = running_node(measuring=SimpleNamespace(enabled=True, jobs=watch.watches))
+    with desk_of(folder, running=running) as desk:
+        watched = desk.run("job-watch", {"job_id": "a", "pids": [10], "name": "n", "by": "me"})["job"]
+        listed = desk.run("job-list", {})["jobs"]
+        forgotten = desk.run("job-forget", {"job_id": "a", "by": "me"})["job"]
         with pytest.raises(InvalidInputError, match="job-watch"):
-            run(desk, "job-watch", {"job_id": "a", "pids": ["x"]})
+            desk.run("job-watch", {"job_id": "a", "pids": ["x"]})
 
     assert (watched["state"], watched["processes"], watched["pids"]) == ("watched", 2, [10])
     assert [(each["job_id"], each["state"], each["name"]) for each in listed] == [("a", "watched", "n")]

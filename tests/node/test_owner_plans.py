@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
-from fedmon.common.wire.messages import PlanDecision, PlanStatus
-from fedmon.node.owner.plan_reference import find, names_one_id
-from fedmon.node.registers.plan_records import Decision, PlanRecord, PlanType
-from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder
+from fedmon.common.wire.messages import PlanDecision
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.requests.audit import Audit
+from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder, running_node
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
 
 
-def _plan(uuid: str, name: str, sha256: str) -> PlanRecord:
-    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    return PlanRecord(
-        plan_id=f"training_plan_{uuid}", name=name, description="", sha256=sha256, size_bytes=1, checked=True,
-        minified_sha256=None, same_code_as=None, problem="", type=PlanType.REQUESTED, status=PlanStatus.PENDING,
-        note="", researcher_id="alice", created=now, modified=now, registered=None, last_action=now, decided=None,
-    )  # fmt: skip
+class Known(NamedTuple):
+    """A plan that a register knows."""
+
+    plan_id: str
+    name: str
+    sha256: str
 
 
-ONE = _plan("11112222-3333-4444-8555-666677778888", "logistic", "ab" * 32)
-TWO = _plan("11119999-3333-4444-8555-666677778888", "tree", "ab12" + "c" * 60)
+ONE = Known("training_plan_11112222-3333-4444-8555-666677778888", "logistic", "ab" * 32)
+TWO = Known("training_plan_11119999-3333-4444-8555-666677778888", "tree", "ab12" + "c" * 60)
+
+
+@contextlib.contextmanager
+def _plans(tmp_path: Path, *known: Known) -> Iterator[PlanRegister]:
+    """Open a register that knows these plans."""
+    insert = (
+        "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, created, modified, "
+        "last_action) VALUES (?, ?, '', ?, 1, 'requested', 'pending', ?4, ?4, ?4)"
+    )
+    with Audit(tmp_path) as audit, Database(tmp_path / "state.sqlite") as database:
+        for plan in known:
+            database.execute(insert, (*plan, "2026-01-01T00:00:00.000000+00:00"))
+        yield PlanRegister(database, tmp_path / "plans", audit=audit)
 
 
 @pytest.mark.parametrize(
@@ -41,36 +56,42 @@ TWO = _plan("11119999-3333-4444-8555-666677778888", "tree", "ab12" + "c" * 60)
         ("tree", TWO),
     ],
 )
-def test_a_plan_goes_by_its_id_digest_beginning_or_name(reference: str, expected: PlanRecord) -> None:
-    assert expected is find([ONE, TWO], reference)
+def test_a_plan_goes_by_its_id_digest_beginning_or_name(tmp_path: Path, reference: str, expected: Known) -> None:
+    with _plans(tmp_path, ONE, TWO) as plans:
+        assert expected.plan_id == plans.get(reference).plan_id
 
 
 @pytest.mark.parametrize("reference", ["11", "ab", "abababa", "logist", "", "*", "training_plan_", "zz" * 32])
-def test_what_is_too_short_or_unknown_finds_nothing(reference: str) -> None:
-    with pytest.raises(NotFoundError, match="plan list"):
-        find([ONE, TWO], reference)
+def test_what_is_too_short_or_unknown_finds_nothing(tmp_path: Path, reference: str) -> None:
+    with _plans(tmp_path, ONE, TWO) as plans, pytest.raises(NotFoundError, match="plan list"):
+        plans.get(reference)
 
 
-def test_an_ambiguous_beginning_lists_the_candidates() -> None:
-    with pytest.raises(ConflictError, match=rf"{ONE.plan_id} \(logistic, pending\), {TWO.plan_id} \(tree, pending\)"):
-        find([ONE, TWO], "1111")
+def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
+    candidates = rf"{ONE.plan_id} \(logistic, pending\), {TWO.plan_id} \(tree, pending\)"
+    with _plans(tmp_path, ONE, TWO) as plans, pytest.raises(ConflictError, match=candidates):
+        plans.get("1111")
 
 
-def test_a_name_never_goes_before_the_digest_of_another_plan() -> None:
-    posing = _plan("aaaabbbb-3333-4444-8555-666677778888", ONE.sha256[:12], "ef" * 32)
-    posing_whole = _plan("ccccdddd-3333-4444-8555-666677778888", ONE.sha256, "cd" * 32)
+def test_a_name_never_goes_before_the_digest_of_another_plan(tmp_path: Path) -> None:
+    posing = Known("training_plan_aaaabbbb-3333-4444-8555-666677778888", ONE.sha256[:12], "ef" * 32)
+    posing_whole = Known("training_plan_ccccdddd-3333-4444-8555-666677778888", ONE.sha256, "cd" * 32)
 
-    assert ONE is find([posing_whole, ONE], ONE.sha256)
-    with pytest.raises(ConflictError, match="stands for 2"):
-        find([posing, ONE], ONE.sha256[:12])
+    with _plans(tmp_path, posing_whole, posing, ONE) as plans:
+        assert ONE.plan_id == plans.get(ONE.sha256).plan_id
+        with pytest.raises(ConflictError, match="stands for 2"):
+            plans.get(ONE.sha256[:12])
 
 
 @pytest.mark.parametrize(
     ("reference", "expected"),
     [(ONE.plan_id, True), ("11112222", True), (ONE.sha256, True), ("abababab", False), ("logistic", False)],
 )
-def test_only_an_id_or_a_whole_digest_is_beyond_the_choice_of_others(reference: str, expected: bool) -> None:
-    assert expected is names_one_id(ONE, reference)
+def test_only_an_id_or_a_whole_digest_is_beyond_the_choice_of_others(
+    tmp_path: Path, reference: str, expected: bool
+) -> None:
+    with _plans(tmp_path, ONE) as plans:
+        assert expected is plans.get(reference).has_id(reference)
 
 
 def test_a_decision_is_in_the_audit_and_in_every_askers_outbox(tmp_path: Path) -> None:
@@ -81,7 +102,7 @@ def test_a_decision_is_in_the_audit_and_in_every_askers_outbox(tmp_path: Path) -
         ask_approval(desk, by="bob")
 
         result = done(desk, "plan-decide", plan=plan_id, status="approved", note="fine", by="eve")
-        unacked = [desk.outbox.unacked(who)[0] for who in ("alice", "bob")]
+        unacked = [desk.registers.outbox.unacked(who)[0] for who in ("alice", "bob")]
         waiting = [message for message in unacked if isinstance(message, PlanDecision)]
 
     assert {"approved"} == {result["plan"]["status"], *(message.status.value for message in waiting)}
@@ -97,20 +118,20 @@ def test_deciding_the_same_again_changes_nothing_and_tells_nobody(tmp_path: Path
         again = done(desk, "plan-decide", plan=plan_id, status="rejected", note="no")
 
         assert (first["changed"], again["changed"]) == (True, False)
-        assert desk.outbox.waiting() == {"alice": 1}
+        assert desk.registers.outbox.waiting() == {"alice": 1}
     assert events(tmp_path / "n") == ["plan-decision"]
 
 
 def test_the_push_follows_the_commit_and_never_goes_before_it(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
-    seen: list[tuple[Decision, int]] = []
-    with desk_of(folder) as desk:
+    seen: list[tuple[tuple[str, ...], int]] = []
+    running = running_node(push=lambda researchers: seen.append((researchers, _committed_messages(folder))))
+    with desk_of(folder, running=running) as desk:
         plan_id = ask_approval(desk)
-        desk.after_decision = lambda decision: seen.append((decision, _committed_messages(folder)))
 
         done(desk, "plan-decide", plan=plan_id, status="approved")
 
-    assert [(decision.plan.status, count) for decision, count in seen] == [(PlanStatus.APPROVED, 1)]
+    assert seen == [(("alice",), 1)]
 
 
 def _committed_messages(folder: Path) -> int:
@@ -128,29 +149,29 @@ def test_another_digest_than_the_one_shown_decides_nothing(tmp_path: Path) -> No
             done(desk, "plan-decide", plan=plan_id, status="approved", sha256="0" * 64)
 
         assert done(desk, "plan-show", plan=plan_id)["plan"]["status"] == "pending"
-        assert desk.outbox.waiting() == {}
+        assert desk.registers.outbox.waiting() == {}
 
 
 def test_an_audit_that_cannot_be_written_lets_nothing_be_approved(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:
         plan_id = ask_approval(desk)
-        desk.audit.close()
+        desk.registers.audit.close()
 
         with pytest.raises((StorageError, OSError, ValueError)):
             done(desk, "plan-decide", plan=plan_id, status="approved")
 
     with desk_of(folder) as desk:
         assert done(desk, "plan-show", plan=plan_id)["plan"]["status"] == "pending"
-        assert desk.outbox.waiting() == {}
+        assert desk.registers.outbox.waiting() == {}
 
 
 def test_bytes_that_were_altered_on_the_disk_are_never_approved(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:
         plan_id = ask_approval(desk)
-        desk.plans.settle()
-        desk.plans.settle()
+        desk.registers.plans.settle()
+        desk.registers.plans.settle()
         (folder / "plans" / DIGEST).write_bytes(b"print('something else')\n")
 
         with pytest.raises(StorageError, match="no longer holds the bytes"):

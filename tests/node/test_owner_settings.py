@@ -13,8 +13,8 @@ from fedmon.common.settings import NodeSettings, PolicySettings, broker_from_url
 from fedmon.common.settings.broker import DEFAULT_URL
 from fedmon.common.settings.keys import keys_of
 from fedmon.node.owner.settings_text import new_settings, with_policy
-from fedmon.node.requests.policy_changes import Wish, allow, deny
-from tests.node.owner_desks import desk_of, done, events, made_folder
+from fedmon.node.requests.policy import PolicyWish, allow, deny
+from tests.node.owner_desks import desk_of, done, events, made_folder, running_node
 
 RULES = PolicySettings
 
@@ -22,78 +22,78 @@ RULES = PolicySettings
 @pytest.mark.parametrize(
     ("before", "wish", "after"),
     [
-        (RULES(), Wish(researchers=["a", "b", "a"]), RULES(researchers=("a", "b"))),
-        (RULES(researchers=("a",)), Wish(researchers=["a"]), RULES(researchers=("a",))),
-        (RULES(researchers=("*",)), Wish(researchers=["a"]), RULES(researchers=("*",))),
-        (RULES(), Wish(researchers=["a"], datasets=["d"]), RULES(researchers=("a",), datasets={"d": ("a",)})),
+        (RULES(), PolicyWish(researchers=["a", "b", "a"]), RULES(researchers=("a", "b"))),
+        (RULES(researchers=("a",)), PolicyWish(researchers=["a"]), RULES(researchers=("a",))),
+        (RULES(researchers=("*",)), PolicyWish(researchers=["a"]), RULES(researchers=("*",))),
+        (RULES(), PolicyWish(researchers=["a"], datasets=["d"]), RULES(researchers=("a",), datasets={"d": ("a",)})),
         (
             RULES(researchers=("a",), datasets={"d": ("a",)}),
-            Wish(researchers=["b"], datasets=["d", "e"]),
+            PolicyWish(researchers=["b"], datasets=["d", "e"]),
             RULES(researchers=("a", "b"), datasets={"d": ("a", "b"), "e": ("b",)}),
         ),
-        (RULES(metrics=()), Wish(metrics=["host_cpu_*"]), RULES(metrics=("host_cpu_*",))),
-        (RULES(), Wish(log_level="NONE"), RULES(log_level="NONE")),
-        (RULES(), Wish(job_output=True), RULES(job_output=True)),
-        (RULES(job_output=True), Wish(researchers=["a"]), RULES(researchers=("a",), job_output=True)),
+        (RULES(metrics=()), PolicyWish(metrics=["host_cpu_*"]), RULES(metrics=("host_cpu_*",))),
+        (RULES(), PolicyWish(log_level="NONE"), RULES(log_level="NONE")),
+        (RULES(), PolicyWish(job_output=True), RULES(job_output=True)),
+        (RULES(job_output=True), PolicyWish(researchers=["a"]), RULES(researchers=("a",), job_output=True)),
     ],
 )
-def test_allowing_adds_to_the_rules(before: PolicySettings, wish: Wish, after: PolicySettings) -> None:
+def test_allowing_adds_to_the_rules(before: PolicySettings, wish: PolicyWish, after: PolicySettings) -> None:
     assert after == allow(before, wish).policy
 
 
 @pytest.mark.parametrize(
     ("before", "wish", "after"),
     [
-        (RULES(researchers=("a", "b")), Wish(researchers=["a"]), RULES(researchers=("b",))),
-        (RULES(researchers=("*",)), Wish(researchers=["*"]), RULES()),
+        (RULES(researchers=("a", "b")), PolicyWish(researchers=["a"]), RULES(researchers=("b",))),
+        (RULES(researchers=("*",)), PolicyWish(researchers=["*"]), RULES()),
         (
             RULES(researchers=("a", "b"), datasets={"d": ("a", "b")}),
-            Wish(researchers=["a"]),
+            PolicyWish(researchers=["a"]),
             RULES(researchers=("b",), datasets={"d": ("b",)}),
         ),
         (
             RULES(researchers=("a", "b")),
-            Wish(researchers=["a"], datasets=["d"]),
+            PolicyWish(researchers=["a"], datasets=["d"]),
             RULES(researchers=("a", "b"), datasets={"d": ("b",)}),
         ),
         (
             RULES(researchers=("a",), datasets={"d": ("a",)}),
-            Wish(researchers=["a"], datasets=["d"]),
+            PolicyWish(researchers=["a"], datasets=["d"]),
             RULES(researchers=("a",), datasets={"d": ()}),
         ),
-        (RULES(), Wish(metrics=["*"]), RULES(metrics=())),
-        (RULES(log_level="DEBUG"), Wish(log_level="INFO"), RULES(log_level="WARNING")),
-        (RULES(job_output=True), Wish(job_output=True), RULES()),
-        (RULES(job_output=True), Wish(log_level="DEBUG"), RULES(job_output=True)),
-        (RULES(log_level="ERROR"), Wish(log_level="INFO"), RULES(log_level="ERROR")),
-        (RULES(), Wish(log_level="CRITICAL"), RULES(log_level="NONE")),
+        (RULES(), PolicyWish(metrics=["*"]), RULES(metrics=())),
+        (RULES(log_level="DEBUG"), PolicyWish(log_level="INFO"), RULES(log_level="WARNING")),
+        (RULES(job_output=True), PolicyWish(job_output=True), RULES()),
+        (RULES(job_output=True), PolicyWish(log_level="DEBUG"), RULES(job_output=True)),
+        (RULES(log_level="ERROR"), PolicyWish(log_level="INFO"), RULES(log_level="ERROR")),
+        (RULES(), PolicyWish(log_level="CRITICAL"), RULES(log_level="NONE")),
     ],
 )
-def test_denying_takes_away_and_never_opens(before: PolicySettings, wish: Wish, after: PolicySettings) -> None:
+def test_denying_takes_away_and_never_opens(before: PolicySettings, wish: PolicyWish, after: PolicySettings) -> None:
     assert after == deny(before, wish).policy
 
 
 @pytest.mark.parametrize(
     ("before", "wish"),
     [
-        (RULES(researchers=("*",)), Wish(researchers=["a"])),
-        (RULES(researchers=("*",)), Wish(researchers=["a"], datasets=["d"])),
-        (RULES(researchers=("a",), datasets={"d": ("*",)}), Wish(researchers=["a"], datasets=["d"])),
-        (RULES(), Wish(metrics=["host_cpu_*"])),
+        (RULES(researchers=("*",)), PolicyWish(researchers=["a"])),
+        (RULES(researchers=("*",)), PolicyWish(researchers=["a"], datasets=["d"])),
+        (RULES(researchers=("a",), datasets={"d": ("*",)}), PolicyWish(researchers=["a"], datasets=["d"])),
+        (RULES(), PolicyWish(metrics=["host_cpu_*"])),
     ],
 )
-def test_one_cannot_be_taken_out_of_all(before: PolicySettings, wish: Wish) -> None:
+def test_one_cannot_be_taken_out_of_all(before: PolicySettings, wish: PolicyWish) -> None:
     with pytest.raises(ConflictError, match="allow"):
         deny(before, wish)
 
 
 def test_denying_the_level_of_no_record_is_wrong_use() -> None:
     with pytest.raises(InvalidInputError, match="DEBUG, INFO, WARNING, ERROR, CRITICAL"):
-        deny(RULES(), Wish(log_level="NONE"))
+        deny(RULES(), PolicyWish(log_level="NONE"))
 
 
 def test_the_owner_is_told_when_a_first_rule_hides_a_dataset_from_the_others() -> None:
-    change = allow(RULES(researchers=("a",)), Wish(researchers=["b"], datasets=["d"]))
+    change = allow(RULES(researchers=("a",)), PolicyWish(researchers=["b"], datasets=["d"]))
 
     assert "dataset d is from now on listed to b only; until now every researcher that is obeyed could see it" in (
         change.notes
@@ -162,8 +162,7 @@ def _write(folder: Path, text: str) -> dict[str, object]:
 def test_a_written_rule_holds_at_once_and_is_in_the_audit(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     followed: list[NodeSettings] = []
-    with desk_of(folder) as desk:
-        desk.follow = followed.append
+    with desk_of(folder, running=running_node(follow=followed.append)) as desk:
         text = with_policy((folder / "node.toml").read_text(), PolicySettings(researchers=("a",)))
 
         result = done(desk, "settings-write", **_write(folder, text))

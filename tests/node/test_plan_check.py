@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.node.registers.plan_checker import PlanChecker
-from fedmon.node.registers.plan_records import Verdict
-from fedmon.node.registers.plan_store import PlanStore
+from fedmon.node.registers.plan_source import PlanStore
+from fedmon.node.registers.plan_workers import PlanChecker
+from fedmon.node.registers.plans import CodeCheck
 
-Verdicts = queue.Queue[tuple[str, Verdict]]
+Verdicts = queue.Queue[tuple[str, CodeCheck]]
 BOMB = b"x = [1, 'text', {1: 2}, lambda y: y + 1]\n" * 300_000
 
 PROBLEMS = {
@@ -49,7 +49,7 @@ def checker(store: PlanStore, verdicts: Verdicts) -> Iterator[PlanChecker]:
         yield running
 
 
-def _checked(source: bytes, store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> Verdict:
+def _checked(source: bytes, store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> CodeCheck:
     digest = store.write(source)
     assert checker.submit(digest)
     name, verdict = verdicts.get(timeout=30)
@@ -97,7 +97,7 @@ def test_python_whose_minified_form_takes_too_much_still_parses(
 ) -> None:
     verdict = _checked(b"a" + b".b" * 600, store, checker, verdicts)
 
-    assert verdict == Verdict(problem="the code is nested too deeply to be read", parses=True)
+    assert verdict == CodeCheck(problem="the code is nested too deeply to be read", parses=True)
 
 
 def test_a_plan_that_takes_too_long_ends_in_a_problem(store: PlanStore, verdicts: Verdicts) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmon.node.registers.plan_view import diff, visible, visible_text
+from fedmon.node.registers.plan_source import diff, visible, visible_text
 
 SAMPLES = {
     "terminal colour": (b"\x1b[31mred\x1b[0m", "⟦U+001B⟧[31mred⟦U+001B⟧[0m"),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from fedmon.common.settings import PolicySettings
 from fedmon.node.requests.policy import Policy
-
-TABLE = SimpleNamespace(dataset_id="dataset_1", name="table")
 
 
 def _policy(**rules: object) -> Policy:
@@ -58,7 +55,7 @@ def test_a_star_obeys_everybody() -> None:
     ],
 )
 def test_a_dataset_is_listed_to_whom_its_rule_names(rules: dict[str, object], visible: bool) -> None:
-    assert _policy(**rules).may_see("res-1", TABLE) is visible
+    assert _policy(**rules).may_see("res-1", "dataset_1", "table") is visible
 
 
 @pytest.mark.parametrize(
@@ -107,3 +104,14 @@ def test_the_owner_reads_every_rule() -> None:
         "logs that leave: WARNING and above",
         "what jobs print, log and fail with stays here; results and scalars of approved plans leave",
     )
+
+
+def test_other_rules_hold_at_once_for_what_was_asked_before() -> None:
+    policy = _policy(researchers=["res-1"], metrics=["host_*"], log_level="INFO")
+    before = (policy.refusal("res-1"), policy.metric_leaves("host_load_ratio"), policy.log_leaves("INFO"))
+
+    policy.follow(PolicySettings(metrics=("gpu_*",), log_level="NONE"))
+
+    assert before == (None, True, True)
+    assert "obeys nobody" in str(policy.refusal("res-1"))
+    assert (policy.metric_leaves("host_load_ratio"), policy.log_leaves("INFO")) == (False, False)

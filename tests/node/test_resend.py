@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,10 +17,12 @@ from fedmon.common.settings import PolicySettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply
+from fedmon.node.measure.leases import LeaseTable
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.recorder import RECORDED, Recorder
-from fedmon.node.requests.handlers import resend
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
-from fedmon.node.services import Services
 from tests.common.store.recordings import NODE, batch, flat, seqs
 from tests.support.waiting import wait_until
 
@@ -43,12 +46,7 @@ class Node:
 
     recorder: Recorder | None
     policy: Policy
-    node_id: str = NODE
     audit: Counted = dataclasses.field(default_factory=Counted)
-
-    @property
-    def pipeline(self) -> Node:
-        return self
 
     def ask(self, **fields: Any) -> SamplesReply | Error:
         """Ask as a researcher does, over the wire's bytes."""
@@ -62,7 +60,11 @@ class Node:
             expires=seconds_from_now(10),
             **fields,
         )
-        payload = codec.encode(resend.answer(request, cast("Services", self)))
+        pipeline = SimpleNamespace(enabled=True, recorder=self.recorder)
+        handler = MonitorHandler(
+            cast("LeaseTable", None), cast("Pipeline", pipeline), self.policy, cast("Audit", self.audit)
+        )
+        payload = codec.encode(handler(request))
         reply = codec.decode_reply(payload)
         assert isinstance(reply, SamplesReply | Error)
         # The frame of the reply comes on top; only a sample that is larger by itself may take a whole message.

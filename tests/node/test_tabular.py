@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.registers.tabular import Table, read_table
+from fedmon.node.registers.dataset_source import TextTable, read_table
 
 TYPES = {
     "int64": ["1", "-2", "+3", "007", " 4 ", str(2**63 - 1), str(-(2**63))],
@@ -59,7 +59,7 @@ FAR_TOO_LONG_A_LINE = """
 import resource, sys
 from pathlib import Path
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.registers.tabular import read_table
+from fedmon.node.registers.dataset_source import read_table
 resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
 try:
     print(read_table(Path(sys.argv[1])))
@@ -68,7 +68,7 @@ except InvalidInputError as error:
 """
 
 
-def _read(tmp_path: Path, content: bytes | str) -> Table:
+def _read(tmp_path: Path, content: bytes | str) -> TextTable:
     path = tmp_path / "table.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return read_table(path)
@@ -96,7 +96,7 @@ def test_shape_names_and_types_come_from_the_whole_file(tmp_path: Path) -> None:
 
     table = _read(tmp_path, "id, size ,what\n" + rows + "last,1,2\n")
 
-    assert table == Table(
+    assert table == TextTable(
         rows=50_001, columns=3, dtypes={"id": "object", "size": "float64", "what": "object"}, delimiter=","
     )
 

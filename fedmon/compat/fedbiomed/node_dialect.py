@@ -19,7 +19,7 @@ from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.node.requests.dialect import Outgoing, RefusedMessageError, Sender
-from fedmon.node.requests.handlers.by_url import HTTP_OK, ApprovalByUrl, PlanError, StatusByUrl
+from fedmon.node.requests.handlers import HTTP_OK, PlanApprovalByUrl, PlanError, PlanStatusByUrl
 
 SESSION = "fedbiomed4"
 """Their requests name no session: for us each researcher has one that never ends."""
@@ -115,14 +115,14 @@ def _request_of(asked: fedbiomed4_messages.AnyRequest) -> Request:
         case fedbiomed4_messages.SearchRequest():
             return messages.SearchDatasets(sequence=0, tags=asked.tags, limit=sys.maxsize, **envelope)
         case fedbiomed4_messages.ApprovalRequest():
-            return ApprovalByUrl(
+            return PlanApprovalByUrl(
                 sequence=asked.sequence,
                 url=asked.training_plan_url,
                 description=asked.description,
                 **envelope,
             )
         case fedbiomed4_messages.StatusRequest():
-            return StatusByUrl(sequence=0, url=asked.training_plan_url, job_id=asked.job_id, **envelope)
+            return PlanStatusByUrl(sequence=0, url=asked.training_plan_url, job_id=asked.job_id, **envelope)
 
 
 def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply | None:
@@ -145,7 +145,7 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
                 status=HTTP_OK,
                 success=True,
             )
-        case messages.TrainingPlanStatusReply() if isinstance(request, StatusByUrl):
+        case messages.TrainingPlanStatusReply() if isinstance(request, PlanStatusByUrl):
             word, explanation = _STATUS_WORDS[reply.status]
             note = f"{explanation}: {reply.note}" if reply.note else explanation
             return _status(reply.node_id, researcher_id, request, success=True, status=word, msg=note)
@@ -157,7 +157,7 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
 
 def _failure(error: Error, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply:
     """Return what says that a request was not served: a reply of its own kind where the plan is the trouble."""
-    if error.code is ErrorCode.FAILED and isinstance(request, ApprovalByUrl):
+    if error.code is ErrorCode.FAILED and isinstance(request, PlanApprovalByUrl):
         return fedbiomed4_messages.ApprovalReply(
             researcher_id=researcher_id,
             node_id=error.node_id,
@@ -165,7 +165,7 @@ def _failure(error: Error, researcher_id: str, request: Request | None) -> fedbi
             status=error.http_status if isinstance(error, PlanError) else HTTP_OK,
             success=False,
         )
-    if error.code is ErrorCode.FAILED and isinstance(request, StatusByUrl):
+    if error.code is ErrorCode.FAILED and isinstance(request, PlanStatusByUrl):
         status = fedbiomed4.PLAN_STATUS_ERROR
         return _status(error.node_id, researcher_id, request, success=False, status=status, msg=error.reason)
     return fedbiomed4_messages.ErrorMessage(
@@ -177,7 +177,7 @@ def _failure(error: Error, researcher_id: str, request: Request | None) -> fedbi
 
 
 def _status(
-    node_id: str, researcher_id: str, request: StatusByUrl, *, success: bool, status: str, msg: str
+    node_id: str, researcher_id: str, request: PlanStatusByUrl, *, success: bool, status: str, msg: str
 ) -> fedbiomed4_messages.StatusReply:
     return fedbiomed4_messages.StatusReply(
         researcher_id=researcher_id,

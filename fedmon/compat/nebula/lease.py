@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.node.requests.handlers.envelope import echo
+from fedmon.node.requests.dialect import echo
 
 Capabilities = Callable[[], Mapping[str, str | None]]
 REFUSAL = "this is a reporter: it tells what it measures, and keeps nothing to send again"
@@ -15,7 +15,7 @@ REFUSAL = "this is a reporter: it tells what it measures, and keeps nothing to s
 def granted(
     request: Monitor, *, node_id: str, interval_s: float, streams: list[str], capabilities: Capabilities
 ) -> MonitorReply | None:
-    """Return what is measured and how often; None for samples that are asked for again. For ``Answers``."""
+    """Return what is measured and how often; None for samples that are asked for again. For ``BrokerLink``."""
     if request.action == "resend":
         return None
     found = dict(capabilities())

@@ -83,12 +83,13 @@ class Outlets:
         """Begin to connect; returns at once."""
         if self._broker is not None:
             from fedmon.node.broker_link import BrokerLink
-            from fedmon.node.requests.answers import Answers
 
             settings, streams = self._settings, [HOST_STREAM, *self._streams, USER_STREAM]
-            answers = Answers(
+            self._link = BrokerLink(
+                self._broker,
                 node_id=settings.node_id,
                 boot=self._boot,
+                streams=lambda: streams,
                 monitor=functools.partial(
                     granted,
                     node_id=settings.node_id,
@@ -97,13 +98,6 @@ class Outlets:
                     capabilities=self._capabilities,
                 ),
                 refusal=REFUSAL,
-            )
-            self._link = BrokerLink(
-                self._broker,
-                node_id=settings.node_id,
-                boot=self._boot,
-                streams=lambda: streams,
-                answer=answers.to,
                 connections=self._connections,
             )
             self._link.start()

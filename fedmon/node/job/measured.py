@@ -32,7 +32,7 @@ from fedmon.node.job.own_cgroup import remove_cgroup
 from fedmon.node.job.telling import Teller
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL
-from fedmon.node.registers.jobs import JobRecord
+from fedmon.node.registers.jobs import WatchedJob
 
 if TYPE_CHECKING:
     from fedmon.node.job.finders import Found
@@ -67,7 +67,7 @@ class MeasuredJob:
     ) -> None:
         self._stop = stop
         self._options, self._identity, self._environ, self._channel = options, identity, environ, channel
-        self._end_record: JobRecord | None = None
+        self._end_record: WatchedJob | None = None
         self._search: JobSearch | None = None
         self._is_watched = False
         self._first_start: int | None = None
@@ -269,7 +269,7 @@ class MeasuredJob:
             is_launcher=is_launcher,
         )
 
-    def _on_end(self, job: JobRecord) -> None:
+    def _on_end(self, job: WatchedJob) -> None:
         self._end_record = job
 
 

@@ -16,10 +16,8 @@ from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.node.broker_link import BrokerLink
 from fedmon.node.measure.pipeline import Pipeline
-from fedmon.node.requests.answers import Answers
-from fedmon.node.requests.handlers import resend
-from fedmon.node.requests.handlers.envelope import echo, error
-from fedmon.node.requests.handlers.monitor import OPENING
+from fedmon.node.requests.dialect import echo, error
+from fedmon.node.requests.monitor import OPENING, page
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +65,13 @@ class Stream:
     def start(self, measuring: Pipeline) -> None:
         """Begin to connect, and answer for what is measured; returns at once."""
         self._measuring, self._hardware = measuring, measuring.hardware()
-        answers = Answers(node_id=self._node_id, boot=measuring.boot, monitor=self._monitor, refusal=REFUSAL)
         link = BrokerLink(
             self._broker,
             node_id=self._node_id,
             boot=measuring.boot,
             streams=lambda: measuring.streams,
-            answer=answers.to,
+            monitor=self._monitor,
+            refusal=REFUSAL,
             backlog=BACKLOG,
             client_id=_client_id(self._broker, self._node_id),
         )
@@ -137,7 +135,7 @@ class Stream:
             return error(request, self._node_id, ErrorCode.BUSY, "the run ends, and its recording is being closed")
         with self._reading:
             self._asked_at = time.monotonic()
-            return resend.page(
+            return page(
                 request,
                 measuring.recorder,
                 node_id=self._node_id,

@@ -17,7 +17,7 @@ from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDE
 from fedmon.node.measure.sampler import Sampler
 from fedmon.node.measure.survey import Instruments, roots_of
 from fedmon.node.measure.user_values import UserValues
-from fedmon.node.registers.jobs import JobRecord, JobWatches
+from fedmon.node.registers.jobs import JobWatches, WatchedJob
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Pipeline:
         send: Callable[[bytes], bool],
         leaves: Callable[[str], bool],
         on_sent: Callable[[Iterable[str], int], None],
-        on_job_end: Callable[[JobRecord], object],
+        on_job_end: Callable[[WatchedJob], object],
         hold_s: float = HOLD_S,
         perf_after_s: float = 0.0,
     ) -> None:

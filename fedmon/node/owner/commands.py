@@ -1,49 +1,627 @@
-"""The table of the owner's commands, and how one is run."""
+"""The owner's commands: run by a running daemon for whoever comes through its socket, else by the shell itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import collections
+import dataclasses
+import functools
+import hashlib
+import inspect
+import logging
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
-from fedmon.common.errors import InvalidInputError
-from fedmon.node.owner.datasets import DATASET_COMMANDS
-from fedmon.node.owner.desk import Desk
-from fedmon.node.owner.jobs import JOB_COMMANDS
-from fedmon.node.owner.plans import PLAN_COMMANDS
-from fedmon.node.owner.runs import RUN_COMMANDS
-from fedmon.node.owner.settings import SETTINGS_COMMANDS
-from fedmon.node.owner.status import STATUS_COMMANDS
-from fedmon.node.owner.values import VALUE_COMMANDS
+from fedmon import __version__
+from fedmon.common.errors import (
+    ConflictError,
+    FedmonError,
+    InvalidInputError,
+    NotFoundError,
+    SettingsError,
+    StorageError,
+)
+from fedmon.common.settings import NodeSettings, PolicySettings, load_node
+from fedmon.common.wire.messages import PlanStatus
+from fedmon.node.folder import NodeFolder
+from fedmon.node.measure.user_values import PER_S, UserValues
+from fedmon.node.registers.dataset_source import DatasetShape
+from fedmon.node.registers.datasets import DatasetRecord
+from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
+from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
+from fedmon.node.registers.plans import PlanRecord, PlanType
+from fedmon.node.registers.state import Registers
+from fedmon.node.requests.policy import Policy
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.order import Logged
+from fedmon.node.runs.register import JobRecord, JobRegister
+from fedmon.node.runs.withdrawal import stop_jobs_of
 
-Command = tuple[type[Any], Callable[[Desk, Any], dict[str, Any]]]
+if TYPE_CHECKING:
+    from fedmon.node.measure.pipeline import Pipeline
+    from fedmon.node.runs.service import Runs
 
-COMMANDS: Mapping[str, Command] = {
-    **STATUS_COMMANDS,
-    **DATASET_COMMANDS,
-    **PLAN_COMMANDS,
-    **SETTINGS_COMMANDS,
-    **VALUE_COMMANDS,
-    **JOB_COMMANDS,
-    **RUN_COMMANDS,
-}
-"""Name of each command, the values it takes, and the function that does it."""
+logger = logging.getLogger(__name__)
+
+Document = dict[str, Any]
+
+MAX_LISTED_RUNS = 1000
+_SHOWN_BYTES = 16_384
+_SHOWN_LINES = 20
+_MIN_JOB_LETTERS = 6
+_POLICY_VARIABLE = "FEDMON_POLICY_"
+_SET_ASIDE = "*.sqlite.damaged-*Z"
+"""Registers and recordings that were found damaged; they lie there until the owner has looked at them."""
 
 
-def run(desk: Desk, command: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one command and return its result as a JSON document.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunningNode:
+    """What only a running node can do for its owner.
 
-    Raises InvalidInputError for a command or value that it does not know, and the errors of the registers.
+    ``push(researchers)`` sends them what lies in the outbox, ``check_plan(sha256)`` has a new plan read by a worker,
+    ``follow(settings)`` makes the node obey changed settings, and ``live()`` returns the part of the status that is in
+    no register.
     """
-    if command not in COMMANDS:
-        raise InvalidInputError(
-            f"this node has no command {command!r}; another fedmon runs here: restart it with 'fedmon node stop' and "
-            "'fedmon node start'"
+
+    push: Callable[[Iterable[str]], None]
+    check_plan: Callable[[str], object]
+    follow: Callable[[NodeSettings], object]
+    live: Callable[[], Document]
+    measuring: Pipeline
+    runs: Runs
+
+
+class FoundJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A batch job as the owner's shell found it; of processes their numbers, each with its start in ticks."""
+
+    origin: JobOrigin
+    processes: list[tuple[int, int]]
+    overhead: list[tuple[int, int]] = []
+    marker: str | None = None
+
+
+class OwnerCommands:
+    """Everything that a node's owner can have done; ``COMMANDS`` names each command and its method.
+
+    The keyword arguments of a method are the arguments of its command, and its result is a JSON document. ``boot`` is
+    the node's present boot, ``running`` is None while no daemon runs. Belongs to the thread of the registers.
+    """
+
+    def __init__(
+        self,
+        folder: NodeFolder,
+        settings: NodeSettings,
+        registers: Registers,
+        *,
+        environ: Mapping[str, str],
+        boot: int,
+        running: RunningNode | None = None,
+    ) -> None:
+        self._folder, self._settings, self._environ = folder, settings, environ
+        self._boot, self._running = boot, running
+        self.registers = registers
+
+    def run(self, command: str, args: Mapping[str, Any]) -> Document:
+        """Run one command.
+
+        Raises InvalidInputError for a command or argument that it does not know, and the errors of the registers.
+        """
+        if command not in COMMANDS:
+            raise InvalidInputError(
+                f"this node has no command {command!r}; another fedmon runs here: restart it with 'fedmon node stop' "
+                "and 'fedmon node start'"
+            )
+        method = COMMANDS[command]
+        try:
+            values = msgspec.convert(dict(args), _arguments(method))
+        except msgspec.ValidationError as error:
+            raise InvalidInputError(f"{command}: {error}") from None
+        return method(self, **msgspec.structs.asdict(values))
+
+    # --- the node ----------------------------------------------------------------------------------------------------
+
+    def status(self) -> Document:
+        """Show how the node is; ``live`` is null while no daemon runs."""
+        settings, registers = self._settings, self.registers
+        policy = Policy(settings.policy, settings.id)
+        plans = collections.Counter(plan.status.value for plan in registers.plans.all())
+        report, moment = registers.database.mark("report"), registers.database.restored
+        try:
+            set_aside = [path.name for path in sorted(self._folder.path.glob(_SET_ASIDE))]
+        except OSError:
+            set_aside = None
+        return {
+            "node_id": settings.id,
+            "folder": str(self._folder.path),
+            "agent_version": __version__,
+            "broker": settings.broker.url,
+            "wire": settings.wire,
+            "live": None if self._running is None else self._running.live(),
+            "obeys_nobody": policy.obeys_nobody,
+            "policy": msgspec.to_builtins(settings.policy),
+            "rules": list(policy.describe()),
+            "metrics": msgspec.to_builtins(settings.metrics, enc_hook=str),  # its roots are paths
+            "runs": {
+                "enabled": settings.runs.enabled,
+                "minimum": settings.runs.sandbox,
+                "max_jobs": settings.runs.max_jobs,
+            },
+            "datasets": len(registers.datasets.all()),
+            "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
+            "undelivered": registers.outbox.waiting(),
+            "restored": None
+            if report is None or moment is None
+            else {"time": moment.isoformat(timespec="seconds"), "report": report},
+            "set_aside": set_aside,
+        }
+
+    def settings_write(self, *, text: str, made_from_sha256: str, change: dict[str, Any], by: str = "") -> Document:
+        """Replace node.toml by ``text``, and obey it from now on; ``change`` says for the audit what was asked for.
+
+        Raises ConflictError if the file is not the one that the text was made from, and SettingsError, with the old
+        text back in place, if the new one is refused.
+        """
+        path = self._folder.settings_file
+        try:
+            before = path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        if hashlib.sha256(before).hexdigest() != made_from_sha256:
+            raise ConflictError(f"{path} was changed by somebody else at the same time: try again")
+        audit = self.registers.audit
+        audit.record_durably("policy-change", change=change, by=by)
+        self._folder.write_private(path, text.encode())
+        without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
+        try:
+            self._settings = load_node(self._folder.path, self._environ)
+            written = load_node(self._folder.path, without_policy).policy
+        except SettingsError:
+            self._folder.write_private(path, before)
+            audit.record_durably("policy-change-undone", change=change, by=by)
+            raise
+        if self._running is not None:
+            self._running.follow(self._settings)
+        effective = self._settings.policy
+        policy = Policy(effective, self._settings.id)
+        return {
+            "policy": msgspec.to_builtins(effective),
+            "rules": list(policy.describe()),
+            "obeys_nobody": policy.obeys_nobody,
+            "overridden_by": [
+                f"{_POLICY_VARIABLE}{name}".upper()
+                for name in PolicySettings.__struct_fields__
+                if getattr(written, name) != getattr(effective, name)
+            ],
+        }
+
+    # --- datasets ----------------------------------------------------------------------------------------------------
+
+    def dataset_list(self, *, tags: tuple[str, ...] = ()) -> Document:
+        """List the datasets that carry every one of ``tags``."""
+        return {"datasets": [self._dataset(record) for record in self.registers.datasets.search(tags)]}
+
+    def dataset_show(self, *, dataset: str) -> Document:
+        """Show one dataset, by its name or id."""
+        return {"dataset": self._dataset(self.registers.datasets.get(dataset))}
+
+    def dataset_add(
+        self,
+        *,
+        path: str,
+        name: str,
+        data_type: str,
+        tags: tuple[str, ...],
+        measured: DatasetShape,
+        description: str = "",
+        parameters: dict[str, Any] | None = None,
+        by: str = "",
+    ) -> Document:
+        """Offer a dataset, which the shell has measured: reading a large table would delay the node's requests."""
+        with self.registers.database.transaction():
+            record = self.registers.datasets.add(
+                path,
+                name=name,
+                data_type=data_type,
+                tags=tags,
+                description=description,
+                parameters=parameters,
+                measured=measured,
+            )
+            self._audit_dataset("dataset-add", record, by, record=msgspec.to_builtins(record))
+        return {"dataset": self._dataset(record)}
+
+    def dataset_edit(
+        self,
+        *,
+        dataset: str,
+        name: str | None = None,
+        tags: tuple[str, ...] | None = None,
+        description: str | None = None,
+        path: str | None = None,
+        data_type: str | None = None,
+        parameters: dict[str, Any] | None = None,
+        measured: DatasetShape | None = None,
+        by: str = "",
+    ) -> Document:
+        """Change a dataset; ``measured`` comes with a new path or type.
+
+        Raises ConflictError if a rule lists it to some by its present name: under another name everybody who is obeyed
+        would see it.
+        """
+        with self.registers.database.transaction():
+            old = self.registers.datasets.get(dataset)
+            rules = self._settings.policy.datasets
+            if name not in (None, old.name) and old.name in rules and not {name, old.dataset_id} & rules.keys():
+                raise ConflictError(
+                    f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'nobody'} by that name: "
+                    f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
+                )
+            record = self.registers.datasets.edit(
+                old.dataset_id,
+                name=name,
+                tags=tags,
+                description=description,
+                path=path,
+                data_type=data_type,
+                parameters=parameters,
+                measured=measured,
+            )
+            self._audit_dataset("dataset-edit", record, by, record=msgspec.to_builtins(record))
+        return {"dataset": self._dataset(record)}
+
+    def dataset_remove(self, *, dataset: str, by: str = "") -> Document:
+        """Offer a dataset no longer; its files stay."""
+        with self.registers.database.transaction():
+            record = self.registers.datasets.remove(dataset)
+            self._audit_dataset("dataset-remove", record, by)
+        return {"dataset": self._dataset(record)}
+
+    def _dataset(self, record: DatasetRecord) -> Document:
+        """Return a record, and the rule about who may see it (None: whoever is obeyed)."""
+        rules = self._settings.policy.datasets
+        rule = rules.get(record.dataset_id, rules.get(record.name))
+        return {**msgspec.to_builtins(record), "listed_to": None if rule is None else list(rule)}
+
+    def _audit_dataset(self, event: str, dataset: DatasetRecord, by: str, **facts: object) -> None:
+        """Have the line on the disk before the register commits."""
+        self.registers.audit.record_durably(
+            event,
+            dataset_id=dataset.dataset_id,
+            name=dataset.name,
+            tags=list(dataset.tags),
+            path=dataset.path,
+            by=by,
+            **facts,
         )
-    kind, function = COMMANDS[command]
+
+    # --- training plans ----------------------------------------------------------------------------------------------
+    # A plan is named by its id, its digest, the beginning of one of them, or its name.
+
+    def plan_list(
+        self,
+        *,
+        status: PlanStatus | None = None,
+        type: PlanType | None = None,  # noqa: A002 - the name that the command gives it
+        name: str | None = None,
+        search: str | None = None,
+        sort: str = "created",
+        descending: bool = False,
+    ) -> Document:
+        """List the plans that match every filter."""
+        found = self.registers.plans.all(
+            status=status, plan_type=type, name=name, search=search, sort=sort, descending=descending
+        )
+        return {"plans": [_plan(plan) for plan in found]}
+
+    def plan_show(self, *, plan: str) -> Document:
+        """Show everything of a plan, and its source with nothing hidden."""
+        plans = self.registers.plans
+        found = plans.get(plan)
+        return {
+            "plan": {**_plan(found), "requested_by": list(plans.requesters(found.plan_id))},
+            "source": visible(plans.source(found.plan_id)),
+        }
+
+    def plan_diff(self, *, plan: str) -> Document:
+        """Compare a plan with the plan of its name that was approved last."""
+        plans = self.registers.plans
+        found = plans.get(plan)
+        before = plans.last_approved(found.name, other_than=found.sha256)
+        if before is None:
+            raise NotFoundError(
+                f"no other plan named {visible_text(found.name)!r} was approved here: read the whole of it with "
+                f"'fedmon node plan show {found.plan_id}'"
+            )
+        text = diff(
+            plans.source(before.plan_id),
+            plans.source(found.plan_id),
+            old_name=f"sha256 {before.sha256}",
+            new_name=f"sha256 {found.sha256}",
+        )
+        return {"plan": _plan(found), "against": _plan(before), "diff": text, "same": not text}
+
+    def plan_decide(
+        self,
+        *,
+        plan: str,
+        status: Literal["approved", "rejected"],
+        note: str = "",
+        sha256: str | None = None,
+        by_id: bool = False,
+        by: str = "",
+    ) -> Document:
+        """Approve or reject exact bytes; the audit has the decision before the register does.
+
+        ``sha256`` is the digest that the owner has seen. ``by_id`` asks for the plan to be named by that, by its id or
+        by its whole digest, so that a name that a researcher chose never decides which bytes are meant.
+        """
+        with self.registers.database.transaction():
+            found = self.registers.plans.get(plan)
+            if by_id and sha256 is None and not found.has_id(plan):
+                raise InvalidInputError(
+                    f"missing --sha256: {visible_text(plan)!r} is no plan's id; say which bytes you mean with "
+                    f"--sha256 {found.sha256}, or name plan {found.plan_id}"
+                )
+            return self._decide(found, PlanStatus(status), note=note, sha256=sha256, by=by)
+
+    def plan_reset(self, *, plan: str, by: str = "") -> Document:
+        """Make a plan pending again."""
+        with self.registers.database.transaction():
+            return self._decide(self.registers.plans.get(plan), PlanStatus.PENDING, by=by)
+
+    def plan_register(self, *, path: str, sha256: str, name: str, description: str = "", by: str = "") -> Document:
+        """Take in the owner's own plan, approved by that; the file must still hold the bytes that the owner saw."""
+        source = read_plan_file(Path(path), self._settings.max_plan_bytes)
+        if hashlib.sha256(source).hexdigest() != sha256:
+            raise ConflictError(f"{path} changed while it was being registered: look at it again")
+        plan = self.registers.plans.register(source, name=name, description=description, by=by)
+        if self._running is not None:
+            self._running.check_plan(plan.sha256)
+        return {"plan": _plan(plan)}
+
+    def plan_delete(self, *, plan: str, by: str = "") -> Document:
+        """Forget a plan, its bytes and its approval."""
+        deleted = self.registers.plans.delete(plan, by=by)
+        self._stop_runs_of(deleted)
+        return {"plan": _plan(deleted)}
+
+    def _decide(
+        self, plan: PlanRecord, status: PlanStatus, *, note: str = "", sha256: str | None = None, by: str
+    ) -> Document:
+        """Decide inside the caller's transaction, with the researchers' messages in the outbox; push once committed."""
+        registers = self.registers
+        decision = registers.plans.decide(plan.plan_id, status, note=note, by=by, sha256=sha256)
+        registers.announce(decision, boot=self._boot)
+        if self._running is not None:
+            push = self._running.push
+            registers.database.after_commit(lambda: push(decision.researchers))
+        if status is not PlanStatus.APPROVED:
+            registers.database.after_commit(lambda: self._stop_runs_of(plan))
+        return {
+            "plan": _plan(decision.plan),
+            "changed": (plan.status, plan.note) != (status, note),
+            "tells": list(decision.researchers),
+        }
+
+    def _stop_runs_of(self, plan: PlanRecord) -> None:
+        """Stop the runs of a plan that is approved no longer."""
+        if self._running is not None:
+            self._running.runs.plan_withdrawn(plan.sha256)
+        else:
+            stop_jobs_of(plan.sha256, JobRegister(self.registers.database), self._folder.runs_dir)
+
+    # --- runs of plans -----------------------------------------------------------------------------------------------
+
+    def run_list(self, *, limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_RUNS)] = 100) -> Document:
+        """List the jobs of all researchers, newest first."""
+        if self._running is not None:
+            found = self._running.runs.records(limit=limit)
+        else:
+            found = JobRegister(self.registers.database).of(None, offset=0, limit=limit)
+        return {"runs": [_run(record) for record in found]}
+
+    def run_show(self, *, job_id: str) -> Document:
+        """Show a job with the beginning of what it printed, the end of what it logged, and its folder."""
+        record = self._run_record(job_id)
+        path = self._folder.runs_dir / record.job.job_id
+        return {
+            "run": _run(record),
+            "folder": str(path) if path.is_dir() else None,
+            "output": _output(path),
+            "logged": _logged(path),
+        }
+
+    def run_stop(self, *, job_id: str, by: str = "") -> Document:
+        """Have a job end; its researcher is told that its owner did it."""
+        if self._running is None:
+            raise ConflictError(
+                "the node of this folder is stopped, and a job is stopped by a running one: start it with "
+                "'fedmon node start'"
+            )
+        found = self._run_record(job_id).job.job_id
+        self._running.runs.stop_by_owner(found, by=by)
+        return {"run": _run(self._run_record(found))}
+
+    def _run_record(self, job_id: str) -> JobRecord:
+        """Return a job by its id, or by the beginning of it if that is enough."""
+        register = JobRegister(self.registers.database)
+        if register.find(job_id) is None:
+            ids = sorted(each for each in register.ids() if each.startswith(job_id) and len(job_id) >= _MIN_JOB_LETTERS)
+            if len(ids) > 1:
+                raise ConflictError(f"{len(ids)} jobs begin with {job_id}: {', '.join(ids[:10])}")
+            job_id = ids[0] if ids else job_id
+        found = register.find(job_id) if self._running is None else self._running.runs.record(job_id)
+        if found is None:
+            raise NotFoundError(f"no job {visible_text(job_id[:80])!r} here; see: fedmon node runs")
+        return found
+
+    # --- jobs that the node watches, and values of programs ----------------------------------------------------------
+
+    def job_list(self) -> Document:
+        """List the jobs that are watched, and those that were."""
+        return {"jobs": [_job(record) for record in self._jobs().records()]}
+
+    def job_watch(
+        self,
+        *,
+        job_id: str,
+        pids: tuple[int, ...] = (),
+        cgroup: str | None = None,
+        name: str = "",
+        found: FoundJob | None = None,
+        by: str = "",
+    ) -> Document:
+        """Watch a job from the next sample on: its root processes, or its cgroup, or what was found of it."""
+        facts = {}
+        if found is None:
+            record = self._jobs().add(job_id, pids=pids, cgroup=cgroup, name=name)
+        else:
+            record = _watch_found(self._jobs(), found, job_id=job_id, cgroup=cgroup, name=name)
+            pids = tuple(pid for pid, _ in found.processes)
+            facts = {"scheduler": found.origin.scheduler, "method": found.origin.method}
+        self.registers.audit.record("job-watch", job_id=record.job_id, pids=pids, cgroup=record.cgroup, **facts, by=by)
+        return {"job": _job(record)}
+
+    def job_forget(self, *, job_id: str, by: str = "") -> Document:
+        """Watch a job no longer; its processes are left alone."""
+        record = self._jobs().remove(job_id)
+        self.registers.audit.record("job-forget", job_id=record.job_id, by=by)
+        return {"job": _job(record)}
+
+    def add_scalar(
+        self,
+        *,
+        name: str,
+        value: float | str,
+        step: int | None = None,
+        t: float | None = None,
+        job: str | None = None,
+    ) -> Document:
+        """Put a value of a program on the time axis of what the node measures.
+
+        The value may be a text, since JSON cannot write one that is not finite. Raises ConflictError if the node
+        measures nothing, or if values come too fast.
+        """
+        values: UserValues = self._measuring("keeps no values").user_values
+        try:
+            number = float(value)
+        except ValueError:
+            raise InvalidInputError(f"the value of {name!r} is {value!r}, not a number") from None
+        if not values.add_scalar(name, number, step, t, job=job):
+            raise ConflictError(f"{name!r} was dropped: this node takes {PER_S:g} values a second in the long run")
+        return {"name": name, "taken": True}
+
+    def _jobs(self) -> JobWatches:
+        return self._measuring("watches no jobs").jobs
+
+    def _measuring(self, lack: str) -> Pipeline:
+        if self._running is None or not self._running.measuring.enabled:
+            raise ConflictError(
+                f"this node {lack}: it is stopped, or its metrics are switched off; start it with "
+                "'fedmon node start', with enabled = true in [metrics]"
+            )
+        return self._running.measuring
+
+
+COMMANDS: Mapping[str, Callable[..., Document]] = {
+    "status": OwnerCommands.status,
+    "settings-write": OwnerCommands.settings_write,
+    "dataset-list": OwnerCommands.dataset_list,
+    "dataset-show": OwnerCommands.dataset_show,
+    "dataset-add": OwnerCommands.dataset_add,
+    "dataset-edit": OwnerCommands.dataset_edit,
+    "dataset-remove": OwnerCommands.dataset_remove,
+    "plan-list": OwnerCommands.plan_list,
+    "plan-show": OwnerCommands.plan_show,
+    "plan-diff": OwnerCommands.plan_diff,
+    "plan-decide": OwnerCommands.plan_decide,
+    "plan-reset": OwnerCommands.plan_reset,
+    "plan-register": OwnerCommands.plan_register,
+    "plan-delete": OwnerCommands.plan_delete,
+    "run-list": OwnerCommands.run_list,
+    "run-show": OwnerCommands.run_show,
+    "run-stop": OwnerCommands.run_stop,
+    "job-list": OwnerCommands.job_list,
+    "job-watch": OwnerCommands.job_watch,
+    "job-forget": OwnerCommands.job_forget,
+    "add-scalar": OwnerCommands.add_scalar,
+}
+"""Name of each command, and the method that runs it."""
+
+
+@functools.cache
+def _arguments(method: Callable[..., Document]) -> type[msgspec.Struct]:
+    """Derive from a method's signature the type that its arguments are decoded to."""
+    types = typing.get_type_hints(method, include_extras=True)
+    fields: list[Any] = [
+        (name, types[name]) if parameter.default is parameter.empty else (name, types[name], parameter.default)
+        for name, parameter in inspect.signature(method).parameters.items()
+        if name != "self"
+    ]
+    return msgspec.defstruct(method.__name__, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _plan(plan: PlanRecord) -> Document:
+    """Return a record as a document, texts with nothing hidden."""
+    document: Document = msgspec.to_builtins(plan)
+    for key in ("name", "description", "note", "problem"):
+        document[key] = visible_text(document[key])
+    return {**document, "hint": plan.hint}
+
+
+def _run(record: JobRecord) -> Document:
+    """Return a record as a document, texts with nothing hidden."""
+    document: Document = msgspec.to_builtins(record.job)
+    for key in ("name", "reason"):
+        document[key] = visible_text(document[key])
+    if document["problem"] is not None:
+        document["problem"] = {
+            key: value if value is None else visible_text(value) for key, value in document["problem"].items()
+        }
+    result = None if record.result is None else {"sha256": record.result.sha256, "bytes": record.result.size_bytes}
+    return {"researcher_id": record.researcher_id, **document, "result": result}
+
+
+def _output(path: Path) -> dict[str, str | None]:
+    folder = JobFolder(path)
+    output: dict[str, str | None] = {}
+    for name, read in (("stdout", folder.stdout), ("stderr", folder.stderr)):
+        try:
+            output[name] = visible_text(read(0, _SHOWN_BYTES).text)
+        except FedmonError:
+            output[name] = None
+    return output
+
+
+def _logged(path: Path) -> list[str]:
+    """Return the last lines that the plan logged."""
     try:
-        values = msgspec.convert(dict(args), kind)
-    except msgspec.ValidationError as error:
-        raise InvalidInputError(f"{command}: {error}") from None
-    return function(desk, values)
+        events = JobFolder(path).last_events(_SHOWN_BYTES)
+    except FedmonError:
+        return []
+    logged = [event for event in events if isinstance(event, Logged)]
+    return [visible_text(f"{event.level} {event.message}") for event in logged[-_SHOWN_LINES:]]
+
+
+def _job(record: WatchedJob) -> Document:
+    return {"state": "watched" if record.ended is None else "ended", **msgspec.to_builtins(record)}
+
+
+def _watch_found(jobs: JobWatches, found: FoundJob, *, job_id: str, cgroup: str | None, name: str) -> WatchedJob:
+    from fedmon.node.job.finders.overhead import is_launcher  # what finds batch jobs is needed for these alone
+
+    add = functools.partial(
+        jobs.add, job_id, name=name, overhead=dict(found.overhead), is_launcher=is_launcher, origin=found.origin
+    )
+    if cgroup is not None:
+        try:
+            return add(cgroup=cgroup)
+        except (NotFoundError, InvalidInputError) as error:
+            # A scheduler may keep lists of processes in hierarchies that count nothing for us.
+            logger.info("job %s: its processes are watched, and not its cgroup: %s", job_id, error)
+    starts = dict(found.processes)
+    return add(pids=list(starts), starts=starts, marker=found.marker)

@@ -14,28 +14,29 @@ import socket
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import FedmonError, InvalidInputError, NoAnswerError, StorageError
 
 SOCKET_NAME = "control.sock"
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Room for a training plan of the largest size that a node takes, escaped as JSON."""
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 16
 IDLE_TIMEOUT_S = 10.0
+CHUNK_BYTES = 65_536
 ACCEPT_AGAIN_S = 1.0
 SPARE_DESCRIPTORS = 4
 """Kept for the owner when the process may open no more files: one for the connection, the others for its command."""
-_BACKLOG = 128
 
+_BACKLOG = 128
 _SUN_PATH_BYTES = 100
 """A Unix address holds 104 to 108 bytes. Source: sys/un.h of Linux (108), macOS and the BSDs (104)."""
-CHUNK_BYTES = 65_536
 _PEER = struct.Struct("3i")
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,12 @@ class ControlError(FedmonError):
         return {**super().facts(), "type": self._type}
 
 
+class DaemonNotRunningError(FedmonError):
+    """No daemon listens in this node folder."""
+
+    exit_code = 5
+
+
 class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One command of the owner."""
 
@@ -64,127 +71,150 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ControlServer:
-    """Hands the owner's commands to the daemon, one at a time, on a thread of its own.
+    """Hands the owner's commands to the daemon; each connection has its own thread.
 
-    ``submit`` runs a command on the router thread and returns its result, or raises a FedmonError; it must end within
-    a time of its own. A client whose request is not whole within ``idle_timeout_s``, or that leaves its response unread
-    for as long, is cut off, and never keeps others waiting. ``start`` and ``stop`` may be called from any thread.
+    ``submit`` is called on these threads: it runs a command on the router thread and returns its result within a
+    bounded time, or raises a FedmonError. A client whose request is not whole within ``idle_timeout_s``, or that reads
+    nothing of its response for as long, is cut off, and so is the oldest one when there are too many: no client keeps
+    others waiting. ``start`` and ``stop`` may be called from any thread.
     """
 
     def __init__(self, folder: Path, submit: Submit, *, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
-        self._folder = folder
-        self._idle_timeout_s = idle_timeout_s
-        self._submit = submit
-        self._selector = selectors.DefaultSelector()
+        self._path, self._submit, self._idle_timeout_s = folder / SOCKET_NAME, submit, idle_timeout_s
         self._waker, self._wakened = socket.socketpair()
-        self._connections: dict[socket.socket, _Connection] = {}
-        self._thread = threading.Thread(target=self._serve, name="fedmon-control", daemon=True)
-        self._stopping = False
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, threading.Thread] = {}
+        self._thread = threading.Thread(target=self._accept_all, name="fedmon-control", daemon=True)
         self._spare: list[int] = []
-        self._accept_again: float | None = None
+        self._stopping = False
 
     def start(self) -> None:
         """Listen. The caller holds the folder's lock, so a socket file that lies there is a dead daemon's.
 
         Raises StorageError when the socket cannot be made.
         """
-        path = self._folder / SOCKET_NAME
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            with short_address(path) as address:
+            self._path.unlink(missing_ok=True)
+            with short_address(self._path) as address:
                 self._listener.bind(address)
-            path.chmod(0o600)
+            self._path.chmod(0o600)
             self._listener.listen(_BACKLOG)
         except OSError as error:
             self._listener.close()
-            raise StorageError(f"cannot listen on {path}: {error.strerror}") from error
+            raise StorageError(f"cannot listen on {self._path}: {error.strerror}") from error
         self._listener.settimeout(0.0)
-        self._wakened.settimeout(0.0)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._wakened, selectors.EVENT_READ)
         self._keep_spare()
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Close the door, and wait at most so long for the command that is being carried out."""
+        """Close the door, and wait at most so long for commands that are being carried out."""
+        deadline = Deadline(timeout_s)
         self._stopping = True
-        self._waker.send(b"x")
+        self._waker.close()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-            with contextlib.suppress(FileNotFoundError):
-                (self._folder / SOCKET_NAME).unlink()
+            self._path.unlink(missing_ok=True)
             self._listener.close()
-        if self._thread.is_alive():
-            # A command that waits for a busy node must not hold up its stop; the thread ends with the process.
-            return
-        self._waker.close()
+        with self._lock:
+            open_clients = dict(self._clients)
+        for client in open_clients:
+            _shut(client, socket.SHUT_RD)  # a response still goes out
+        for thread in open_clients.values():
+            thread.join(deadline.left_s())
         self._wakened.close()
-        self._selector.close()
 
-    def _serve(self) -> None:
-        while not self._stopping:
-            for key, events in self._selector.select(self._next_timeout_s()):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif (connection := self._connections.get(key.data)) is not None:
-                    self._attend(connection, events)
-            self._close_expired()
-            if self._accept_again is not None and self._accept_again <= time.monotonic():
-                self._accept_again = None
-                self._selector.register(self._listener, selectors.EVENT_READ)
-        self._give_spare()
-        for connection in list(self._connections.values()):
-            self._close(connection)
+    def _accept_all(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wakened, selectors.EVENT_READ)
+            while True:
+                selector.register(self._listener, selectors.EVENT_READ)
+                selector.select()
+                selector.unregister(self._listener)
+                if self._stopping:
+                    break
+                if not self._accept():
+                    selector.select(ACCEPT_AGAIN_S)
+        with self._lock:
+            self._give_spare()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Take in one client; return False where the process can open no more files, for the moment."""
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return
+            return True
         except OSError as error:  # mostly EMFILE; the client stays in the backlog
-            if self._spare:
-                logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
-                self._give_spare()
-            else:
-                self._selector.unregister(self._listener)
-                self._accept_again = time.monotonic() + ACCEPT_AGAIN_S
-            return
+            if not self._spare:
+                return False
+            logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
+            self._give_spare()
+            return True
         if not _is_ours(client):
             logger.warning("control connection refused: it comes from another user")
             client.close()
-            return
-        if len(self._connections) >= MAX_CONNECTIONS:
-            self._close(min(self._connections.values(), key=lambda connection: connection.expires))
-        client.settimeout(0.0)
-        self._connections[client] = _Connection(client, self._idle_timeout_s)
-        self._selector.register(client, selectors.EVENT_READ, data=client)
+            return True
+        thread = threading.Thread(target=self._serve, args=(client,), name="fedmon-control-client", daemon=True)
+        with self._lock:
+            if len(self._clients) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._clients))
+                del self._clients[oldest]
+                _shut(oldest, socket.SHUT_RDWR)
+            self._clients[client] = thread
+        thread.start()
+        return True
 
     def _keep_spare(self) -> None:
         with contextlib.suppress(OSError):
-            while len(self._spare) < SPARE_DESCRIPTORS:
+            while len(self._spare) < SPARE_DESCRIPTORS and not self._stopping:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _give_spare(self) -> None:
         while self._spare:
             os.close(self._spare.pop())
 
-    def _attend(self, connection: _Connection, events: int) -> None:
+    def _serve(self, client: socket.socket) -> None:
+        received = bytearray()
         try:
-            if events & selectors.EVENT_READ:
-                connection.receive()
-            if events & selectors.EVENT_WRITE:
-                connection.send()
-            while not connection.unsent and (line := connection.next_line()) is not None:
-                connection.unsent = memoryview(self._answer(line))
-                connection.send()
+            while True:
+                line = self._next_line(client, received)
+                self._send(client, self._answer(line))
+        except TimeoutError:
+            logger.warning("control connection closed: nothing whole came or went for %.1f s", self._idle_timeout_s)
         except (OSError, EOFError) as error:
             logger.debug("control connection ended: %s", error)
-            self._close(connection)
-            return
-        wanted = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
-        self._selector.modify(connection.socket, wanted, data=connection.socket)
+        finally:
+            with self._lock:
+                self._clients.pop(client, None)
+                client.close()
+                self._keep_spare()
+
+    def _next_line(self, client: socket.socket, received: bytearray) -> bytes:
+        """Return the next whole request; ``received`` keeps what came after it.
+
+        Raises EOFError when no whole request will ever be, and TimeoutError.
+        """
+        deadline = Deadline(self._idle_timeout_s)
+        end = received.find(b"\n")
+        while end < 0:
+            client.settimeout(max(0.001, deadline.left_s()))
+            chunk = client.recv(CHUNK_BYTES)
+            if not chunk:
+                raise EOFError("closed by the client")
+            searched = len(received)
+            received += chunk
+            if len(received) > MAX_REQUEST_BYTES:
+                raise EOFError(f"a request over {MAX_REQUEST_BYTES} bytes")
+            end = received.find(b"\n", searched)
+        line = bytes(received[:end])
+        del received[: end + 1]
+        return line
+
+    def _send(self, client: socket.socket, response: bytes) -> None:
+        client.settimeout(self._idle_timeout_s)
+        unsent = memoryview(response)
+        while unsent:
+            unsent = unsent[client.send(unsent) :]
 
     def _answer(self, line: bytes) -> bytes:
         try:
@@ -200,78 +230,69 @@ class ControlServer:
             told = {"message": message, "type": type(error).__name__, "exit_code": 1}
         return msgspec.json.encode({"error": told}) + b"\n"
 
-    def _next_timeout_s(self) -> float | None:
-        due = [connection.expires for connection in self._connections.values()]
-        if self._accept_again is not None:
-            due.append(self._accept_again)
-        return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _close_expired(self) -> None:
-        now = time.monotonic()
-        for connection in [each for each in self._connections.values() if each.expires <= now]:
-            logger.warning("control connection closed: nothing whole came or went for %.1f s", self._idle_timeout_s)
-            self._close(connection)
+class ControlClient:
+    """Sends the owner's commands to the daemon of a node folder; a context manager, for one thread."""
 
-    def _close(self, connection: _Connection) -> None:
-        self._selector.unregister(connection.socket)
-        del self._connections[connection.socket]
-        connection.socket.close()
-        if not self._stopping:
-            self._keep_spare()
+    def __init__(self, folder: Path, *, timeout_s: float = 30.0) -> None:
+        """Connect. Raises DaemonNotRunningError when nobody listens, NoAnswerError when a daemon takes no calls."""
+        self._folder, self._timeout_s = folder, timeout_s
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            with short_address(folder / SOCKET_NAME) as address:
+                self._socket.connect(address)
+        except OSError as error:
+            self._socket.close()
+            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                raise DaemonNotRunningError(
+                    f"the node of {folder} is not running: start it with 'fedmon node start'"
+                ) from error
+            if isinstance(error, (BlockingIOError, TimeoutError)):
+                raise NoAnswerError(f"the daemon of {folder} does not take calls; look at its log") from error
+            raise StorageError(f"cannot connect to {folder / SOCKET_NAME}: {error.strerror or error}") from error
 
+    def __enter__(self) -> Self:
+        return self
 
-class _Connection:
-    """The half-read request and the half-sent response of one client."""
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
 
-    def __init__(self, client: socket.socket, idle_timeout_s: float) -> None:
-        self.socket = client
-        self._idle_timeout_s = idle_timeout_s
-        self.unsent = memoryview(b"")
-        self._received = bytearray()
-        self._touch()
+    @property
+    def daemon_pid(self) -> int | None:
+        """The process that listens, where the system tells (Linux)."""
+        return _peer(self._socket)[0] if sys.platform == "linux" else None
 
-    def receive(self) -> None:
-        """Take what has arrived. Raises EOFError when no whole request will ever be."""
-        chunk = self.socket.recv(CHUNK_BYTES)
-        if not chunk:
-            raise EOFError("closed by the client")
-        self._received += chunk
-        if len(self._received) > MAX_REQUEST_BYTES:
-            raise EOFError(f"a request over {MAX_REQUEST_BYTES} bytes")
+    def call(self, command: str, **args: Any) -> dict[str, Any]:
+        """Run one command in the daemon and return its result.
 
-    def next_line(self) -> bytes | None:
-        """Return the next whole request, or None until it is there."""
-        line, newline, rest = self._received.partition(b"\n")
-        if not newline:
-            return None
-        self._touch()
-        self._received = rest
-        return bytes(line)
+        Raises ControlError with the daemon's own words when it refused, NoAnswerError when it stayed silent, and
+        DaemonNotRunningError when it went away meanwhile.
+        """
+        try:
+            self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
+            response = self._receive()
+        except TimeoutError as error:
+            raise NoAnswerError(
+                f"the daemon of {self._folder} did not answer '{command}' within {self._timeout_s:g} s"
+            ) from error
+        except (OSError, EOFError) as error:
+            raise DaemonNotRunningError(f"the daemon of {self._folder} went away before it answered") from error
+        if "error" in response:
+            raise ControlError(response["error"])
+        result: dict[str, Any] = response["result"]
+        return result
 
-    def send(self) -> None:
-        """Send what the socket takes now; ``unsent`` keeps the rest."""
-        self._touch()
-        with contextlib.suppress(BlockingIOError):
-            self.unsent = self.unsent[self.socket.send(self.unsent) :]
-
-    def _touch(self) -> None:
-        self.expires = time.monotonic() + self._idle_timeout_s
-
-
-def peer_pid(connected: socket.socket) -> int | None:
-    """Return the process at the other end of a Unix socket, where the system tells (Linux)."""
-    return _peer(connected)[0] if sys.platform == "linux" else None
-
-
-def _is_ours(client: socket.socket) -> bool:
-    """Tell whether a client runs as the daemon's user or as root; elsewhere than on Linux the 0600 mode must do."""
-    return sys.platform != "linux" or _peer(client)[1] in (os.geteuid(), 0)
-
-
-def _peer(connected: socket.socket) -> tuple[int, int]:
-    """Return pid and user id. Source: unix(7), SO_PEERCRED."""
-    pid, uid, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return pid, uid
+    def _receive(self) -> dict[str, Any]:
+        deadline = Deadline(self._timeout_s)
+        received = bytearray()
+        while not received.endswith(b"\n"):
+            self._socket.settimeout(max(0.001, deadline.left_s()))
+            chunk = self._socket.recv(CHUNK_BYTES)
+            received += chunk
+            if not chunk or len(received) > MAX_RESPONSE_BYTES:
+                raise EOFError
+        return msgspec.json.decode(received, type=dict[str, Any])
 
 
 @contextlib.contextmanager
@@ -286,3 +307,19 @@ def short_address(path: Path) -> Iterator[str]:
         link = Path(private, "n")
         link.symlink_to(path.parent)
         yield str(link / path.name)
+
+
+def _is_ours(client: socket.socket) -> bool:
+    """Tell whether a client runs as the daemon's user or as root; elsewhere than on Linux the 0600 mode must do."""
+    return sys.platform != "linux" or _peer(client)[1] in (os.geteuid(), 0)
+
+
+def _peer(connected: socket.socket) -> tuple[int, int]:
+    """Return pid and user id. Source: unix(7), SO_PEERCRED."""
+    pid, uid, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid
+
+
+def _shut(client: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):  # closed in the meantime
+        client.shutdown(how)

@@ -1,9 +1,14 @@
-"""The SQLite file of a node: datasets, plans, effects and outbox change together or not at all."""
+"""The SQLite file of a node: datasets, plans, effects and outbox change together or not at all.
+
+The tables are written as the statements that lead from each version to the next. Checks are written into them because
+SQLite verifies these when the file is opened: a damaged value is found at once and not in the middle of a request.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import logging
 import os
 import shutil
@@ -11,27 +16,129 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.node.registers.schema import (
-    SCHEMA,
-    SCHEMA_VERSION,
-    TOTAL_SINCE,
-    expected_objects,
-    keep_total,
-    objects,
-    total_of,
-)
-from fedmon.node.requests.audit_chain import FIRST_PREVIOUS
+from fedmon.node.requests.audit import FIRST_PREVIOUS
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Row = dict[str, Any]
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY})
 """Codes that mean damage while a file is opened: our own statements hold no error, and we opened it for writing."""
 _BUSY_TIMEOUT_S = 5.0
 COPY_EVERY = datetime.timedelta(days=1)
+
+_HEX_64 = "[0-9a-f]" * 64
+
+_VERSION_1 = (
+    """CREATE TABLE datasets (
+        dataset_id TEXT PRIMARY KEY NOT NULL CHECK (dataset_id GLOB 'dataset_*'),
+        name TEXT NOT NULL UNIQUE,
+        data_type TEXT NOT NULL
+            CHECK (data_type IN ('csv', 'tabular', 'images', 'medical-folder', 'mednist', 'default', 'custom')),
+        tags TEXT NOT NULL CHECK (json_valid(tags) AND substr(tags, 1, 1) = '['),
+        description TEXT NOT NULL,
+        shape TEXT CHECK (shape IS NULL OR (json_valid(shape) AND substr(shape, 1, 1) = '[')),
+        dtypes TEXT CHECK (dtypes IS NULL OR (json_valid(dtypes) AND substr(dtypes, 1, 1) = '{')),
+        path TEXT NOT NULL,
+        dataset_parameters TEXT CHECK (
+            dataset_parameters IS NULL OR (json_valid(dataset_parameters) AND substr(dataset_parameters, 1, 1) = '{')),
+        created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
+        modified TEXT NOT NULL CHECK (julianday(modified) IS NOT NULL)
+    )""",
+    f"""CREATE TABLE plans (
+        plan_id TEXT PRIMARY KEY NOT NULL CHECK (plan_id GLOB 'training_plan_*'),
+        name TEXT NOT NULL,
+        description TEXT NOT NULL,
+        sha256 TEXT NOT NULL UNIQUE CHECK (sha256 GLOB '{_HEX_64}'),
+        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+        checked INTEGER NOT NULL DEFAULT 0 CHECK (checked IN (0, 1)),
+        minified_sha256 TEXT CHECK (minified_sha256 IS NULL OR minified_sha256 GLOB '{_HEX_64}'),
+        problem TEXT NOT NULL DEFAULT '',
+        type TEXT NOT NULL CHECK (type IN ('requested', 'registered', 'default')),
+        status TEXT NOT NULL CHECK (status IN ('pending', 'approved', 'rejected')),
+        note TEXT NOT NULL DEFAULT '',
+        researcher_id TEXT,
+        created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
+        modified TEXT NOT NULL CHECK (julianday(modified) IS NOT NULL),
+        registered TEXT CHECK (registered IS NULL OR julianday(registered) IS NOT NULL),
+        last_action TEXT NOT NULL CHECK (julianday(last_action) IS NOT NULL),
+        decided TEXT CHECK (decided IS NULL OR julianday(decided) IS NOT NULL)
+    )""",
+    "CREATE INDEX plans_minified ON plans (minified_sha256)",
+    "CREATE INDEX plans_name ON plans (name)",
+    "CREATE INDEX plans_researcher ON plans (researcher_id, status)",
+    """CREATE TABLE unsettled (
+        sha256 TEXT PRIMARY KEY NOT NULL REFERENCES plans (sha256) ON DELETE CASCADE,
+        source BLOB NOT NULL
+    )""",
+    f"""CREATE TABLE leavings (
+        sha256 TEXT PRIMARY KEY NOT NULL CHECK (sha256 GLOB '{_HEX_64}')
+    )""",
+    """CREATE TABLE requesters (
+        plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+        researcher_id TEXT NOT NULL,
+        requested TEXT NOT NULL CHECK (julianday(requested) IS NOT NULL),
+        PRIMARY KEY (plan_id, researcher_id)
+    )""",
+    f"""CREATE TABLE removed_defaults (
+        sha256 TEXT PRIMARY KEY NOT NULL CHECK (sha256 GLOB '{_HEX_64}')
+    )""",
+    """CREATE TABLE effects (
+        researcher_id TEXT NOT NULL,
+        request_id TEXT NOT NULL,
+        content TEXT NOT NULL,
+        reply BLOB NOT NULL,
+        keep_until TEXT NOT NULL CHECK (julianday(keep_until) IS NOT NULL),
+        PRIMARY KEY (researcher_id, request_id)
+    )""",
+    "CREATE INDEX effects_keep ON effects (keep_until)",
+    """CREATE TABLE outbox (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        researcher_id TEXT NOT NULL,
+        message_id TEXT NOT NULL,
+        message TEXT NOT NULL CHECK (json_valid(message)),
+        expires TEXT NOT NULL CHECK (julianday(expires) IS NOT NULL),
+        UNIQUE (researcher_id, message_id)
+    )""",
+    "CREATE INDEX outbox_expires ON outbox (expires)",
+)
+
+_VERSION_2 = (
+    f"""CREATE TABLE runs (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        job_id TEXT NOT NULL UNIQUE,
+        researcher_id TEXT NOT NULL,
+        content TEXT NOT NULL,
+        sha256 TEXT NOT NULL CHECK (sha256 GLOB '{_HEX_64}'),
+        state TEXT NOT NULL,
+        is_over INTEGER NOT NULL DEFAULT 0 CHECK (is_over IN (0, 1)),
+        job TEXT NOT NULL CHECK (json_valid(job)),
+        created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
+        ended TEXT CHECK (ended IS NULL OR julianday(ended) IS NOT NULL)
+    )""",
+    "CREATE INDEX runs_researcher ON runs (researcher_id, position)",
+    "CREATE INDEX runs_going_on ON runs (is_over) WHERE is_over = 0",
+)
+
+# `total` is the exclusive or of the hashes of all rows of all other tables: any other content gives another number.
+_VERSION_3 = (
+    "CREATE TABLE marks (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)",
+    "CREATE TABLE total (value INTEGER NOT NULL)",
+    "INSERT INTO total VALUES (0)",
+)
+
+SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+SCHEMA_VERSION = len(SCHEMA)
+TOTAL_SINCE = 3
+_TABLES = """SELECT m.name AS name, (SELECT group_concat(c.name) FROM pragma_table_info(m.name) c) AS columns
+    FROM main.sqlite_master m WHERE m.type = 'table' AND m.name NOT IN ('total', 'sqlite_sequence')"""
 
 
 class Database:
@@ -60,7 +167,10 @@ class Database:
             self._connection = _opened(self.path)
         except _DamagedError as damage:
             self._put_copy_in_place(" ".join(str(damage).split()))
-            self._connection = self._opened_again()
+            try:
+                self._connection = _opened(self.path)
+            except _DamagedError as again:
+                raise StorageError(f"cannot make the register {self.path}: {again}") from again
 
     def __enter__(self) -> Self:
         return self
@@ -91,27 +201,32 @@ class Database:
         the outer one. Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
         """
         self._check_owner()
-        if self._level:
-            with self._savepoint():
-                yield
-            return
-        self._run("BEGIN IMMEDIATE")
-        self._level = 1
+        name, callbacks = f"level{self._level}", len(self._after_commit)
+        # SQLite has savepoints in place of transactions inside a transaction; one that is undone stays until released.
+        begin, *undo, end = (
+            (f"SAVEPOINT {name}", f"ROLLBACK TO {name}", f"RELEASE {name}", f"RELEASE {name}")
+            if self._level
+            else ("BEGIN IMMEDIATE", "ROLLBACK", "COMMIT")
+        )
+        self._run(begin)
+        self._level += 1
         try:
             yield
-            self._run("COMMIT")
+            self._run(end)
         except BaseException as error:
-            self._after_commit.clear()
+            del self._after_commit[callbacks:]
             with contextlib.suppress(sqlite3.Error):
-                self._connection.rollback()
-            if isinstance(error, sqlite3.Error):
-                raise self._storage_error(error) from error
+                for statement in undo:
+                    self._connection.execute(statement)
+            if isinstance(error, sqlite3.Error) and self._level == 1:
+                raise _storage_error(self.path, error) from error
             raise
         finally:
-            self._level = 0
-        callbacks, self._after_commit = self._after_commit, []
-        for callback in callbacks:
-            callback()
+            self._level -= 1
+        if not self._level:
+            committed, self._after_commit = self._after_commit, []
+            for callback in committed:
+                callback()
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once the running transaction is committed, never when it fails."""
@@ -135,25 +250,7 @@ class Database:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
-            raise self._storage_error(error) from error
-
-    @contextlib.contextmanager
-    def _savepoint(self) -> Iterator[None]:
-        name = f"level{self._level}"
-        self._run(f"SAVEPOINT {name}")
-        callbacks = len(self._after_commit)
-        self._level += 1
-        try:
-            yield
-        except BaseException:
-            del self._after_commit[callbacks:]
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute(f"ROLLBACK TO {name}")
-            raise
-        finally:
-            self._level -= 1
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute(f"RELEASE {name}")
+            raise _storage_error(self.path, error) from error
 
     def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         # SQLite itself undoes a transaction when the disk is full; what follows must not run outside of it.
@@ -164,7 +261,7 @@ class Database:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as error:
-            raise self._storage_error(error) from error
+            raise _storage_error(self.path, error) from error
         except UnicodeEncodeError as error:
             raise InvalidInputError(f"a text is not valid Unicode and cannot be kept: {error.object!r}") from error
 
@@ -228,38 +325,15 @@ class Database:
             except _DamagedError:
                 source = "begun anew: its copy was damaged as well"
                 _remove(staged)
-                self.copy_path.rename(self._aside(self.copy_path))
+                _set_aside(self.copy_path)
                 connection = _opened(staged)
         except OSError as error:
             raise StorageError(f"cannot restore the register {self.path}: {error.strerror}") from error
         with contextlib.closing(connection):
             _mark(connection, staged, behind=None, damage=f"{damage}; {source}")
-        self.set_aside = self._put_aside()
+        self.set_aside = _set_aside(self.path)
         _put(staged, self.path)
         logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, self.set_aside)
-
-    def _opened_again(self) -> sqlite3.Connection:
-        try:
-            return _opened(self.path)
-        except _DamagedError as again:
-            raise StorageError(f"cannot make the register {self.path}: {again}") from again
-
-    def _put_aside(self) -> Path | None:
-        aside = self._aside(self.path)
-        try:
-            for suffix in ("", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
-        except OSError as error:
-            raise StorageError(f"cannot set the damaged register {self.path} aside: {error.strerror}") from error
-        return aside if aside.exists() else None
-
-    @staticmethod
-    def _aside(path: Path) -> Path:
-        return path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
-
-    def _storage_error(self, error: sqlite3.Error) -> StorageError:
-        return _storage_error(self.path, error)
 
     def _check_owner(self) -> None:
         if threading.get_ident() != self._owner:
@@ -278,7 +352,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         raise StorageError(f"cannot open the register {path}: {error.strerror}") from error
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        connection.text_factory = _text
+        connection.text_factory = lambda content: content.decode("utf-8", "replace")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
@@ -286,7 +360,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         if verdict != "ok":
             raise _DamagedError(verdict)
         _migrate(connection, path)
-        keep_total(connection)
+        _keep_total(connection)
     except sqlite3.Error as error:
         connection.close()
         if error.sqlite_errorcode & 0xFF in _DAMAGED:
@@ -311,9 +385,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise StorageError(
             f"the register {path} has version {version} and this fedmon knows up to {SCHEMA_VERSION}: upgrade fedmon"
         )
-    if version < 0 or objects(connection) != expected_objects(version):
+    if version < 0 or _objects(connection) != _expected_objects(version):
         raise _DamagedError("its tables are not those of any fedmon")
-    if version >= TOTAL_SINCE and connection.execute("SELECT value FROM total").fetchone() != (total_of(connection),):
+    if version >= TOTAL_SINCE and connection.execute("SELECT value FROM total").fetchone() != (_total_of(connection),):
         raise _DamagedError("a row in it is not what was written")
     if version == SCHEMA_VERSION:
         return
@@ -323,12 +397,56 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in statements:
                 connection.execute(statement)
         connection.execute("INSERT OR REPLACE INTO marks VALUES ('version', ?)", (str(SCHEMA_VERSION),))
-        connection.execute("UPDATE total SET value = ?", (total_of(connection),))
+        connection.execute("UPDATE total SET value = ?", (_total_of(connection),))
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         connection.execute("COMMIT")
     except sqlite3.Error:
         connection.rollback()
         raise
+
+
+def _objects(connection: sqlite3.Connection) -> set[tuple[str, str]]:
+    """Return the tables and indices of a file, each with the statement that made it."""
+    return set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+def _expected_objects(version: int) -> set[tuple[str, str]]:
+    """Return what `_objects` finds in an undamaged file of this version."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for statements in SCHEMA[:version]:
+            for statement in statements:
+                connection.execute(statement)
+        return _objects(connection)
+
+
+def _total_of(connection: sqlite3.Connection) -> int:
+    """Compute from all rows what an undamaged file has as its ``total``."""
+    total = 0
+    for name, columns in connection.execute(_TABLES).fetchall():
+        for row in connection.execute(f"SELECT {columns} FROM {name}"):  # noqa: S608 - our own tables
+            total = _toggled(total, name, *row)
+    return total
+
+
+def _keep_total(connection: sqlite3.Connection) -> None:
+    """Have this connection change ``total`` with every row that it adds, changes or removes."""
+    connection.create_function("toggled", -1, _toggled, deterministic=True)
+    for name, columns in connection.execute(_TABLES).fetchall():
+        old, new = (", ".join(f"{side}.{column}" for column in columns.split(",")) for side in ("OLD", "NEW"))
+        # Temporary, so that other programs can open the file; what they change counts as damage.
+        for change, sides in (("INSERT", (new,)), ("DELETE", (old,)), ("UPDATE", (old, new))):
+            statements = "; ".join(
+                f"UPDATE total SET value = toggled(value, '{name}', {side})"  # noqa: S608 - our own tables
+                for side in sides
+            )
+            connection.execute(
+                f"CREATE TEMP TRIGGER {name}_{change} AFTER {change} ON main.{name} BEGIN {statements}; END"
+            )
+
+
+def _toggled(total: int, table: str, *values: object) -> int:
+    digest = hashlib.blake2b(msgspec.msgpack.encode([table, *values]), digest_size=8).digest()
+    return total ^ int.from_bytes(digest, signed=True)
 
 
 def _mark(connection: sqlite3.Connection, path: Path, *, behind: tuple[int, str] | None, damage: str | None) -> None:
@@ -350,16 +468,32 @@ def _mark(connection: sqlite3.Connection, path: Path, *, behind: tuple[int, str]
 def _put(staged: Path, path: Path) -> None:
     """Give a closed file the name of another, safe from a power cut. Raises StorageError."""
     try:
-        for each, flags in ((staged, os.O_RDONLY), (staged.parent, os.O_RDONLY | os.O_DIRECTORY)):
-            if each is not staged:
-                staged.replace(path)
-            descriptor = os.open(each, flags | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync(staged)
+        staged.replace(path)
+        sync(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
+
+
+def sync(path: Path) -> None:
+    """Have a file or folder on the disk, safe from a power cut. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Rename a damaged file; returns its new path, or None if there was no file. Raises StorageError."""
+    aside = path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
+    try:
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+    except OSError as error:
+        raise StorageError(f"cannot set the damaged register {path} aside: {error.strerror}") from error
+    return aside if aside.exists() else None
 
 
 def _remove(staged: Path) -> None:
@@ -379,6 +513,17 @@ def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:
     return StorageError(f"the register {path} cannot be used: {cause}")
 
 
+def readable(rows: Sequence[Row], record: Callable[[Row], T]) -> list[T]:
+    """Return the records of rows; a damaged one, for which ``record`` raises StorageError, is left out and logged."""
+    records = []
+    for row in rows:
+        try:
+            records.append(record(row))
+        except StorageError as error:
+            logger.warning("left out of a list: %s", error)
+    return records
+
+
 def timestamp(moment: datetime.datetime) -> str:
     """Return a UTC moment as a text that sorts like time does."""
     return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")
@@ -396,7 +541,3 @@ def _make_private(path: Path) -> None:
         os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "replace")

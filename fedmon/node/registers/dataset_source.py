@@ -1,30 +1,47 @@
-"""What lies at the path of a dataset: whether it can be offered, and its shape."""
+"""What lies at the path of a dataset: whether it can be offered, its shape, and the types of a table's columns.
+
+The names of types are those that a reader of pandas knows: ``int64``, ``uint64``, ``float64``, ``bool`` and ``object``
+(texts, dates, and columns that mix kinds). As there, an integer column with gaps is ``float64``, a truth column with
+gaps is ``object``, a column of nothing but gaps is ``float64``, and integers beyond 64 bits are ``object``.
+"""
 
 from __future__ import annotations
 
+import csv
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, TextIO
 
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.registers.tabular import read_table
+from fedmon.plan.dataset import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, delimiter_of
 
 TABLES = frozenset({"csv", "tabular"})
 FOLDERS = frozenset({"images", "medical-folder"})
+DType = Literal["int64", "uint64", "float64", "bool", "object"]
+
+MAX_LINE_CHARACTERS = 16 * 1024 * 1024
+MAX_COLUMNS = 100_000
+
 _IMAGE_SUFFIXES = frozenset(
     {".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".nii", ".nii.gz", ".png", ".tif", ".tiff", ".webp"}
 )
+_CHUNK_CELLS = 200_000
+_NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE | re.ASCII)
+_WIDE_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetShape(msgspec.Struct, frozen=True, kw_only=True):
     """The shape of a dataset (rows and columns, or the number of images or subjects) and its columns' types."""
 
-    shape: tuple[int, ...] | None = None
+    shape: list[int] | None = None
     dtypes: dict[str, str] | None = None
 
 
-def measure(path: Path, data_type: str) -> Measured:
+def measure(path: Path, data_type: str) -> DatasetShape:
     """Look at what a dataset is to be made of; safe from any thread.
 
     A csv or tabular file is read through; the images of a folder and of its subfolders are counted; of a medical
@@ -38,19 +55,185 @@ def measure(path: Path, data_type: str) -> Measured:
             if not path.is_file():
                 raise InvalidInputError(f"{path} is not a file: a dataset of type {data_type} is one table")
             table = read_table(path)
-            return Measured(shape=(table.rows, table.columns), dtypes=table.dtypes)
+            return DatasetShape(shape=[table.rows, table.columns], dtypes=table.dtypes)
         if data_type in FOLDERS:
             if not path.is_dir():
                 raise InvalidInputError(f"{path} is not a folder: a dataset of type {data_type} needs one")
             count, wanted = (_images(path), "image") if data_type == "images" else (_subjects(path), "subject's folder")
             if not count:
                 raise InvalidInputError(f"there is no {wanted} in {path}")
-            return Measured(shape=(count,))
+            return DatasetShape(shape=[count])
         if not os.access(path, os.R_OK):
             raise InvalidInputError(f"{path} cannot be read by this user")
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be looked at: {error.strerror}") from error
-    return Measured()
+    return DatasetShape()
+
+
+class TextTable(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a table without its values; ``dtypes`` maps each column, in order, to its type."""
+
+    rows: int
+    columns: int
+    dtypes: dict[str, str]
+    delimiter: str
+
+
+def read_table(path: Path) -> TextTable:
+    """Read a text table through once, in bounded memory; takes seconds for files of hundreds of megabytes.
+
+    The first row holds the names of the columns. UTF-8, with or without a byte order mark; the delimiter is comma,
+    semicolon, tab or bar. Raises InvalidInputError naming file, line and cause when this is not such a table.
+    """
+    try:
+        _refuse_binary(path)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
+            file.seek(0)
+            return _read(path, file, delimiter)
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, f"it is not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it") from error
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+
+
+def _read(path: Path, file: TextIO, delimiter: str) -> TextTable:
+    reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True)
+    try:
+        header = next(filter(None, reader), None)
+        if header is None:
+            raise _unreadable(path, "it is empty")
+        names = _column_names(path, header)
+        columns = [_Column() for _ in names]
+        rows = 0
+        for chunk in _chunks(path, reader, len(names)):
+            rows += len(chunk)
+            for column, values in zip(columns, zip(*chunk, strict=True), strict=True):
+                column.take(values)
+    except csv.Error as error:
+        raise _unreadable(path, f"line {reader.line_num}: {error}") from error
+    if not rows:
+        raise _unreadable(path, "it has names of columns but no rows")
+    dtypes = {name: column.dtype() for name, column in zip(names, columns, strict=True)}
+    return TextTable(rows=rows, columns=len(names), dtypes=dict(dtypes), delimiter=delimiter)
+
+
+def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:
+    """Yield rows in lists of about as many cells whatever the width; blank lines do not count."""
+    size = max(1, _CHUNK_CELLS // width)
+    chunk: list[list[str]] = []
+    for row in reader:
+        if len(row) != width:
+            if not row:
+                continue
+            line = reader.line_num  # type: ignore[attr-defined]  # typeshed hides the class of csv.reader
+            raise _unreadable(path, f"line {line} has {len(row)} cells and the first line {width}")
+        chunk.append(row)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+class _Column:
+    """What the values of one column had in common so far."""
+
+    def __init__(self) -> None:
+        self._has_gaps = self._has_truths = self._has_integers = self._has_floats = self._has_texts = False
+        self._lowest, self._highest = 0, 0
+
+    def take(self, values: tuple[str, ...]) -> None:
+        """Look at more values; costs nothing once the column is known to hold texts."""
+        if self._has_texts or self._take_numbers(values):
+            return
+        present = [value for value in values if value not in GAPS]
+        if len(present) != len(values):
+            self._has_gaps = True
+            if not present or self._take_numbers(present):
+                return
+        truths = sum(map(TRUTHS.__contains__, present))
+        self._has_truths = self._has_truths or truths > 0
+        self._has_texts = truths != len(present) or self._has_integers or self._has_floats
+
+    def dtype(self) -> DType:
+        """Return the type that all values fit."""
+        has_numbers = self._has_integers or self._has_floats
+        if self._has_texts or (self._has_truths and (has_numbers or self._has_gaps)):
+            return "object"
+        if self._has_truths:
+            return "bool"
+        if self._has_floats or self._has_gaps:
+            return "float64"
+        if self._lowest >= -(2**63) and self._highest < 2**63:
+            return "int64"
+        return "uint64" if self._lowest >= 0 and self._highest < 2**64 else "object"
+
+    def _take_numbers(self, values: tuple[str, ...] | list[str]) -> bool:
+        joined = "".join(values)
+        if "_" in joined or not joined.isascii():  # int() and float() take underscores, and the digits of every script
+            return False
+        try:
+            numbers = list(map(int, values))
+        except ValueError:
+            return self._take_floats(values)
+        self._has_integers = True
+        self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
+        return True
+
+    def _take_floats(self, values: tuple[str, ...] | list[str]) -> bool:
+        try:
+            for _ in map(float, values):
+                pass
+        except ValueError:
+            return False
+        self._has_floats = True
+        return True
+
+
+def _column_names(path: Path, header: list[str]) -> list[str]:
+    """Return the names in the first row; a nameless first column is the row index that pandas writes."""
+    names = column_names(header)
+    if len(names) > MAX_COLUMNS:
+        raise _unreadable(path, f"it has {len(names)} columns, more than {MAX_COLUMNS}")
+    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    counted = [str(number) for number in range(len(names))]
+    if len(numbers) * 2 > len(names) and names != counted:
+        raise _unreadable(path, f"its first row looks like values ({', '.join(names[:4])}): put names of columns there")
+    if "" in names:
+        raise _unreadable(path, f"column {names.index('') + 1} has no name in the first row")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _unreadable(path, f"two columns are called {twice!r}")
+    return names
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield the lines of a file, none so long that it would fill the memory."""
+    number = 0
+    while line := file.readline(MAX_LINE_CHARACTERS):
+        number += 1
+        if len(line) == MAX_LINE_CHARACTERS and not line.endswith("\n"):
+            raise _unreadable(path, f"line {number} has more than {MAX_LINE_CHARACTERS} characters")
+        if "\0" in line:
+            raise _unreadable(path, f"line {number} holds a NUL character: it is not a text table")
+        yield line
+
+
+def _refuse_binary(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if not start:
+        raise _unreadable(path, "it is empty")
+    for mark, encoding in _WIDE_ENCODINGS:
+        if start.startswith(mark):
+            raise _unreadable(path, f"it is {encoding}; convert it to UTF-8")
+    if b"\0" in start:
+        raise _unreadable(path, "it is a binary file, not a text table")
+
+
+def _unreadable(path: Path, cause: str) -> InvalidInputError:
+    return InvalidInputError(f"the table {path} cannot be used: {cause}")
 
 
 def _images(folder: Path) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+import datetime
+import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,14 +13,61 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
-from fedmon.node.registers.database import Database, timestamp
-from fedmon.node.registers.dataset_records import DatasetRecord, checked_record
-from fedmon.node.registers.dataset_source import Measured, measure
+from fedmon.common.wire import messages
+from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.registers.dataset_source import DatasetShape, measure
+from fedmon.node.registers.plan_source import checked_line, visible_text
 
-logger = logging.getLogger(__name__)
+DATA_TYPES = ("csv", "tabular", "images", "medical-folder", "mednist", "default", "custom")
+MAX_NAME_LENGTH = 256
+MAX_TAGS = 64
+MAX_TAG_LENGTH = 256
+MAX_DESCRIPTION_LENGTH = 4096
+MAX_LISTED_BYTES = 48_000
+"""A dataset must leave room for its envelope, and for others, in a message of 100 KB."""
+MAX_LISTED_DTYPES_BYTES = 24_000
 
 _encode = msgspec.json.Encoder().encode
 _JSON_COLUMNS = ("tags", "shape", "dtypes", "dataset_parameters")
+_ID_LIKE = re.compile(r"dataset_[0-9a-f-]{36}")
+_PATH_WORDS = ("path", "file", "folder", "dir", "url", "uri", "location")
+
+
+class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One dataset as its owner sees it; see `messages.Dataset` for shape and types."""
+
+    dataset_id: str
+    name: str
+    data_type: str
+    tags: tuple[str, ...]
+    description: str
+    shape: list[int] | None = None
+    dtypes: dict[str, str] | None = None
+    path: str
+    dataset_parameters: dict[str, Any] | None = None
+    created: datetime.datetime
+    modified: datetime.datetime
+
+    def listed(self) -> messages.Dataset:
+        """Return what researchers are told: neither the path nor any parameter that looks like one.
+
+        The types of very many columns (more than 24 KB of them) stay here too; the shape still tells how many.
+        """
+        dtypes = self.dtypes
+        if dtypes is not None and _is_long(dtypes):
+            dtypes = None
+        return messages.Dataset(
+            dataset_id=self.dataset_id,
+            name=self.name,
+            data_type=self.data_type,
+            tags=list(self.tags),
+            description=self.description,
+            shape=self.shape,
+            dtypes=dtypes,
+            dataset_parameters=None if self.dataset_parameters is None else _without_paths(self.dataset_parameters),
+            created=self.created,
+            modified=self.modified,
+        )
 
 
 class DatasetRegister:
@@ -42,7 +90,7 @@ class DatasetRegister:
         tags: Sequence[str],
         description: str = "",
         parameters: Mapping[str, Any] | None = None,
-        measured: Measured | None = None,
+        measured: DatasetShape | None = None,
     ) -> DatasetRecord:
         """Offer what lies at ``path``; a table is read for its shape and types.
 
@@ -51,7 +99,7 @@ class DatasetRegister:
         """
         now = utc_now()
         location = _resolved(path)
-        record = checked_record(
+        record = _checked(
             DatasetRecord(
                 dataset_id=f"dataset_{uuid.uuid4()}",
                 name=name,
@@ -65,7 +113,7 @@ class DatasetRegister:
             )
         )
         self._refuse_conflict(record)
-        record = _with_measured(record, measured or measure(location, record.data_type))
+        record = _with_shape(record, measured or measure(location, record.data_type))
         with self._database.transaction():
             self._refuse_conflict(record)
             self._insert(record)
@@ -81,7 +129,7 @@ class DatasetRegister:
         path: Path | str | None = None,
         data_type: str | None = None,
         parameters: Mapping[str, Any] | None = None,
-        measured: Measured | None = None,
+        measured: DatasetShape | None = None,
     ) -> DatasetRecord:
         """Change what is given and check all of it again; a changed path or type is read anew.
 
@@ -90,21 +138,24 @@ class DatasetRegister:
         with self._database.transaction():
             old = self.get(name_or_id)
             location = Path(old.path) if path is None else _resolved(path)
-            record = checked_record(
+            given: dict[str, Any] = {
+                "name": name,
+                "data_type": data_type,
+                "tags": None if tags is None else tuple(tags),
+                "description": description,
+                "dataset_parameters": None if parameters is None else dict(parameters),
+            }
+            record = _checked(
                 msgspec.structs.replace(
                     old,
-                    name=old.name if name is None else name,
-                    data_type=old.data_type if data_type is None else data_type,
-                    tags=old.tags if tags is None else tuple(tags),
-                    description=old.description if description is None else description,
+                    **{field: value for field, value in given.items() if value is not None},
                     path=str(location),
-                    dataset_parameters=old.dataset_parameters if parameters is None else dict(parameters),
                     modified=utc_now(),
                 )
             )
             self._refuse_conflict(record)
             if path is not None or data_type is not None:
-                record = _with_measured(record, measured or measure(location, record.data_type))
+                record = _with_shape(record, measured or measure(location, record.data_type))
             columns = _columns(record)
             self._database.execute(
                 f"UPDATE datasets SET {', '.join(f'{column} = ?' for column in columns)} WHERE dataset_id = ?",  # noqa: S608
@@ -136,7 +187,7 @@ class DatasetRegister:
         if self._read is not None and changes == self._read[0]:
             return list(self._read[1])
         rows = self._database.rows("SELECT * FROM datasets ORDER BY name, dataset_id")
-        records = [record for record in map(_readable, rows) if record is not None]
+        records = readable(rows, _record)
         self._read = None if changes is None else (changes, records)
         return list(records)
 
@@ -183,9 +234,8 @@ def _resolved(path: Path | str) -> Path:
     return location
 
 
-def _with_measured(record: DatasetRecord, measured: Measured) -> DatasetRecord:
-    shape = None if measured.shape is None else list(measured.shape)
-    return msgspec.structs.replace(record, shape=shape, dtypes=measured.dtypes)
+def _with_shape(record: DatasetRecord, found: DatasetShape) -> DatasetRecord:
+    return msgspec.structs.replace(record, shape=found.shape, dtypes=found.dtypes)
 
 
 def _columns(record: DatasetRecord) -> dict[str, object]:
@@ -209,9 +259,51 @@ def _record(row: dict[str, Any]) -> DatasetRecord:
         raise StorageError(f"the record of dataset {row['dataset_id']} is damaged: {error}") from error
 
 
-def _readable(row: dict[str, Any]) -> DatasetRecord | None:
+def _checked(record: DatasetRecord) -> DatasetRecord:
+    """Return the record with trimmed texts. Raises InvalidInputError naming the first field that cannot be used."""
+    if record.data_type not in DATA_TYPES:
+        raise InvalidInputError(f"data type {record.data_type!r} is not one of {', '.join(DATA_TYPES)}")
+    name = checked_line(record.name, "the dataset's name", MAX_NAME_LENGTH)
+    if _ID_LIKE.fullmatch(name):
+        raise InvalidInputError(f"the name {name!r} looks like a dataset id: choose a name of another form")
+    tags = tuple(dict.fromkeys(checked_line(tag, "a tag", MAX_TAG_LENGTH) for tag in record.tags))
+    if not 0 < len(tags) <= MAX_TAGS:
+        raise InvalidInputError(f"a dataset has 1 to {MAX_TAGS} tags, not {len(tags)}")
+    description = record.description.strip()
+    if len(description) > MAX_DESCRIPTION_LENGTH or visible_text(description) != description:
+        raise InvalidInputError(
+            f"a description is at most {MAX_DESCRIPTION_LENGTH} visible characters: {visible_text(description[:80])!r}"
+        )
+    checked = msgspec.structs.replace(record, name=name, tags=tags, description=description)
     try:
-        return _record(row)
-    except StorageError as error:
-        logger.warning("left out of a list: %s", error)
-        return None
+        size = len(msgspec.json.encode(msgspec.structs.replace(checked.listed(), dtypes=None)))
+    except (TypeError, UnicodeEncodeError, RecursionError, OverflowError) as error:
+        raise InvalidInputError(f"the dataset's parameters cannot be written as JSON: {error}") from error
+    if size > MAX_LISTED_BYTES:
+        raise InvalidInputError(
+            f"the dataset takes {size} bytes in a message, more than {MAX_LISTED_BYTES}: shorten tags or parameters"
+        )
+    return checked
+
+
+def _is_long(dtypes: dict[str, str]) -> bool:
+    characters = sum(map(len, dtypes)) + 16 * len(dtypes)
+    # A character takes at most six bytes in JSON: most tables need no closer look.
+    return 6 * characters > MAX_LISTED_DTYPES_BYTES and len(msgspec.json.encode(dtypes)) > MAX_LISTED_DTYPES_BYTES
+
+
+def _without_paths(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out every member that is named like a path or holds one, however deep."""
+    return {
+        key: _without_paths(value) if isinstance(value, Mapping) else value
+        for key, value in parameters.items()
+        if not any(word in key.lower() for word in _PATH_WORDS) and not _holds_path(value)
+    }
+
+
+def _holds_path(value: object) -> bool:
+    if isinstance(value, str):
+        return "/" in value or "\\" in value or value.startswith("~")
+    if isinstance(value, (list, tuple)):
+        return any(_holds_path(one) or isinstance(one, Mapping) for one in value)
+    return False

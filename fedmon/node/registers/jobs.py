@@ -42,7 +42,7 @@ class JobOrigin(msgspec.Struct, frozen=True, kw_only=True):
     confidence: str
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job; times are RFC 3339 in UTC, ``cpu_seconds`` as of the last reading.
 
     ``ended`` and ``reason`` tell of one that is watched no longer. ``methods`` says where CPU time, members, peak and
@@ -77,7 +77,7 @@ class JobWatches:
         add_stream: Callable[[str, Sequence[Collector]], None],
         remove_stream: Callable[[str], None],
         *,
-        on_end: Callable[[JobRecord], object] = lambda _record: None,
+        on_end: Callable[[WatchedJob], object] = lambda _record: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._add_stream, self._remove_stream, self._on_end = add_stream, remove_stream, on_end
@@ -85,7 +85,7 @@ class JobWatches:
         self._maker = JobMaker(roots)
         self._changing = threading.Lock()
         self._jobs: Mapping[str, _Job] = {}
-        self._ended: deque[JobRecord] = deque(maxlen=ENDED_KEPT)
+        self._ended: deque[WatchedJob] = deque(maxlen=ENDED_KEPT)
 
     def add(
         self,
@@ -101,7 +101,7 @@ class JobWatches:
         is_launcher: Callable[[int], bool] | None = None,
         origin: JobOrigin | None = None,
         is_command: bool = False,
-    ) -> JobRecord:
+    ) -> WatchedJob:
         """Watch a job from the next tick on: processes and all that descend from them, or a cgroup.
 
         ``marker`` is a ``NAME=value`` in the environment of its processes, by default FEDMON_JOB_ID with the job's id.
@@ -152,7 +152,7 @@ class JobWatches:
         if job is not None:
             job.watched.switches, job.watched.awaits_end = switches, False
 
-    def remove(self, job_id: str) -> JobRecord:
+    def remove(self, job_id: str) -> WatchedJob:
         """Watch a job no longer; its processes are left alone. Raises NotFoundError when it is not watched."""
         with self._changing:
             job = self._jobs.get(job_id)
@@ -160,12 +160,12 @@ class JobWatches:
                 raise NotFoundError(f"no job {job_id!r} is watched; see 'fedmon node job list'")
             return self._close(job, FORGOTTEN)
 
-    def records(self) -> list[JobRecord]:
+    def records(self) -> list[WatchedJob]:
         """Return the jobs that are watched, and the last 64 that were, oldest first."""
         self.close_ended()
         return [*self._ended, *(job.record() for job in self._jobs.values())]
 
-    def close_ended(self) -> list[JobRecord]:
+    def close_ended(self) -> list[WatchedJob]:
         """End the streams of jobs whose last sample was taken; called about once a second."""
         with self._changing:
             over = [job for job in self._jobs.values() if job.watched.is_last or job.watched.is_over]
@@ -197,7 +197,7 @@ class JobWatches:
         folders = job.watching.cgroup.folders
         return folders.get("perf_event", folders.get(UNIFIED))
 
-    def _close(self, job: _Job, reason: str) -> JobRecord:
+    def _close(self, job: _Job, reason: str) -> WatchedJob:
         self._jobs = {job_id: other for job_id, other in self._jobs.items() if other is not job}
         job.watched.is_over = True  # who still holds it opens no file again
         self._remove_stream(job.stream)
@@ -233,9 +233,9 @@ class _Job:
         self._name, self._pids, self._origin = name, pids, origin
         self._since = _now()
 
-    def record(self) -> JobRecord:
+    def record(self) -> WatchedJob:
         cgroup = self.watching.cgroup
-        return JobRecord(
+        return WatchedJob(
             job_id=self.job_id,
             name=self._name,
             pids=self._pids,

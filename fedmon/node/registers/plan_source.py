@@ -1,14 +1,119 @@
-"""What a training plan may be called and hold before a node takes it in."""
+"""The source of training plans: what a node takes in, keeps by its digest, and shows with nothing hidden."""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import hashlib
+import os
+import re
+import secrets
 from pathlib import Path
 
-from fedmon.common.errors import InvalidInputError
-from fedmon.node.registers.plan_view import visible_text
+from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.log import is_hidden
+from fedmon.node.registers.database import sync
 
 MAX_NAME_LENGTH = 256
 MAX_TEXT_LENGTH = 16_384
+OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
+"""They enclose what stands for a hidden character; a plan that holds them itself has them shown in the same way."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_STAGED = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}")
+_UNUSUAL = re.compile(r"[^\t\n -~]")
+_MAX_COMPARED = 1_000_000
+_CONTEXT_LINES = 3
+
+
+class PlanStore:
+    """A folder of plan files; every method is safe from any thread.
+
+    Names come from digests that we computed or checked, never from outside, so nothing can be written elsewhere.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder when it is missing, readable by its owner only. Raises StorageError."""
+        self.folder = folder.absolute()
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the plan folder {self.folder}: {error.strerror}") from error
+
+    def write(self, source: bytes, *, durably: bool = True) -> str:
+        """Write bytes whole or not at all, and return their SHA-256.
+
+        ``durably`` has them on the disk, safe from a power cut, before this returns. Raises StorageError.
+        """
+        sha256 = hashlib.sha256(source).hexdigest()
+        path = self.folder / sha256
+        staged = self.folder / f".{sha256}.{secrets.token_hex(8)}"
+        try:
+            if not _holds(path, source):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(staged, flags, 0o600), "wb") as file:
+                    file.write(source)
+                    file.flush()
+                    if durably:
+                        os.fsync(file.fileno())
+                staged.replace(path)
+            elif durably:
+                sync(path)
+            if durably:
+                sync(self.folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                staged.unlink()
+            raise StorageError(f"cannot write the plan file {path}: {error.strerror}") from error
+        return sha256
+
+    def read(self, sha256: str) -> bytes:
+        """Return the bytes with this digest, computed anew. Raises StorageError when they are missing or altered."""
+        path = self._path(sha256)
+        try:
+            source = _content(path)
+        except OSError as error:
+            raise StorageError(f"cannot read the plan file {path}: {error.strerror}") from error
+        if hashlib.sha256(source).hexdigest() != sha256:
+            raise StorageError(
+                f"the plan file {path} no longer holds the bytes of its digest: "
+                "delete the plan and let the researcher send it again"
+            )
+        return source
+
+    def remove(self, sha256: str) -> None:
+        """Remove the bytes with this digest; nothing happens when they are gone. Raises StorageError."""
+        path = self._path(sha256)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot remove the plan file {path}: {error.strerror}") from error
+
+    def clear_staged(self) -> None:
+        """Remove what a crash left half-written. Raises StorageError."""
+        try:
+            for path in self.folder.iterdir():
+                if _STAGED.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot tidy the plan folder {self.folder}: {error.strerror}") from error
+
+    def _path(self, sha256: str) -> Path:
+        if not _DIGEST.fullmatch(sha256):
+            raise ValueError(f"{sha256!r} is not a SHA-256")
+        return self.folder / sha256
+
+
+def _holds(path: Path, source: bytes) -> bool:
+    try:
+        return _content(path) == source
+    except FileNotFoundError:
+        return False
+
+
+def _content(path: Path) -> bytes:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        return file.read()
 
 
 def checked_name(source: bytes, name: str, description: str, *, max_bytes: int) -> str:
@@ -17,14 +122,20 @@ def checked_name(source: bytes, name: str, description: str, *, max_bytes: int) 
         raise InvalidInputError(f"the plan has {len(source)} bytes and this node takes {max_bytes}")
     if not source.strip():
         raise InvalidInputError("the plan is empty")
-    name = name.strip()
-    if not name or len(name) > MAX_NAME_LENGTH or visible_text(name) != name or "\n" in name or "\t" in name:
-        raise InvalidInputError(
-            f"a plan's name is 1 to {MAX_NAME_LENGTH} visible characters on one line, not {visible_text(name[:80])!r}"
-        )
+    name = checked_line(name, "a plan's name", MAX_NAME_LENGTH)
     if len(description) > MAX_TEXT_LENGTH:
         raise InvalidInputError(f"the description has {len(description)} characters, more than {MAX_TEXT_LENGTH}")
     return name
+
+
+def checked_line(text: str, what: str, longest: int) -> str:
+    """Return a trimmed text. Raises InvalidInputError unless it is one line of visible characters."""
+    line = text.strip()
+    if not line or len(line) > longest or "\n" in line or "\t" in line or visible_text(line) != line:
+        raise InvalidInputError(
+            f"{what} is 1 to {longest} visible characters on one line, not {visible_text(line[:80])!r}"
+        )
+    return line
 
 
 def read_plan_file(path: Path, max_bytes: int) -> bytes:
@@ -37,3 +148,65 @@ def read_plan_file(path: Path, max_bytes: int) -> bytes:
     if len(source) > max_bytes:
         raise InvalidInputError(f"the training plan {path} has more than the {max_bytes} bytes that this node takes")
     return source
+
+
+def visible(source: bytes) -> str:
+    """Return a plan's text with every control, bidirectional and invisible character written out.
+
+    Tabs, line feeds and visible characters stay. ``⟦U+202E⟧`` stands for a character, ``⟦0xFF⟧`` for a byte that is not
+    UTF-8. Different bytes always give different texts.
+    """
+    return _UNUSUAL.sub(_shown, source.decode("utf-8", "surrogateescape"))
+
+
+def visible_text(text: str) -> str:
+    """Return a text with every control, bidirectional and invisible character written out, as `visible` does."""
+    return _UNUSUAL.sub(_shown, text)
+
+
+def diff(old: bytes, new: bytes, *, old_name: str = "approved", new_name: str = "asked for") -> str:
+    """Return the unified difference of two plans in their visible forms; empty when the bytes are the same."""
+    before, after = visible(old).split("\n"), visible(new).split("\n")
+    heading = [f"--- {visible_text(old_name)}", f"+++ {visible_text(new_name)}"]
+    head = _common(before, after)
+    tail = _common(before[head:][::-1], after[head:][::-1])
+    if (len(before) - head - tail) * (len(after) - head - tail) <= _MAX_COMPARED:
+        lines = list(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
+    elif before == after:
+        lines = []
+    else:
+        lines = _replaced(before, after, head, tail)
+    return "\n".join(heading + lines) + "\n" if lines else ""
+
+
+def _common(left: list[str], right: list[str]) -> int:
+    """Count how many lines two lists share from their start."""
+    for number, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return number
+    return min(len(left), len(right))
+
+
+def _replaced(before: list[str], after: list[str], head: int, tail: int) -> list[str]:
+    """Show the differing middle as taken out and put in: comparing so many lines one by one would take minutes."""
+    start = max(0, head - _CONTEXT_LINES)
+    old_end, new_end = len(before) - tail, len(after) - tail
+    closing = after[new_end : new_end + _CONTEXT_LINES]
+    old_length, new_length = old_end + len(closing) - start, new_end + len(closing) - start
+    return [
+        f"@@ -{start + 1},{old_length} +{start + 1},{new_length} @@",
+        *(f" {line}" for line in before[start:head]),
+        *(f"-{line}" for line in before[head:old_end]),
+        *(f"+{line}" for line in after[head:new_end]),
+        *(f" {line}" for line in closing),
+    ]
+
+
+def _shown(found: re.Match[str]) -> str:
+    character = found.group()
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"{OPEN}0x{code - 0xDC00:02X}{CLOSE}"
+    if character in (OPEN, CLOSE) or is_hidden(character):
+        return f"{OPEN}U+{code:04X}{CLOSE}"
+    return character

@@ -2,36 +2,145 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import hashlib
 import logging
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
-from fedmon.common.wire.messages import Approval, PlanStatus
-from fedmon.node.registers.database import Database, timestamp
-from fedmon.node.registers.plan_catalogue import PlanCatalogue
-from fedmon.node.registers.plan_records import Decision, PlanRecord, PlanType, Verdict
-from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, checked_name, read_plan_file
-from fedmon.node.registers.plan_store import PlanStore
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from fedmon.common.ids import new_id
+from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
+from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.registers.plan_source import (
+    MAX_TEXT_LENGTH,
+    PlanStore,
+    checked_name,
+    read_plan_file,
+    visible_text,
+)
+from fedmon.node.requests.audit import Audit
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
 MAX_PENDING_PER_RESEARCHER = 200
+SORT_COLUMNS = (
+    "name", "type", "status", "researcher_id", "size_bytes", "sha256", "plan_id", "description", "note", "problem",
+    "minified_sha256", "created", "modified", "registered", "last_action", "decided",
+)  # fmt: skip
+ID_PREFIX = "training_plan_"
+MIN_ID_DIGITS = 4
+MIN_DIGEST_DIGITS = 8
+
+_SELECT = """SELECT p.*, (
+    SELECT o.plan_id FROM plans o WHERE o.minified_sha256 = p.minified_sha256 AND o.plan_id != p.plan_id
+    ORDER BY o.status != 'approved', o.created, o.plan_id LIMIT 1
+) AS same_code_as FROM plans p"""
+_SEARCHED = ("name", "description", "note", "plan_id", "sha256", "researcher_id", "problem")
+_HEX = re.compile(r"[0-9a-f]+")
+_UUID_START = re.compile(r"[0-9a-f-]+")
+_MAX_CANDIDATES = 8
 
 
-class AuditTrail(Protocol):
-    """Where a decision is written down before it counts."""
+class PlanType(enum.Enum):
+    """How a plan came to this node."""
 
-    def record_durably(self, event: str, **facts: object) -> object:
-        """Write one line and have it on the disk, or raise StorageError."""
+    REQUESTED = "requested"
+    REGISTERED = "registered"
+    DEFAULT = "default"
 
 
-class PlanRegister(PlanCatalogue):
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One training plan; approval belongs to the bytes of ``sha256`` and to nothing else.
+
+    ``checked`` tells whether a worker has read it; then ``minified_sha256`` is the digest of the code without layout
+    and comments, or ``problem`` says why there is none. ``same_code_as`` is the id of another plan with the same
+    minified digest: a hint for the reader, never a reason to approve. ``researcher_id`` asked first.
+    """
+
+    plan_id: str
+    name: str
+    description: str
+    sha256: str
+    size_bytes: int
+    checked: bool
+    minified_sha256: str | None
+    same_code_as: str | None
+    problem: str
+    type: PlanType
+    status: PlanStatus
+    note: str
+    researcher_id: str | None
+    created: datetime.datetime
+    modified: datetime.datetime
+    registered: datetime.datetime | None
+    last_action: datetime.datetime
+    decided: datetime.datetime | None
+
+    @property
+    def hint(self) -> str:
+        """Say which other plan holds the same code; empty when none does."""
+        return f"same code as plan {self.same_code_as}, other layout" if self.same_code_as else ""
+
+    def has_id(self, reference: str) -> bool:
+        """Tell whether a reference is the digest, or the beginning of the id: both are beyond a researcher's choice."""
+        digits = reference.removeprefix(ID_PREFIX)
+        is_start = len(digits) >= MIN_ID_DIGITS and _UUID_START.fullmatch(digits) is not None
+        return reference == self.sha256 or (is_start and self.plan_id.startswith(ID_PREFIX + digits))
+
+    def goes_by(self, reference: str) -> bool:
+        """Tell whether a reference is the name, the digest, or the beginning of id or digest."""
+        is_digest = len(reference) >= MIN_DIGEST_DIGITS and _HEX.fullmatch(reference) is not None
+        return reference == self.name or self.has_id(reference) or (is_digest and self.sha256.startswith(reference))
+
+
+class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What the check of a plan's code found: the digest of its minified form, or the problem.
+
+    Code that ``parses`` can still have a problem, when its minified form takes too much to make.
+    """
+
+    minified_sha256: str | None = None
+    problem: str = ""
+    parses: bool = True
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan as it stands after a decision or a finding, and the researchers that asked for it and must hear of it."""
+
+    plan: PlanRecord
+    researchers: tuple[str, ...]
+    time: datetime.datetime
+
+    def messages(self, *, node_id: str, boot: int) -> tuple[PlanDecision, ...]:
+        """Return one message for the outbox to each researcher that asked for these bytes."""
+        return tuple(
+            PlanDecision(
+                node_id=node_id,
+                researcher_id=researcher_id,
+                id=new_id(),
+                boot=boot,
+                plan_id=self.plan.plan_id,
+                sha256=self.plan.sha256,
+                name=self.plan.name,
+                status=self.plan.status,
+                note=self.plan.note,
+                problem=self.plan.problem,
+                decided=self.time,
+            )
+            for researcher_id in self.researchers
+        )
+
+
+class PlanRegister:
     """Training plans by their exact bytes; belongs to the thread of its database.
 
     Every change of a status is written to the audit, on the disk, before it is committed here: a decision without its
@@ -43,19 +152,97 @@ class PlanRegister(PlanCatalogue):
     """
 
     def __init__(
-        self,
-        database: Database,
-        folder: Path,
-        *,
-        audit: AuditTrail,
-        max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES,
+        self, database: Database, folder: Path, *, audit: Audit, max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES
     ) -> None:
         """Use ``folder`` for the bytes of plans, and settle what an earlier process left. Raises StorageError."""
-        super().__init__(database)
-        self._audit, self._max_plan_bytes = audit, max_plan_bytes
+        self._database, self._audit, self._max_plan_bytes = database, audit, max_plan_bytes
         self.store = PlanStore(folder)
         self.store.clear_staged()
         self._settle_if_possible()
+
+    # --- finding plans -----------------------------------------------------------------------------------------------
+
+    def find(self, sha256: str) -> PlanRecord | None:
+        """Return the plan with exactly these bytes, or None."""
+        found = self._database.rows(f"{_SELECT} WHERE p.sha256 = ?", (sha256,))
+        return _record(found[0]) if found else None
+
+    def get(self, reference: str) -> PlanRecord:
+        """Return the one plan that a reference stands for.
+
+        A whole id or digest decides alone. Otherwise every plan counts whose name it is, or whose id (after
+        ``training_plan_``, 4 characters or more) or digest (8 or more) begins with it: names come from researchers, so
+        a name never goes before another plan's digest. Raises NotFoundError, or ConflictError listing the candidates.
+        """
+        rows = self._database.rows(f"{_SELECT} WHERE p.plan_id = ?1 OR p.sha256 = ?1", (reference,))
+        found = [_record(rows[0])] if rows else [plan for plan in self.all() if plan.goes_by(reference)]
+        if not found:
+            raise NotFoundError(
+                f"no training plan {visible_text(reference)!r} here; 'fedmon node plan list' shows those that there are"
+            )
+        if len(found) > 1:
+            raise ConflictError(
+                f"{visible_text(reference)!r} stands for {len(found)} training plans; name one by its id: "
+                f"{_candidates(found)}"
+            )
+        return found[0]
+
+    def all(
+        self,
+        *,
+        status: PlanStatus | None = None,
+        plan_type: PlanType | None = None,
+        name: str | None = None,
+        search: str | None = None,
+        sort: str = "created",
+        descending: bool = False,
+    ) -> list[PlanRecord]:
+        """Return the plans that match every filter; ``search`` looks for a text in any column, in any case.
+
+        Raises InvalidInputError when ``sort`` is not one of SORT_COLUMNS.
+        """
+        if sort not in SORT_COLUMNS:
+            raise InvalidInputError(f"plans cannot be sorted by {sort!r}; use one of {', '.join(SORT_COLUMNS)}")
+        wanted = {
+            "status": None if status is None else status.value,
+            "type": None if plan_type is None else plan_type.value,
+            "name": name,
+        }
+        filters = {column: value for column, value in wanted.items() if value is not None}
+        conditions = " AND ".join(["1", *(f"p.{column} = ?" for column in filters)])
+        order = f"p.{sort} {'DESC' if descending else 'ASC'} NULLS LAST, p.created, p.plan_id"
+        rows = self._database.rows(f"{_SELECT} WHERE {conditions} ORDER BY {order}", tuple(filters.values()))
+        if search:
+            lowered = search.casefold()
+            rows = [row for row in rows if any(lowered in (row[column] or "").casefold() for column in _SEARCHED)]
+        return readable(rows, _record)
+
+    def last_approved(self, name: str, *, other_than: str) -> PlanRecord | None:
+        """Return the plan of this name that was approved last, leaving out the one with digest ``other_than``."""
+        found = self._database.rows(
+            f"{_SELECT} WHERE p.name = ? AND p.status = 'approved' AND p.sha256 != ? "
+            "ORDER BY p.decided DESC, p.created DESC LIMIT 1",
+            (name, other_than),
+        )
+        return _record(found[0]) if found else None
+
+    def requesters(self, plan_id: str) -> tuple[str, ...]:
+        """Return the researchers that asked for these bytes, in the order they did."""
+        rows = self._database.rows(
+            "SELECT researcher_id FROM requesters WHERE plan_id = ? ORDER BY requested, rowid", (plan_id,)
+        )
+        return tuple(row["researcher_id"] for row in rows)
+
+    def unchecked(self) -> tuple[str, ...]:
+        """Return the digests of the plans that were not checked yet, oldest first."""
+        rows = self._database.rows("SELECT sha256 FROM plans WHERE NOT checked ORDER BY created, plan_id")
+        return tuple(row["sha256"] for row in rows)
+
+    def source(self, reference: str) -> bytes:
+        """Return a plan's exact bytes, checked against its digest. Raises NotFoundError, StorageError."""
+        return self.store.read(self.get(reference).sha256)
+
+    # --- taking plans in ---------------------------------------------------------------------------------------------
 
     def request(self, approval: Approval, source: bytes) -> PlanRecord:
         """Take in the bytes that a researcher wants to have approved; returns what is known of them.
@@ -79,10 +266,7 @@ class PlanRegister(PlanCatalogue):
                 )
             else:
                 self.store.write(source, durably=False)  # mends a file that was lost or altered
-            self._database.execute(
-                "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) VALUES (?, ?, ?)",
-                (plan.plan_id, approval.researcher_id, timestamp(utc_now())),
-            )
+            self._add_requester(plan.sha256, approval.researcher_id, timestamp(utc_now()))
         return plan
 
     def register(self, source: bytes, *, name: str, description: str = "", by: str = "") -> PlanRecord:
@@ -126,31 +310,27 @@ class PlanRegister(PlanCatalogue):
                     new.append(self._insert(source, name, "", type_=PlanType.DEFAULT))
         return tuple(new)
 
-    def source(self, reference: str) -> bytes:
-        """Return a plan's exact bytes, checked against its digest. Raises NotFoundError, StorageError."""
-        return self.store.read(self.get(reference).sha256)
+    # --- deciding about plans ----------------------------------------------------------------------------------------
 
     def decide(
-        self,
-        reference: str,
-        status: PlanStatus,
-        *,
-        note: str = "",
-        by: str = "",
-        sha256: str | None = None,
+        self, reference: str, status: PlanStatus, *, note: str = "", by: str = "", sha256: str | None = None
     ) -> Decision:
-        """Approve or reject a plan; put the messages of the returned decision into the outbox, in one transaction.
+        """Approve or reject a plan, or make it pending; put the returned decision's messages into the outbox.
 
-        ``sha256`` is what the owner was shown: when given, only those bytes are decided about. Deciding the same once
-        more changes nothing and tells nobody. Raises NotFoundError, ConflictError when the digest is another,
-        InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be written.
+        Do both in one transaction. ``sha256`` is what the owner was shown: when given, only those bytes are decided
+        about. Deciding the same once more changes nothing and tells nobody. Raises NotFoundError, ConflictError when
+        the digest is another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be
+        written.
         """
         if len(note) > MAX_TEXT_LENGTH:
             raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
         with self._database.transaction():
             plan = self.get(reference)
             if sha256 is not None and sha256 != plan.sha256:
-                raise ConflictError(f"plan {plan.plan_id} has SHA-256 {plan.sha256} and not {sha256}: look at it again")
+                raise ConflictError(
+                    f"plan {plan.plan_id} has SHA-256 {plan.sha256} and not {sha256}: look at it again with "
+                    f"'fedmon node plan show {plan.plan_id}'"
+                )
             if (plan.status, plan.note) == (status, note):
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
@@ -158,22 +338,8 @@ class PlanRegister(PlanCatalogue):
                 self.store.read(plan.sha256)
             moment = utc_now()
             self._write_down(plan, status, note=note, by=by)
-            self._database.execute(
-                "UPDATE plans SET status = ?1, note = ?2, modified = ?3, last_action = ?3, decided = ?4 "
-                "WHERE plan_id = ?5",
-                (
-                    status.value,
-                    note,
-                    timestamp(moment),
-                    None if status is PlanStatus.PENDING else timestamp(moment),
-                    plan.plan_id,
-                ),
-            )
+            self._set_status(plan.sha256, status.value, note, timestamp(moment))
             return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
-
-    def reset(self, reference: str, *, by: str = "") -> Decision:
-        """Make a plan pending again, without its note."""
-        return self.decide(reference, PlanStatus.PENDING, by=by)
 
     def delete(self, reference: str, *, by: str = "") -> PlanRecord:
         """Forget a plan and its approval; the researchers' status requests then find nothing.
@@ -188,7 +354,7 @@ class PlanRegister(PlanCatalogue):
             self._remove(plan.sha256, is_default=plan.type is PlanType.DEFAULT)
         return plan
 
-    def record_verdict(self, sha256: str, verdict: Verdict) -> Decision | None:
+    def record_check(self, sha256: str, check: CodeCheck) -> Decision | None:
         """Keep what the check of a plan's code found.
 
         Returns a decision for the outbox when the code does not parse and the researchers have not heard so, else None.
@@ -201,14 +367,16 @@ class PlanRegister(PlanCatalogue):
             moment = utc_now()
             self._database.execute(
                 "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
-                (verdict.minified_sha256, verdict.problem, timestamp(moment), sha256),
+                (check.minified_sha256, check.problem, timestamp(moment), sha256),
             )
-            if verdict.parses or verdict.problem == plan.problem:
+            if check.parses or check.problem == plan.problem:
                 return None
             return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
 
+    # --- a register that was restored from an earlier copy -----------------------------------------------------------
+
     def redo(self, line: Mapping[str, Any]) -> None:
-        """Do again what a line of the audit says; for a register that was restored from an earlier copy.
+        """Do again what a line of the audit says.
 
         Raises StorageError when the bytes of a plan that is not here are missing or altered.
         """
@@ -228,23 +396,17 @@ class PlanRegister(PlanCatalogue):
                 plan_id=line["plan_id"],
             )
         if event == "approval-requested":
-            self._database.execute(
-                "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) "
-                "SELECT plan_id, ?, ? FROM plans WHERE sha256 = ?",
-                (line["researcher"], line["time"], sha256),
-            )
-            return
-        decided = None if line["status"] == PlanStatus.PENDING.value else line["time"]
-        self._database.execute(
-            "UPDATE plans SET status = ?1, note = ?2, modified = ?3, last_action = ?3, decided = ?4 WHERE sha256 = ?5",
-            (line["status"], line["note"], line["time"], decided, sha256),
-        )
+            self._add_requester(sha256, line["researcher"], line["time"])
+        else:
+            self._set_status(sha256, line["status"], line["note"], line["time"])
 
     def withdraw_all(self) -> list[str]:
         """Make every approved plan pending again; returns their digests."""
         approved = [plan.sha256 for plan in self.all(status=PlanStatus.APPROVED)]
         self._database.execute("UPDATE plans SET status = 'pending', decided = NULL WHERE status = 'approved'")
         return approved
+
+    # --- rows and files ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Have every plan's file safe on the disk and no file of a deleted plan there.
@@ -260,12 +422,11 @@ class PlanRegister(PlanCatalogue):
                 self.store.remove(row["sha256"])
             self._database.execute("DELETE FROM leavings WHERE sha256 = ?", (row["sha256"],))
 
-    def _remove(self, sha256: str, *, is_default: bool) -> None:
-        self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
-        if is_default:
-            self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (sha256,))
-        self._database.execute("INSERT OR IGNORE INTO leavings (sha256) VALUES (?)", (sha256,))
-        self._database.after_commit(self._settle_if_possible)
+    def _settle_if_possible(self) -> None:
+        try:
+            self.settle()
+        except StorageError as error:
+            logger.warning("the files of plans are put in order when that is possible: %s", error)
 
     def _insert(
         self,
@@ -282,7 +443,7 @@ class PlanRegister(PlanCatalogue):
         now = timestamp(utc_now())
         approved = status is PlanStatus.APPROVED
         digest = hashlib.sha256(source).hexdigest()
-        plan_id = plan_id or f"training_plan_{uuid.uuid4()}"
+        plan_id = plan_id or f"{ID_PREFIX}{uuid.uuid4()}"
         self._database.execute(
             "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, "
             "created, modified, registered, last_action, decided) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -297,6 +458,33 @@ class PlanRegister(PlanCatalogue):
         if approved:
             self._write_down(plan, status, note="", by=by)
         return plan
+
+    def _write_file(self, source: bytes) -> None:
+        try:
+            self.store.write(source, durably=False)
+        except StorageError as error:
+            logger.warning("the file of a plan will be written when that is possible: %s", error)
+
+    def _set_status(self, sha256: str, status: str, note: str, time: str) -> None:
+        decided = None if status == PlanStatus.PENDING.value else time
+        self._database.execute(
+            "UPDATE plans SET status = ?1, note = ?2, modified = ?3, last_action = ?3, decided = ?4 WHERE sha256 = ?5",
+            (status, note, time, decided, sha256),
+        )
+
+    def _add_requester(self, sha256: str, researcher_id: str, time: str) -> None:
+        self._database.execute(
+            "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) "
+            "SELECT plan_id, ?, ? FROM plans WHERE sha256 = ?",
+            (researcher_id, time, sha256),
+        )
+
+    def _remove(self, sha256: str, *, is_default: bool) -> None:
+        self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
+        if is_default:
+            self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (sha256,))
+        self._database.execute("INSERT OR IGNORE INTO leavings (sha256) VALUES (?)", (sha256,))
+        self._database.after_commit(self._settle_if_possible)
 
     def _write_down(self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str) -> None:
         self._audit.record_durably(
@@ -321,14 +509,15 @@ class PlanRegister(PlanCatalogue):
                 "the most that this node keeps: wait for its owner to decide"
             )
 
-    def _write_file(self, source: bytes) -> None:
-        try:
-            self.store.write(source, durably=False)
-        except StorageError as error:
-            logger.warning("the file of a plan will be written when that is possible: %s", error)
 
-    def _settle_if_possible(self) -> None:
-        try:
-            self.settle()
-        except StorageError as error:
-            logger.warning("the files of plans are put in order when that is possible: %s", error)
+def _record(row: dict[str, Any]) -> PlanRecord:
+    try:
+        return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
+    except msgspec.ValidationError as error:
+        raise StorageError(f"the record of training plan {row['plan_id']} is damaged: {error}") from error
+
+
+def _candidates(found: Sequence[PlanRecord]) -> str:
+    listed = [f"{plan.plan_id} ({visible_text(plan.name)}, {plan.status.value})" for plan in found[:_MAX_CANDIDATES]]
+    more = [f"and {len(found) - _MAX_CANDIDATES} more"] if len(found) > _MAX_CANDIDATES else []
+    return ", ".join(listed + more)

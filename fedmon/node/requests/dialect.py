@@ -1,10 +1,10 @@
-"""How a node hears requests and says replies: which topics, which bytes."""
+"""A wire as a node speaks it: its topics, and its messages as bytes."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import msgspec
 
@@ -15,15 +15,16 @@ from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanDecision
 from fedmon.common.wire.runs import JobOutcome, RunScalars
 from fedmon.common.wire.topics import Address, Channel
-from fedmon.node.services import PAGE_BYTES
 
 logger = logging.getLogger(__name__)
 
+PAGE_BYTES = codec.MAX_PAYLOAD_BYTES - 8_000
+"""The room for the datasets of one reply; the rest of a message is for the envelope."""
 _MAX_WARNED = 1_000
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True):
-    """To whom an answer goes, as far as it can be known."""
+    """The researcher that an answer goes to."""
 
     researcher_id: str
     instance: str = MAIN_INSTANCE
@@ -37,19 +38,29 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     qos: int = 1
 
 
+class Echo(TypedDict):
+    """The fields that every reply takes over from its request."""
+
+    node_id: str
+    researcher_id: str
+    id: str
+    session: str
+    sequence: int
+
+
 class RefusedMessageError(InvalidMessageError):
-    """A message that is not served; ``sender`` is who gets the error reply, or None where nobody is known."""
+    """A message that is not served; ``sender`` gets the error reply, and is None if the topic names no sender."""
 
     def __init__(self, error: InvalidMessageError, sender: Sender | None, envelope: dict[str, object]) -> None:
         super().__init__(error.reason, code=error.code)
         self.sender, self.envelope = sender, envelope
 
 
-class Dialect(Protocol):
+class NodeDialect(Protocol):
     """One wire, as a node speaks it.
 
-    ``commands`` names what can be asked on it, ``page_bytes`` is what the datasets of one reply may take, ``marks``
-    are added to the capabilities of the node's presence.
+    ``commands`` names its requests, ``page_bytes`` is the room for the datasets of one reply, and ``marks`` are added
+    to the capabilities of the node's presence.
     """
 
     commands: AbstractSet[str]
@@ -61,7 +72,7 @@ class Dialect(Protocol):
         ...
 
     def sender(self, topic: str) -> str | None:
-        """Return who is allowed to write on this topic, or None when the topic does not tell."""
+        """Return the researcher that may write on this topic, or None if the topic names none."""
         ...
 
     def request(self, topic: str, payload: bytes) -> Request:
@@ -69,7 +80,7 @@ class Dialect(Protocol):
         ...
 
     def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:
-        """Write an answer or a result; None where this wire stays silent. Raises InvalidMessageError."""
+        """Write an answer or a result; None if this wire stays silent. Raises InvalidMessageError."""
         ...
 
     def log(self, record: LogRecord) -> Outgoing:
@@ -77,7 +88,7 @@ class Dialect(Protocol):
         ...
 
 
-class FedmonDialect:
+class FedmonNodeDialect:
     """The wire "fedmon/1".
 
     With ``strict_identity`` a command on a node's own topic must name the node; without, an older researcher's need
@@ -161,8 +172,29 @@ class FedmonDialect:
         return Outgoing(topic=topics.log(record.node_id), payload=codec.encode(record), qos=0)
 
 
+def command_of(message: Message) -> str:
+    """Return the word that names the kind of a message on the wire."""
+    return str(type(message).__struct_config__.tag)
+
+
+def echo(request: Request, node_id: str) -> Echo:
+    """Return the envelope of the reply to a request."""
+    return Echo(
+        node_id=node_id,
+        researcher_id=request.researcher_id,
+        id=request.id,
+        session=request.session,
+        sequence=request.sequence,
+    )
+
+
+def error(request: Request, node_id: str, code: ErrorCode, reason: str) -> Error:
+    """Return the error reply to a request."""
+    return Error(code=code, reason=reason, **echo(request, node_id))
+
+
 def error_reply(node_id: str, refused: RefusedMessageError) -> Error | None:
-    """Return the error reply to a message that is not served; None where no sender is known."""
+    """Return the error reply to a message that is not served; None if no sender is known."""
     if refused.sender is None:
         return None
     envelope = refused.envelope

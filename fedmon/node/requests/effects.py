@@ -1,16 +1,20 @@
-"""Which requests had their effect already, and what was answered: asking again changes nothing twice."""
+"""Stored replies of state-changing requests: a request that is asked again has its effect once."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError
 from fedmon.common.ids import made_at
-from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import ApprovalReply, Error
+from fedmon.common.wire.runs import RunReply, StopReply
 from fedmon.node.registers.database import Database, timestamp
 
 KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
@@ -21,10 +25,11 @@ MAX_REFUSALS = 10_000
 """Refusals kept at most, of all researchers; the one that would be forgotten first goes first."""
 
 _ENVELOPE = frozenset({"node_id", "instance", "session", "sequence", "expires", "protocol_version"})
+_decode = msgspec.json.Decoder(ApprovalReply | RunReply | StopReply | Error).decode
 
 
 def content_digest(request: Request) -> str:
-    """Return a digest of what a request asks, which stays the same when the very request is sent once more."""
+    """Return a digest of a request without its envelope, so that it stays the same when the request is repeated."""
     content = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
     return hashlib.sha256(msgspec.json.encode([type(request).__name__, content], order="sorted")).hexdigest()
 
@@ -32,18 +37,19 @@ def content_digest(request: Request) -> str:
 class Effects:
     """The stored replies of state-changing requests; belongs to the thread of its database.
 
-    `remember` inside the transaction that makes the effect commits effect, request id and reply together.
+    `once` commits an effect together with the id and the reply of its request; ``counters`` counts repeats.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._refusals = self._count_refusals()
+        self.counters: Counter[str] = Counter()
 
     def stored_reply(self, researcher_id: str, request_id: str, *, content: str = "") -> bytes | None:
         """Return the reply that this researcher's request got before, or None when it is new.
 
-        Raises ConflictError when ``content`` (see `content_digest`) differs from what was asked under this id, and when
-        the register was restored after the request was made, so that its effect may be there without its reply.
+        Raises ConflictError if another request (see `content_digest`) was made under this id, and if the register was
+        restored after the request was made, so that its effect may be there without its reply.
         """
         found = self._database.rows(
             "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?", (researcher_id, request_id)
@@ -78,6 +84,21 @@ class Effects:
         )
         if not changed:
             raise ConflictError(f"request {request_id!r} of researcher {researcher_id} has its effect already")
+
+    def once(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | None:
+        """Make an effect, its id and its reply one commit; a repeat gets the stored reply and is counted."""
+        content = content_digest(request)
+        stored = self.stored_reply(request.researcher_id, request.id, content=content)
+        if stored is not None:
+            self.counters["repeated"] += 1
+            reply: Reply = _decode(stored)
+            return reply
+        with self._database.transaction():
+            made = effect()
+            if made is not None:
+                encoded = msgspec.json.encode(made)
+                self.remember(request.researcher_id, request.id, encoded, request.expires, content=content)
+        return made
 
     def _refuse_before_restore(self, request_id: str) -> None:
         restored, made = self._database.restored, made_at(request_id)
@@ -114,5 +135,5 @@ class Effects:
         return int(self._database.rows("SELECT count(*) AS number FROM effects WHERE content = ''")[0]["number"])
 
     def purge(self, *, now: datetime.datetime | None = None) -> int:
-        """Forget what need not be kept any longer; returns how many replies."""
+        """Drop the replies whose time is over; return how many."""
         return self._database.execute("DELETE FROM effects WHERE keep_until < ?", (timestamp(now or utc_now()),))

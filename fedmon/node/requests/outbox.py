@@ -1,18 +1,30 @@
-"""What the node says of its own accord and keeps until the researcher has it."""
+"""The node's results, kept until their researcher acknowledges them, and the delivery of everything that it sends."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError
-from fedmon.common.wire.messages import Result
+from fedmon.common.errors import ConflictError, InvalidMessageError, StorageError
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import Error, ErrorCode, Result
+from fedmon.common.wire.runs import JobOutcome
 from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender, command_of, error
+from fedmon.node.requests.policy import Policy
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_LIFETIME = datetime.timedelta(days=30)
+RESEND_AFTER_S = 5.0
+RESEND_TO_NEW_S = 0.5
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Result).decode
@@ -68,3 +80,93 @@ class Outbox:
     def expire(self, *, now: datetime.datetime | None = None) -> int:
         """Drop what nobody fetched in its lifetime; returns how many."""
         return self._database.execute("DELETE FROM outbox WHERE expires < ?", (timestamp(now or utc_now()),))
+
+
+class Delivery:
+    """Replies and results on their way out: written down in the audit, then sent; of the outbox's thread.
+
+    ``send(outgoing)`` hands a message to the connection and returns False if there is none. On a full disk messages go
+    out all the same; those without a line in the audit are counted.
+    """
+
+    def __init__(
+        self, outbox: Outbox, *, dialect: NodeDialect, policy: Policy, audit: Audit, send: Callable[[Outgoing], bool]
+    ) -> None:
+        self._outbox, self._dialect, self._policy, self._audit, self._send = outbox, dialect, policy, audit, send
+        self.counters: Counter[str] = Counter()
+        self._unstored = ""
+        self._waiting = set(outbox.waiting())
+        self._resent: dict[str, tuple[str, float]] = {}
+        self._sent: dict[str, frozenset[str]] = {}
+
+    def reply(self, reply: Reply, to: Sender, request: Request | None = None) -> None:
+        """Send a reply; one that is too large is replaced by an error if its request is known."""
+        try:
+            outgoing = self._dialect.answer(reply, to=to, request=request)
+        except InvalidMessageError as problem:
+            logger.error("a reply to researcher %s cannot be sent: %s", to.researcher_id, problem)  # noqa: TRY400
+            if request is not None and not isinstance(reply, Error):
+                self.reply(error(request, reply.node_id, ErrorCode.TOO_LARGE, problem.reason), to, request)
+            return
+        if outgoing is not None:
+            facts = {"code": reply.code.value} if isinstance(reply, Error) else {}
+            named = {"to": to.researcher_id, "instance": to.instance, "command": command_of(reply), "id": reply.id}
+            self._send_audited(outgoing, "reply", **named, **facts)
+
+    def push(self, researcher_ids: Iterable[str] | None = None) -> None:
+        """Send the waiting results: all of them, or those that are new for these researchers."""
+        self._waiting = set(self._outbox.waiting())
+        for researcher_id in sorted(self._waiting if researcher_ids is None else self._waiting & set(researcher_ids)):
+            if self._policy.refusal(researcher_id) is None:
+                self._resend(researcher_id, only_new=researcher_ids is not None)
+
+    def resend_to(self, request: Request) -> None:
+        """Send again the results that a researcher has not acknowledged: at once to a new session, else after 5 s."""
+        researcher_id = request.researcher_id
+        if researcher_id not in self._waiting:
+            return
+        session, then = self._resent.get(researcher_id, ("", -RESEND_AFTER_S))
+        elapsed_s = time.monotonic() - then
+        if elapsed_s > RESEND_AFTER_S or (session != request.session and elapsed_s > RESEND_TO_NEW_S):
+            self._resent[researcher_id] = (request.session, time.monotonic())
+            self._resend(researcher_id)
+
+    def write_down(self, event: str, **facts: object) -> None:
+        """Write a line into the audit; a failure is logged and counted."""
+        try:
+            self._audit.record(event, **facts)
+            self._unstored = ""
+        except StorageError as problem:
+            self.counters["unaudited"] += 1
+            self.log_unstored(event, problem)
+
+    def log_unstored(self, what: str, problem: StorageError) -> None:
+        """Log that something could not be written, once until that works again."""
+        if str(problem) != self._unstored:
+            logger.error("a %s could not be written down, nor what follows: %s", what, problem)
+        self._unstored = str(problem)
+
+    def _resend(self, researcher_id: str, *, only_new: bool = False) -> None:
+        results = self._outbox.unacked(researcher_id)
+        if not results:
+            self._waiting.discard(researcher_id)
+        # Of many that wait, each new one would otherwise bring all of them again before the first can be acknowledged.
+        sent = self._sent.get(researcher_id, frozenset())
+        self._sent[researcher_id] = frozenset(result.id for result in results)
+        for result in results:
+            if only_new and result.id in sent:
+                continue
+            outgoing = self._dialect.answer(result, to=Sender(researcher_id=researcher_id), request=None)
+            if outgoing is None:
+                continue
+            if isinstance(result, JobOutcome):
+                facts = {"job": result.job.job_id, "state": result.job.state.value, "sha256": result.job.sha256}
+                self._send_audited(outgoing, "outcome", to=researcher_id, id=result.id, **facts)
+            else:
+                self._send_audited(outgoing, "decision", to=researcher_id, id=result.id, sha256=result.sha256)
+
+    def _send_audited(self, outgoing: Outgoing, event: str, **facts: object) -> None:
+        self.write_down(event, **facts)
+        if not self._send(outgoing):
+            self.counters["unsent"] += 1
+            self.write_down("unsent", what=event, **facts)

@@ -1,40 +1,39 @@
-"""What the owner of this node allows: who is obeyed, what is listed to whom, which metrics and logs leave."""
+"""What the owner of this node allows: who is obeyed, what is listed to whom, which metrics and logs leave.
+
+`allow` and `deny` make new rules of old ones, as `fedmon node policy` does.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Protocol
 
+import msgspec
+
+from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.settings import PolicySettings
 
 EVERYBODY = "*"
+NO_LOGS = "NONE"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", NO_LOGS)
 _MAX_REMEMBERED = 10_000
 
 
-class Listed(Protocol):
-    """What the policy must know of a dataset."""
-
-    @property
-    def dataset_id(self) -> str:
-        """Its id."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-
 class Policy:
-    """The owner's rules, fixed for the life of this value; every method is safe from any thread.
-
-    What no rule allows is refused. Changing a rule means a new Policy.
-    """
+    """The owner's rules; every method is safe from any thread. What no rule allows is refused."""
 
     def __init__(self, settings: PolicySettings, node_id: str) -> None:
-        self.settings, self.node_id = settings, node_id
+        self.node_id = node_id
+        self.follow(settings)
+
+    def follow(self, settings: PolicySettings) -> None:
+        """Obey other rules from now on."""
+        self.settings = settings
         self._obeyed = frozenset(settings.researchers)
         self._lowest = None if settings.log_level == "NONE" else logging.getLevelNamesMapping()[settings.log_level]
-        self._leaving: dict[str, bool] = {}
+        # One value, so that no answer by the old patterns is remembered for the new ones.
+        self._leaving: tuple[tuple[str, ...], dict[str, bool]] = (settings.metrics, {})
 
     @property
     def obeys_nobody(self) -> bool:
@@ -51,25 +50,26 @@ class Policy:
             f"its owner would allow it with: fedmon node policy allow {researcher_id} --dir NODE_FOLDER"
         )
 
-    def may_see(self, researcher_id: str, dataset: Listed) -> bool:
-        """Tell whether a dataset is listed to this researcher.
+    def may_see(self, researcher_id: str, dataset_id: str, name: str) -> bool:
+        """Tell whether the dataset of this id and name is listed to this researcher.
 
         A rule for the dataset's id goes before one for its name; without either, every obeyed researcher sees it.
         """
         if self.refusal(researcher_id) is not None:
             return False
         rules = self.settings.datasets
-        allowed = rules.get(dataset.dataset_id, rules.get(dataset.name))
+        allowed = rules.get(dataset_id, rules.get(name))
         return allowed is None or researcher_id in allowed or EVERYBODY in allowed
 
     def metric_leaves(self, series: str) -> bool:
         """Tell whether a series such as ``host_load_ratio{cpu="0"}`` may leave, by the name of its metric."""
         name = series.partition("{")[0]
-        leaves = self._leaving.get(name)
+        patterns, known = self._leaving
+        leaves = known.get(name)
         if leaves is None:
-            leaves = any(fnmatchcase(name, pattern) for pattern in self.settings.metrics)
-            if len(self._leaving) < _MAX_REMEMBERED:
-                self._leaving[name] = leaves
+            leaves = any(fnmatchcase(name, pattern) for pattern in patterns)
+            if len(known) < _MAX_REMEMBERED:
+                known[name] = leaves
         return leaves
 
     def log_leaves(self, level: int | str) -> bool:
@@ -113,3 +113,127 @@ def _named(researchers: tuple[str, ...]) -> str:
     if EVERYBODY in researchers:
         return "every researcher that is obeyed"
     return ", ".join(researchers) or "nobody"
+
+
+class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner wants to allow or deny; an empty list is no wish about it."""
+
+    researchers: Sequence[str] = ()
+    datasets: Sequence[str] = ()
+    metrics: Sequence[str] = ()
+    log_level: str | None = None
+    job_output: bool = False
+
+
+class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The new rules, and sentences for the owner about effects that the words alone do not tell."""
+
+    policy: PolicySettings
+    notes: tuple[str, ...] = ()
+
+
+def allow(policy: PolicySettings, wish: PolicyWish) -> PolicyChange:
+    """Add to what is allowed."""
+    notes: list[str] = []
+    researchers = policy.researchers
+    if EVERYBODY in researchers and wish.researchers:
+        notes.append("everybody is obeyed already ('*'); to obey only some, first: policy deny '*'")
+    else:
+        researchers = _with(researchers, wish.researchers)
+    datasets = dict(policy.datasets)
+    for dataset in wish.datasets:
+        if dataset not in datasets:
+            notes.append(
+                f"dataset {dataset} is from now on listed to {', '.join(wish.researchers)} only; "
+                "until now every researcher that is obeyed could see it"
+            )
+        datasets[dataset] = _with(datasets.get(dataset, ()), wish.researchers)
+    if wish.researchers and not wish.datasets:
+        notes += [
+            f"dataset {dataset} stays hidden from {researcher}: a rule names who may see it"
+            for researcher in wish.researchers
+            for dataset, allowed in sorted(datasets.items())
+            if researcher not in allowed and EVERYBODY not in allowed
+        ]
+    if wish.job_output and policy.log_level != "DEBUG":
+        lowest = "no record leaves" if policy.log_level == NO_LOGS else f"records below {policy.log_level} stay here"
+        notes.append(f"of what plans log, {lowest}: policy allow --log-level INFO lets more leave")
+    if wish.metrics and "*" in policy.metrics:
+        notes.append("every metric leaves already; to let only some leave, first: policy deny --metric '*'")
+    changed = msgspec.structs.replace(
+        policy,
+        researchers=researchers,
+        datasets=datasets,
+        metrics=_with(policy.metrics, wish.metrics),
+        log_level=wish.log_level or policy.log_level,
+        job_output=policy.job_output or wish.job_output,
+    )
+    return PolicyChange(policy=changed, notes=tuple(notes))
+
+
+def deny(policy: PolicySettings, wish: PolicyWish) -> PolicyChange:
+    """Take away from what is allowed.
+
+    Raises ConflictError when a rule for all stands in the way, because taking one from all cannot be written down.
+    """
+    if wish.log_level == NO_LOGS:
+        raise InvalidInputError("NONE is no level of a record: deny one of " + ", ".join(LEVELS[:-1]))
+    notes: list[str] = []
+    researchers, datasets = policy.researchers, dict(policy.datasets)
+    if wish.datasets:
+        for dataset in wish.datasets:
+            datasets[dataset] = _without_one_of(datasets.get(dataset, policy.researchers), wish.researchers, dataset)
+            if not datasets[dataset]:
+                notes.append(f"dataset {dataset} is listed to nobody now")
+    elif wish.researchers:
+        if EVERYBODY in researchers and EVERYBODY not in wish.researchers:
+            raise ConflictError(
+                "everybody is obeyed ('*'), so nobody can be left out: first \"policy deny '*'\", "
+                "then allow those whom this node shall obey"
+            )
+        researchers = _without(researchers, wish.researchers)
+        datasets = {dataset: _without(allowed, wish.researchers) for dataset, allowed in datasets.items()}
+    if wish.metrics and "*" in policy.metrics and "*" not in wish.metrics:
+        raise ConflictError(
+            "every metric leaves ('*'), so none can be left out: first \"policy deny --metric '*'\", "
+            "then allow those that shall leave"
+        )
+    notes += [f"no rule lets metrics {glob!r} leave" for glob in wish.metrics if glob not in policy.metrics]
+    notes += [
+        f"{researcher} was not obeyed before"
+        for researcher in wish.researchers
+        if not wish.datasets and researcher not in policy.researchers
+    ]
+    changed = msgspec.structs.replace(
+        policy,
+        researchers=researchers,
+        datasets=datasets,
+        metrics=_without(policy.metrics, wish.metrics),
+        log_level=_above(policy.log_level, wish.log_level),
+        job_output=policy.job_output and not wish.job_output,
+    )
+    return PolicyChange(policy=changed, notes=tuple(notes))
+
+
+def _with(present: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*present, *added)))
+
+
+def _without(present: Sequence[str], removed: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in present if name not in removed)
+
+
+def _without_one_of(present: Sequence[str], removed: Sequence[str], dataset: str) -> tuple[str, ...]:
+    if EVERYBODY in present and EVERYBODY not in removed:
+        raise ConflictError(
+            f"dataset {dataset} is listed to everybody who is obeyed, and that is everybody ('*'): name those who may "
+            f"see it with 'policy allow RESEARCHER --dataset {dataset}'"
+        )
+    return _without(present, removed)
+
+
+def _above(present: str, denied: str | None) -> str:
+    """Return the lowest level that leaves when records of ``denied`` and below stay here."""
+    if denied is None:
+        return present
+    return LEVELS[max(LEVELS.index(present), LEVELS.index(denied) + 1)]

@@ -1,4 +1,4 @@
-"""How often something may happen: so that junk is neither logged nor answered as fast as it comes."""
+"""Token buckets, so that junk is neither logged nor answered as fast as it arrives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Throttle:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, key: str, count: int = 1) -> bool:
-        """Count so many events at once; tell whether they are still within the limit."""
+        """Count events; return whether they are within the limit."""
         now = time.monotonic()
         left, then = self._buckets.pop(key, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_s)

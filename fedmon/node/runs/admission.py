@@ -17,11 +17,9 @@ from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
-from fedmon.node.registers.dataset_records import DatasetRecord
 from fedmon.node.registers.dataset_source import FOLDERS, TABLES
-from fedmon.node.registers.datasets import DatasetRegister
-from fedmon.node.registers.plan_records import PlanRecord
-from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
+from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.order import GivenDataset, Limits
 from fedmon.node.runs.refusal import RunRefusedError, switched_off
@@ -116,7 +114,7 @@ def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folde
         for record in datasets.search(request.tags)
         if request.dataset_id in (None, record.dataset_id, record.name)
         # What a researcher may not see is not there for him: the answer is the same.
-        and policy.may_see(request.researcher_id, record)
+        and policy.may_see(request.researcher_id, record.dataset_id, record.name)
     ]
     asked = _asked(request)
     if not found:

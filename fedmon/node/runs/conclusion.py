@@ -9,13 +9,14 @@ import msgspec
 
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.wire.runs import Job, JobOutcome, JobState, Parcel
+from fedmon.node.registers.state import Registers
+from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import results
 from fedmon.node.runs.going import Going, Phase
 from fedmon.node.runs.leaving import leaving
 from fedmon.node.runs.order import Ending
 from fedmon.node.runs.register import JobRecord, JobRegister
 from fedmon.node.runs.transfers import Transfers
-from fedmon.node.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +26,17 @@ class Conclusion:
 
     def __init__(
         self,
-        services: Services,
+        registers: Registers,
+        policy: Policy,
         register: JobRegister,
         transfers: Transfers,
         *,
+        boot: Callable[[], int],
         push: Callable[[Iterable[str]], None],
         gone: Callable[[str], None],
     ) -> None:
-        self._services, self._register, self._transfers = services, register, transfers
-        self._push, self._gone = push, gone
+        self._registers, self._policy, self._register, self._transfers = registers, policy, register, transfers
+        self._boot, self._push, self._gone = boot, push, gone
 
     def take(self, going: Going, job: Job, ending: Ending) -> None:
         """Conclude a job as its keeper says, once its result is checked and, where it is large, stored."""
@@ -61,9 +64,9 @@ class Conclusion:
         kept = None if result is None else msgspec.structs.replace(result, json=None, base64=None)
         record = msgspec.structs.replace(going.saved(), job=job, result=kept)
         try:
-            with self._services.database.transaction():
+            with self._registers.database.transaction():
                 self._register.keep(record)
-                self._services.outbox.add(self._outcome(record, result))
+                self._registers.outbox.add(self._outcome(record, result))
                 self._write_down(record)
         except StorageError as problem:
             going.tell(problem)
@@ -85,19 +88,19 @@ class Conclusion:
             self.conclude(going, _with_problem(job, delivered))
 
     def _outcome(self, record: JobRecord, result: Parcel | None) -> JobOutcome:
-        output_leaves = self._services.policy.settings.job_output
+        output_leaves = self._policy.settings.job_output
         return JobOutcome(
-            node_id=self._services.node_id,
+            node_id=self._policy.node_id,
             researcher_id=record.researcher_id,
             id=f"job-{record.job.job_id}",
-            boot=self._services.boot,
+            boot=self._boot(),
             job=leaving(record.job, output_leaves=output_leaves),
             result=result,
         )
 
     def _write_down(self, record: JobRecord) -> None:
         job = record.job
-        self._services.audit.record(
+        self._registers.audit.record(
             "run-outcome",
             job=job.job_id,
             researcher=record.researcher_id,

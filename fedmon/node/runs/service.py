@@ -12,6 +12,8 @@ from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, RunScalars, Stop
 from fedmon.node.measure.pipeline import Pipeline
+from fedmon.node.registers.state import Registers
+from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import admission
 from fedmon.node.runs.beginning import Beginning, content_of, taken_in
 from fedmon.node.runs.conclusion import Conclusion
@@ -27,7 +29,6 @@ from fedmon.node.runs.telling import Telling
 from fedmon.node.runs.transfers import Transfers
 from fedmon.node.runs.watching import Watching
 from fedmon.node.runs.withdrawal import WITHDRAWN
-from fedmon.node.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +36,18 @@ logger = logging.getLogger(__name__)
 class Runs:
     """The jobs of one node; belongs to its worker but for `start_up`, `close` and what says otherwise.
 
-    ``hand_over(job)`` runs a job on the worker's thread, ``send(message)`` sends scalars to their researcher,
-    ``push(researchers)`` has the outbox sent. ``is_heard`` is False on a wire that has no words for any of this.
+    ``boot()`` returns the node's present boot, ``hand_over(job)`` runs a job on the worker's thread, ``send(message)``
+    sends scalars to their researcher, ``push(researchers)`` has the outbox sent. ``is_heard`` is False on a wire that
+    has no words for any of this.
     """
 
     def __init__(
         self,
-        services: Services,
+        registers: Registers,
+        policy: Policy,
         settings: NodeSettings,
         *,
+        boot: Callable[[], int],
         folder: Path,
         measuring: Pipeline,
         hand_over: Callable[[Callable[[], None]], object],
@@ -51,19 +55,19 @@ class Runs:
         push: Callable[[Iterable[str]], None],
         is_heard: bool,
     ) -> None:
-        self._services, self._settings, self._node_folder = services, settings, folder
+        self._registers, self._policy, self._settings, self._node_folder = registers, policy, settings, folder
         self._hand_over, self._is_heard = hand_over, is_heard
         self.folder = folder / "runs"
-        self.register = JobRegister(services.database)
+        self.register = JobRegister(registers.database)
         self.launcher = Launcher(self._poked)
         self.confinement = Confinement(settings.runs, folder / "runtime", beside=self.launcher.start)
         self._transfers = Transfers(settings.repository, hand_over=hand_over)
         self._watching = Watching(measuring)
-        self._telling = Telling(
-            measuring, node_id=settings.id, send=send, policy=lambda: services.policy, is_heard=is_heard
-        )
+        self._telling = Telling(measuring, node_id=settings.id, send=send, policy=policy, is_heard=is_heard)
         self._going: dict[str, Going] = {}
-        self._conclusion = Conclusion(services, self.register, self._transfers, push=push, gone=self._gone)
+        self._conclusion = Conclusion(
+            registers, policy, self.register, self._transfers, boot=boot, push=push, gone=self._gone
+        )
         self._beginning = Beginning(
             settings,
             confinement=self.confinement,
@@ -73,7 +77,7 @@ class Runs:
             admit_again=self._admitted_again,
         )
         self._following = Following(self._conclusion, self._telling, self._watching, energy_j=measuring.job_energy)
-        self._status = Status(services, self.register, self.folder, self._going)
+        self._status = Status(policy, self.register, self.folder, self._going)
         self._poke_lock = threading.Lock()
         self._poked_jobs: set[str] = set()
 
@@ -99,7 +103,7 @@ class Runs:
         _, level, _ = self.confinement.ground()
         record = JobRecord(researcher_id=request.researcher_id, content=content, job=taken_in(request, admitted, level))
         self.register.add(record)
-        self._services.audit.record(
+        self._registers.audit.record(
             "run",
             job=request.job_id,
             researcher=request.researcher_id,
@@ -110,7 +114,7 @@ class Runs:
             minimum=self._settings.runs.sandbox,
             inputs=None if request.inputs is None else request.inputs.sha256,
         )
-        self._services.database.after_commit(lambda: self._begin(request, record, admitted))
+        self._registers.database.after_commit(lambda: self._begin(request, record, admitted))
         return record.job
 
     def stop(self, request: Stop) -> Job:
@@ -118,8 +122,8 @@ class Runs:
         record = self._status.own(request.job_id, request.researcher_id)
         if not record.job.state.is_over:
             reason = f"stopped by researcher {request.researcher_id}"
-            self._services.audit.record("run-stop", job=request.job_id, by=request.researcher_id)
-            self._services.database.after_commit(lambda: self._end(request.job_id, JobState.STOPPED, reason))
+            self._registers.audit.record("run-stop", job=request.job_id, by=request.researcher_id)
+            self._registers.database.after_commit(lambda: self._end(request.job_id, JobState.STOPPED, reason))
         return self._status.leaving(record)
 
     def status(self, request: JobStatus) -> JobsReply:
@@ -132,7 +136,7 @@ class Runs:
         """Have any job stopped; None when there is no such job."""
         record = self.record(job_id)
         if record is not None and not record.job.state.is_over:
-            self._services.audit.record("run-stop", job=job_id, by=by)
+            self._registers.audit.record("run-stop", job=job_id, by=by)
             self._end(job_id, JobState.STOPPED_BY_OWNER, "stopped by the owner of the node")
         return record
 
@@ -165,7 +169,7 @@ class Runs:
             going = Going(record, JobFolder(self.folder / record.job.job_id), phase=Phase.KEEPER)
             self._going[record.job.job_id] = going
             self._guarded(going, self._following.take_up)
-            plan = self._services.plans.find(record.job.sha256)
+            plan = self._registers.plans.find(record.job.sha256)
             if plan is None or plan.status.value != "approved":
                 self.plan_withdrawn(record.job.sha256)
         self._end_unknown()
@@ -182,7 +186,7 @@ class Runs:
         """Write down how the jobs stand that have news. Raises StorageError."""
         unsaved = [going for going in self._going.values() if not going.is_saved]
         if unsaved:
-            with self._services.database.transaction():
+            with self._registers.database.transaction():
                 for going in unsaved:
                     self.register.keep(going.saved())
                     going.is_saved = True
@@ -214,16 +218,16 @@ class Runs:
         return admission.admit(
             request,
             settings=self._settings,
-            policy=self._services.policy,
-            plans=self._services.plans,
-            datasets=self._services.datasets,
+            policy=self._policy,
+            plans=self._registers.plans,
+            datasets=self._registers.datasets,
             node_folder=self._node_folder,
             running=running,
         )
 
     def _admitted_again(self, request: Run) -> admission.Admitted:
         """Ask again for a job that is counted already, and whose request the router let pass a while ago."""
-        refusal = self._services.policy.refusal(request.researcher_id)
+        refusal = self._policy.refusal(request.researcher_id)
         if refusal is not None:
             raise RunRefusedError(ErrorCode.REFUSED, refusal)
         return self._admitted(request, running=0)

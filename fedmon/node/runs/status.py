@@ -14,14 +14,14 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Job, JobsReply, JobStatus, Parcel
-from fedmon.node.requests.handlers.envelope import echo
+from fedmon.node.requests.dialect import echo
+from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import pages, results
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going
 from fedmon.node.runs.leaving import WITHHELD, leaving
 from fedmon.node.runs.refusal import RunRefusedError
 from fedmon.node.runs.register import JobRecord, JobRegister
-from fedmon.node.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ IDS_KEPT = datetime.timedelta(days=31)
 class Status:
     """Answers questions about jobs; belongs to the node's worker. ``going`` are those that are not over."""
 
-    def __init__(self, services: Services, register: JobRegister, folder: Path, going: Mapping[str, Going]) -> None:
-        self._services, self._register, self._folder, self._going = services, register, folder, going
+    def __init__(self, policy: Policy, register: JobRegister, folder: Path, going: Mapping[str, Going]) -> None:
+        self._policy, self._register, self._folder, self._going = policy, register, folder, going
         self._scalars = pages.ScalarPages()
 
     def own(self, job_id: str, researcher_id: str) -> JobRecord:
@@ -49,14 +49,14 @@ class Status:
 
     def leaving(self, record: JobRecord) -> Job:
         """Return a job as it may be told."""
-        return leaving(record.job, output_leaves=self._services.policy.settings.job_output)
+        return leaving(record.job, output_leaves=self._policy.settings.job_output)
 
     def answer(self, request: JobStatus) -> JobsReply:
         """Return one job with what was asked of it, or a page of jobs. Raises RunRefusedError, StorageError."""
         if request.job_id is None:
             return self._page(request)
         record = self.own(request.job_id, request.researcher_id)
-        reply = JobsReply(jobs=[self.leaving(record)], count=1, **echo(request, self._services.node_id))
+        reply = JobsReply(jobs=[self.leaving(record)], count=1, **echo(request, self._policy.node_id))
         folder = JobFolder(self._folder / request.job_id)
         if request.result and record.result is not None:
             reply = msgspec.structs.replace(reply, result=self._result(folder, record.result))
@@ -87,7 +87,7 @@ class Status:
             jobs=page,
             count=count,
             next_offset=end if page and end < count else None,
-            **echo(request, self._services.node_id),
+            **echo(request, self._policy.node_id),
         )
 
     def _with_output(self, reply: JobsReply, request: JobStatus, folder: JobFolder) -> JobsReply:
@@ -101,7 +101,7 @@ class Status:
         ]
         if not asked:
             return reply
-        if not self._services.policy.settings.job_output:
+        if not self._policy.settings.job_output:
             return msgspec.structs.replace(reply, withheld=WITHHELD)
         share = _room(reply) // len(asked)
         traces = {name: pages.piece(read, offset, share) for name, read, offset in asked}

@@ -29,8 +29,7 @@ class Telling:
     """Passes scalars and logs of jobs on; belongs to the node's worker.
 
     ``send(message)`` hands a message to the connection of its researcher. Scalars that come too fast, or while there is
-    no connection, are not sent: they are numbered, and a researcher asks for those that are missing. ``policy()`` is
-    the one in force.
+    no connection, are not sent: they are numbered, and a researcher asks for those that are missing.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Telling:
         *,
         node_id: str,
         send: Callable[[RunScalars], bool],
-        policy: Callable[[], Policy],
+        policy: Policy,
         is_heard: bool,
     ) -> None:
         self._measuring, self._node_id, self._send = measuring, node_id, send
@@ -89,7 +88,7 @@ class Telling:
     def _flush(self, researcher_id: str) -> None:
         scalars = self._waiting.pop(researcher_id, [])
         self._bytes.pop(researcher_id, None)
-        if not scalars or self._policy().refusal(researcher_id) is not None:
+        if not scalars or self._policy.refusal(researcher_id) is not None:
             return
         message = RunScalars(
             node_id=self._node_id, researcher_id=researcher_id, boot=self._measuring.boot, scalars=scalars
@@ -101,6 +100,6 @@ class Telling:
         """Log what the plan logged, unless its words stay here; the policy's level is applied on the way out."""
         level = logging.getLevelNamesMapping()[event.level]
         job_logger = logging.getLogger(LOGGER)
-        if self._policy().settings.job_output and job_logger.isEnabledFor(level):
+        if self._policy.settings.job_output and job_logger.isEnabledFor(level):
             # A logger for each job would stay for ever; a record can have a name without one.
             job_logger.handle(logging.LogRecord(f"{LOGGER}.{job_id}", level, __file__, 0, "%s", (event.message,), None))

@@ -28,7 +28,7 @@ def dataset_at(path: Path) -> GivenDataset:
         name=place.stem,
         data_type=data_type,
         path=str(place),
-        shape=None if measured.shape is None else list(measured.shape),
+        shape=measured.shape,
         dtypes=measured.dtypes,
     )
 

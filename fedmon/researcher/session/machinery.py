@@ -11,12 +11,11 @@ from typing import Any
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire import topics
-from fedmon.common.wire.connection import Link
+from fedmon.common.wire.connection import Link, Will
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision, Presence
 from fedmon.common.wire.runs import JobOutcome, JobsReply
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
-from fedmon.common.wire.transport import Will
 from fedmon.researcher.asking.pending import Pending, Verdict, Waiting
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements

@@ -17,7 +17,7 @@ from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Dataset, Error, ErrorCode, LogRecord, PlanDecision, PlanStatus
 from fedmon.compat.fedbiomed.node_dialect import FedBioMedDialect
 from fedmon.node.requests.dialect import Outgoing, RefusedMessageError, Sender
-from fedmon.node.requests.handlers.by_url import ApprovalByUrl, PlanError, StatusByUrl
+from fedmon.node.requests.handlers import PlanApprovalByUrl, PlanError, PlanStatusByUrl
 from tests.support.fedbiomed4 import RECORD, REPLIES, Message, fault, payload
 
 NODE = "node_c1a0d7e2-3b64-4f1c-8b6f-5b8e6f0a9d22"
@@ -69,10 +69,10 @@ def test_it_hears_everybody_and_what_is_for_it_alone(dialect: FedBioMedDialect) 
         ("ping_request", messages.Ping, {"sequence": 23}),
         ("list_request", messages.ListDatasets, {"offset": 0}),
         ("search_request", messages.SearchDatasets, {"tags": ["blood", "adults"]}),
-        ("approval_request", ApprovalByUrl, {"url": URL, "description": "Mean of each column", "sequence": 7}),
+        ("approval_request", PlanApprovalByUrl, {"url": URL, "description": "Mean of each column", "sequence": 7}),
         (
             "training_plan_status_request",
-            StatusByUrl,
+            PlanStatusByUrl,
             {"url": URL, "job_id": "job_9b2e6d1f-8c3a-4e7d-a5f4-6d9c8b7a5f04"},
         ),
     ],

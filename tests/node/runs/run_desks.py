@@ -15,7 +15,7 @@ from fedmon.common.ids import new_id
 from fedmon.common.settings import load_node
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.runs import JobStatus, Run, Stop
-from fedmon.node.assembly import Assembly
+from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder
 from fedmon.node.requests.dialect import Outgoing
 from tests.support.node_process import CELLS, write_node_folder
@@ -40,19 +40,19 @@ class Bench:
     """One node: what it is told with `ask` is answered at once, and what it hands over is done by `work`."""
 
     def __init__(self, path: Path) -> None:
-        self.handed_over: list[Callable[[], None]] = []
+        self.handed_over: list[Callable[[], object]] = []
         self.sent: list[Outgoing] = []
         self.settings = load_node(path, {})
-        self.parts = Assembly(
+        self.local = LocalNode(
             NodeFolder.open(path),
             self.settings,
-            boot=1,
-            hand_over=self.handed_over.append,
+            boot=lambda: 1,
+            post=self.handed_over.append,
             publish=lambda _payload: True,
             send=self._send,
         )
         self.path = path
-        self.runs = self.parts.runs
+        self.runs = self.local.runs
         self.runs.start_up()
         self.runs.confinement.join()
         self.runs.take_up()
@@ -60,27 +60,27 @@ class Bench:
     def ask(self, request: Run | Stop | JobStatus) -> dict[str, Any]:
         """Return the reply to a request."""
         before = len(self.sent)
-        node_id = self.parts.services.node_id
+        node_id = self.settings.id
         directed = msgspec.structs.replace(request, node_id=node_id)
-        self.parts.router.receive(topics.command(request.researcher_id, node_id), msgspec.json.encode(directed))
+        self.local.router.receive(topics.command(request.researcher_id, node_id), msgspec.json.encode(directed))
         replies = [msgspec.json.decode(each.payload) for each in self.sent[before:]]
         return next(reply for reply in replies if reply.get("id") == request.id)
 
     def approve(self, source: bytes = PLAN, name: str = "rows") -> str:
         """Take a plan in as the owner's own, unless it is there, and return its digest."""
-        known = self.parts.services.plans.find(digest(source))
+        known = self.local.registers.plans.find(digest(source))
         if known is not None:
             return known.sha256
-        return self.parts.services.plans.register(source, name=name).sha256
+        return self.local.registers.plans.register(source, name=name).sha256
 
     def offer(self, name: str = "cells", *tags: str) -> str:
         """Offer a table, unless it is there, and return the id of the dataset."""
-        known = [each for each in self.parts.services.datasets.all() if each.name == name]
+        known = [each for each in self.local.registers.datasets.all() if each.name == name]
         if known:
             return known[0].dataset_id
         table = self.path / f"{name}.csv"
         table.write_text(CELLS)
-        return self.parts.services.datasets.add(table, name=name, data_type="csv", tags=tags or (name,)).dataset_id
+        return self.local.registers.datasets.add(table, name=name, data_type="csv", tags=tags or (name,)).dataset_id
 
     def work(self) -> None:
         """Do what was handed over, and look after all jobs."""
@@ -118,8 +118,9 @@ def bench(path: Path, **sections: Any) -> Iterator[Bench]:
     try:
         yield node
     finally:
-        node.parts.stop(2.0)
-        node.parts.close()
+        node.runs.close()
+        node.local.fetcher.stop(0.5)
+        node.local.close()
 
 
 def envelope(researcher_id: str = ALICE) -> dict[str, Any]:

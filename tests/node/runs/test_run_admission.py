@@ -16,7 +16,6 @@ from fedmon.common.ids import new_id
 from fedmon.common.settings import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
-from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import admission
 from fedmon.node.runs.refusal import RunRefusedError
 from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
@@ -26,7 +25,6 @@ from tests.support.waiting import wait_until
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with bench(tmp_path_factory.mktemp("node") / "n", metrics={"enabled": False}, runs={"max_jobs": 4}) as opened:
-        opened.parts.policy = opened.parts.services.policy = Policy(PolicySettings(researchers=("*",)), "hospital")
         opened.offer("cells", "cells", "blood")
         opened.offer("more", "more", "blood")
         yield opened
@@ -59,7 +57,7 @@ def test_bytes_that_nobody_asked_about_do_not_run(node: Bench) -> None:
 )
 def test_a_plan_without_approval_does_not_run(node: Bench, status: PlanStatus, says: str) -> None:
     sha256 = node.approve(PLAN + f"# {status.value}\n".encode(), name=f"plan {status.value}")
-    node.parts.services.plans.decide(sha256, status, note="not this one")
+    node.local.registers.plans.decide(sha256, status, note="not this one")
 
     reason = refused(node, code="refused", sha256=sha256)
 
@@ -80,8 +78,8 @@ def test_a_plan_whose_file_was_changed_does_not_run(node: Bench) -> None:
 
 def test_a_dataset_that_is_hidden_and_one_that_is_not_there_get_the_same_answer(node: Bench, plan: str) -> None:
     hidden = node.offer(f"hidden-{new_id()[-6:]}", "secret")
-    name = node.parts.services.datasets.get(hidden).name
-    node.parts.services.policy = Policy(PolicySettings(researchers=("*",), datasets={name: ("bob",)}), "hospital")
+    name = node.local.registers.datasets.get(hidden).name
+    node.local.policy.follow(PolicySettings(researchers=("*",), datasets={name: ("bob",)}))
     absent = hidden[:-4] + "beef"
 
     told = refused(node, code="refused", sha256=plan, dataset_id=hidden)
@@ -103,7 +101,7 @@ def test_tags_of_several_datasets_name_them(node: Bench, plan: str) -> None:
 
 def test_a_dataset_that_vanished_from_the_disk_is_said_to(node: Bench, plan: str) -> None:
     dataset_id = node.offer(f"gone-{new_id()[-6:]}")
-    Path(node.parts.services.datasets.get(dataset_id).path).unlink()
+    Path(node.local.registers.datasets.get(dataset_id).path).unlink()
 
     reason = refused(node, code="failed", sha256=plan, dataset_id=dataset_id)
 
@@ -148,7 +146,7 @@ def test_what_was_put_in_the_place_of_a_dataset_is_given_to_no_plan(
     table = node.path / f"folder-{name}" / "table.csv"
     table.parent.mkdir()
     table.write_text("a,b\n1,2\n")
-    node.parts.services.datasets.add(table, name=name, data_type="csv", tags=[name])
+    node.local.registers.datasets.add(table, name=name, data_type="csv", tags=[name])
     put(table)
 
     reason = refused(node, code="failed", sha256=plan, tags=[name])
@@ -158,8 +156,9 @@ def test_what_was_put_in_the_place_of_a_dataset_is_given_to_no_plan(
 
 
 def test_a_dataset_with_the_nodes_own_folder_in_it_is_given_to_no_plan(node: Bench, plan: str) -> None:
-    services = node.parts.services
-    record = services.datasets.add(node.path.parent, name=f"all-{new_id()[-6:]}", data_type="custom", tags=["all"])
+    record = node.local.registers.datasets.add(
+        node.path.parent, name=f"all-{new_id()[-6:]}", data_type="custom", tags=["all"]
+    )
 
     assert "holds the folder of the node itself" in refused(
         node, code="failed", sha256=plan, dataset_id=record.dataset_id
@@ -225,9 +224,9 @@ def admitted(node: Bench, sha256: str, *, running: int = 0, **fields: Any) -> ad
     return admission.admit(
         run(sha256, **fields),
         settings=node.settings,
-        policy=node.parts.services.policy,
-        plans=node.parts.services.plans,
-        datasets=node.parts.services.datasets,
+        policy=node.local.policy,
+        plans=node.local.registers.plans,
+        datasets=node.local.registers.datasets,
         node_folder=node.path,
         running=running,
     )

@@ -14,7 +14,6 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
-from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going
 from fedmon.node.runs.register import JobRegister
@@ -122,7 +121,7 @@ def test_a_plan_rejected_while_it_runs_is_stopped_with_and_without_a_daemon(node
         node.ask(run(sha256, job_id=job_id))
         begun(node, job_id)
 
-    stop_jobs_of(sha256, JobRegister(node.parts.services.database), node.path / "runs")
+    stop_jobs_of(sha256, JobRegister(node.local.registers.database), node.path / "runs")
 
     assert {over(node, job_id)["job"]["state"] for job_id in (first, second)} == {"plan-rejected"}
 
@@ -135,11 +134,11 @@ def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
     assert outcome["job"]["state"] == "failed"
     assert outcome["job"]["problem"] == {"type": "AttributeError", "message": None, "traceback": None}
     assert "NoneType" not in msgspec.json.encode(outcome).decode()
-    assert outcome["id"] in [each.id for each in node.parts.services.outbox.unacked("alice")]
-    node.parts.router.receive(
+    assert outcome["id"] in [each.id for each in node.local.registers.outbox.unacked("alice")]
+    node.local.router.receive(
         "general/nodes/alice/hospital", msgspec.json.encode(Ack(ids=[outcome["id"]], **envelope()))
     )
-    assert outcome["id"] not in [each.id for each in node.parts.services.outbox.unacked("alice")]
+    assert outcome["id"] not in [each.id for each in node.local.registers.outbox.unacked("alice")]
 
 
 def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -> None:
@@ -147,18 +146,19 @@ def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -
     sha256, job_id = node.approve(WAITS, "waits"), new_id()
     node.ask(run(sha256, job_id=job_id))
     begun(node, job_id)
-    services, policy = node.parts.services, node.parts.services.policy
-    services.policy = Policy(msgspec.structs.replace(policy.settings, researchers=()), node_id=policy.node_id)
+    policy = node.local.policy
+    rules = policy.settings
+    policy.follow(msgspec.structs.replace(rules, researchers=()))
     try:
         # when it ends
         node.runs.stop_by_owner(job_id, by="owner")
         wait_until(lambda: is_gone(node, job_id), 20.0, what="the end of the job")
         assert job_id not in [each["job"]["job_id"] for each in node.outcomes()]
     finally:
-        services.policy = policy
+        policy.follow(rules)
 
     # then it is told once he is obeyed again
-    node.parts.router.push()
+    node.local.delivery.push()
     assert over(node, job_id)["job"]["state"] == "stopped-by-owner"
 
 
@@ -175,7 +175,7 @@ def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> 
     assert sorted(sent) == sorted(jobs)
 
     # when the connection is there again
-    node.parts.router.push()
+    node.local.delivery.push()
 
     # then all of them are sent once more
     sent = [each["job"]["job_id"] for each in node.outcomes() if each["researcher_id"] == "carol"]
@@ -187,9 +187,9 @@ def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_pa
     job_id = new_id()
     with bench(tmp_path / "n", metrics={"enabled": False}) as node:
         sha256 = node.approve(WAITS, "waits")
-        with node.parts.services.database.transaction():
+        with node.local.registers.database.transaction():
             node.runs.start(run(sha256, job_id=job_id))
-            node.parts.services.database._after_commit.clear()
+            node.local.registers.database._after_commit.clear()
 
     # when the next one begins
     with bench(tmp_path / "n") as node:

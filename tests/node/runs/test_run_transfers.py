@@ -12,7 +12,6 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel
-from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import transfers
 from fedmon.node.runs.register import JobRecord
 from tests.node.runs.run_desks import Bench, bench, digest, envelope, run
@@ -181,24 +180,25 @@ def test_rules_that_change_while_inputs_come_hold_for_the_job_that_waits(
 ) -> None:
     # given two jobs whose inputs are on their way
     sha256, dataset_id = node.approve(ECHO), node.offer("taken-back")
-    services, policy = node.parts.services, node.parts.services.policy
+    policy = node.local.policy
+    rules = policy.settings
     jobs = [new_id(), new_id()]
     for job_id in jobs:
         url = repository.put(f"inputs-{job_id}", CONTENT)
         node.ask(run(sha256, job_id=job_id, inputs=inputs(url), dataset_id=dataset_id))
 
     # when the owner takes the dataset away, and then obeys nobody any more, before they are here
-    services.datasets.remove(dataset_id)
+    node.local.registers.datasets.remove(dataset_id)
     first = over(node, jobs[0])
     assert first["job"]["state"] == "not-started"
     assert "offers you no dataset" in first["job"]["reason"]
     going = new_id()
     node.ask(run(sha256, job_id=going, inputs=inputs(repository.put("inputs-again", CONTENT))))
-    services.policy = Policy(msgspec.structs.replace(policy.settings, researchers=()), node_id=policy.node_id)
+    policy.follow(msgspec.structs.replace(rules, researchers=()))
     try:
         record = wait_until(lambda: concluded(node, going), what="the end of the job")
     finally:
-        services.policy = policy
+        policy.follow(rules)
 
     # then none of them starts
     assert record is not None

@@ -42,9 +42,11 @@ def jobs() -> list[Job]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[Job]) -> Path:
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
-    with desk_of(made) as desk, desk.database.transaction():
+    with desk_of(made) as desk, desk.registers.database.transaction():
         for job in jobs:
-            JobRegister(desk.database).add(JobRecord(researcher_id="researcher-7b379313", content="c", job=job))
+            JobRegister(desk.registers.database).add(
+                JobRecord(researcher_id="researcher-7b379313", content="c", job=job)
+            )
     return made
 
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import typer
+from fedmon.node.owner.cli import audit, dataset, job, node, plan, policy, runs
+from fedmon.node.owner.cli.shell import EXIT_CODES, group
 
-from fedmon.node.owner.cli import audit, config, dataset, job, lifecycle, making, plan, policy, probe, runs, value
-from fedmon.node.owner.cli.screen import EXIT_CODES
-
-app = typer.Typer(
-    name="node",
-    help="Run and own a node beside your data.",
+app = group(
+    "node",
+    "Run and own a node beside your data.",
     epilog=EXIT_CODES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-making.add_to(app)
-lifecycle.add_to(app)
-probe.add_to(app)
-value.add_to(app)
-app.add_typer(dataset.app)
-app.add_typer(plan.app)
-app.add_typer(policy.app)
-app.add_typer(job.app)
-app.add_typer(runs.app)
-app.add_typer(audit.app)
-app.add_typer(config.app)
+for verb in (node.init, node.start, node.status, node.stop, node.probe):
+    app.command(verb.__name__, epilog=EXIT_CODES)(verb)
+# A negative value is no option.
+app.command("add-scalar", epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True})(job.add_scalar)
+for verbs in (dataset.app, plan.app, policy.policy, job.app, runs.app, audit.app, policy.config):
+    app.add_typer(verbs)

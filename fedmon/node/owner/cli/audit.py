@@ -10,12 +10,10 @@ import typer
 
 from fedmon.common.errors import StorageError
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.reach import Dir, Json, opened
-from fedmon.node.owner.cli.screen import EXIT_CODES, note, print_json, print_record, seconds
+from fedmon.node.owner.cli.screen import emit, note, record, seconds
+from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, group, opened
 
-app = typer.Typer(
-    name="audit", help="Read the audit, and prove that nobody changed it.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("audit", "Read the audit, and prove that nobody changed it.")
 
 _CHAIN = ("n", "time", "event", "prev", "hash")
 
@@ -37,14 +35,8 @@ def show(
         if len(found) == last:
             break
     found.reverse()
-    if as_json:
-        print_json({"lines": found})
-        return
-    for line in found:
-        facts = " ".join(f"{name}={_text(value)}" for name, value in line.items() if name not in _CHAIN and value != "")
-        print_record(f"{line.get('n')} {seconds(str(line.get('time')))} {line.get('event')} {facts}".rstrip())
-    if not found:
-        print("The audit holds no such line." if event else "The audit is empty.")
+    nothing = "The audit holds no such line." if event else "The audit is empty."
+    emit({"lines": found}, lambda: "\n".join(map(_line, found)) or nothing, as_json=as_json)
 
 
 @app.command("verify", epilog=EXIT_CODES)
@@ -53,18 +45,17 @@ def verify(directory: Dir = None, as_json: Json = False) -> None:
 
     Reads all of it and names the first line that was altered, taken out or moved; ends with 1 then.
     """
-    from fedmon.node.requests.audit_chain import verify as verified
+    from fedmon.node.requests.audit import verify as verified
 
     folder = opened(directory)
     result = verified(folder.path)
-    if as_json:
-        document: dict[str, Any] = msgspec.to_builtins(result)
-        print_json({"ok": result.ok, **document})
-    elif result.ok:
-        print(f"The audit is whole: {result.lines} lines in {result.files} files of {folder.path}.")
-    else:
-        print(f"THE AUDIT WAS CHANGED. First bad line: {result.first_bad}")
-        print(f"The {result.lines} lines before it are as they were written.")
+    whole = f"The audit is whole: {result.lines} lines in {result.files} files of {folder.path}."
+    changed = (
+        f"THE AUDIT WAS CHANGED. First bad line: {result.first_bad}\n"
+        f"The {result.lines} lines before it are as they were written."
+    )
+    document = {"ok": result.ok, **msgspec.to_builtins(result)}
+    emit(document, lambda: whole if result.ok else changed, as_json=as_json)
     for text in result.notes if not as_json else ():
         note(text)
     raise typer.Exit(0 if result.ok else 1)
@@ -72,7 +63,7 @@ def verify(directory: Dir = None, as_json: Json = False) -> None:
 
 def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
     """Yield the lines of the whole audit from its end; a line that is no JSON object is shown as it is."""
-    from fedmon.node.requests.audit_chain import chain_files, lines_backwards
+    from fedmon.node.requests.audit import chain_files, lines_backwards
 
     try:
         for path in reversed(chain_files(folder.path)):
@@ -83,6 +74,11 @@ def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
                     yield {"event": "UNREADABLE", "line": raw.decode(errors="backslashreplace").rstrip("\n")}
     except OSError as error:
         raise StorageError(f"the audit in {folder.path} cannot be read: {error.strerror}") from error
+
+
+def _line(line: dict[str, Any]) -> str:
+    facts = " ".join(f"{name}={_text(value)}" for name, value in line.items() if name not in _CHAIN and value != "")
+    return record(f"{line.get('n')} {seconds(str(line.get('time')))} {line.get('event')} {facts}".rstrip())
 
 
 def _text(value: object) -> str:

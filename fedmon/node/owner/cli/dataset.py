@@ -9,15 +9,10 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.owner.cli.reach import Dir, Json, call, login, opened
-from fedmon.node.owner.cli.screen import EXIT_CODES, ask, fields, print_json, seconds, table
+from fedmon.node.owner.cli.screen import ask, emit, fields, seconds, table
+from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
 
-app = typer.Typer(
-    name="dataset",
-    help="Offer datasets to researchers; paths never leave the node.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
 
 Which = Annotated[str | None, typer.Argument(metavar="DATASET", help="The dataset's name or id.")]
 Name = Annotated[str | None, typer.Option(help="A name that no other dataset has.")]
@@ -32,6 +27,7 @@ Description = Annotated[str | None, typer.Option(help="What is in it, for people
 Parameters = Annotated[
     str | None, typer.Option(help="What training plans must know of it: a JSON object, or @FILE that holds one.")
 ]
+_SHOWN_COLUMNS = 40
 
 
 @app.command("add", epilog=EXIT_CODES)
@@ -57,35 +53,25 @@ def add(
     kind = kind or ask("--type", "Data type", as_json=as_json, default="images" if location.is_dir() else "csv")
     wanted = name or ask("--name", "Name", as_json=as_json, default=location.stem)
     split = _split(tags) or _split([ask("--tags", "Tags, separated by commas", as_json=as_json)])
-    needed = _parameters(parameters)
-    measured = measure(location, kind)
-    result = call(
-        folder,
-        "dataset add",
-        "dataset-add",
-        path=str(location),
-        name=wanted,
-        data_type=kind,
-        tags=split,
-        description=description or "",
-        parameters=needed,
-        measured=msgspec.to_builtins(measured),
-        by=login(),
-    )
-    _print_one(result, "Offered from now on:", as_json=as_json)
+    values: dict[str, Any] = {
+        "path": str(location),
+        "name": wanted,
+        "data_type": kind,
+        "tags": split,
+        "description": description or "",
+        "parameters": _parameters(parameters),
+        "measured": msgspec.to_builtins(measure(location, kind)),
+    }
+    result = call(folder, "dataset add", "dataset-add", **values, by=login())
+    emit(result, lambda: f"Offered from now on:\n{_screen(result, columns=False)}", as_json=as_json)
 
 
 @app.command("list", epilog=EXIT_CODES)
 def list_(tags: Tags = None, directory: Dir = None, as_json: Json = False) -> None:
     """List what the node offers, or what carries all of the tags."""
     result = call(opened(directory), "dataset list", "dataset-list", tags=_split(tags))
-    if as_json:
-        print_json(result)
-    elif not result["datasets"]:
-        print("No dataset carries these tags." if tags else "No datasets yet. Add one: fedmon node dataset add PATH")
-    else:
-        rows = [_row(dataset) for dataset in result["datasets"]]
-        print(table(["NAME", "TYPE", "SHAPE", "TAGS", "LISTED TO"], rows))
+    nothing = "No dataset carries these tags." if tags else "No datasets yet. Add one: fedmon node dataset add PATH"
+    emit(result, lambda: _table(result["datasets"]) or nothing, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES)
@@ -93,7 +79,7 @@ def show(dataset: Which = None, directory: Dir = None, as_json: Json = False) ->
     """Show everything that is known of a dataset."""
     folder = opened(directory)
     result = call(folder, "dataset show", "dataset-show", dataset=_chosen(dataset, as_json=as_json))
-    _print_one(result, "", as_json=as_json)
+    emit(result, lambda: _screen(result), as_json=as_json)
 
 
 @app.command("edit", epilog=EXIT_CODES)
@@ -132,7 +118,7 @@ def edit(
         measured = measure(Path(changes["path"] or old["path"]), data_type or old["data_type"])
         changes["measured"] = msgspec.to_builtins(measured)
     result = call(folder, "dataset edit", "dataset-edit", dataset=reference, by=login(), **changes)
-    _print_one(result, "Changed:", as_json=as_json)
+    emit(result, lambda: f"Changed:\n{_screen(result, columns=False)}", as_json=as_json)
 
 
 @app.command("remove", epilog=EXIT_CODES)
@@ -140,10 +126,9 @@ def remove(dataset: Which = None, directory: Dir = None, as_json: Json = False) 
     """Offer a dataset no longer. Its files are not touched."""
     folder = opened(directory)
     result = call(folder, "dataset remove", "dataset-remove", dataset=_chosen(dataset, as_json=as_json), by=login())
-    if as_json:
-        print_json(result)
-    else:
-        print(fields([("removed", result["dataset"]["name"]), ("path", f"{result['dataset']['path']} (untouched)")]))
+    removed = result["dataset"]
+    lines = [("removed", removed["name"]), ("path", f"{removed['path']} (untouched)")]
+    emit(result, lambda: fields(lines), as_json=as_json)
 
 
 def _chosen(dataset: str | None, *, as_json: bool) -> str:
@@ -166,49 +151,40 @@ def _parameters(text: str | None) -> dict[str, Any] | None:
         raise InvalidInputError(f"--parameters is not a JSON object: {error}") from None
 
 
-def _row(dataset: dict[str, Any]) -> list[str]:
-    listed_to = dataset["listed_to"]
-    return [
-        dataset["name"],
-        dataset["data_type"],
-        _shape(dataset),
-        ", ".join(dataset["tags"]),
-        "whoever is obeyed" if listed_to is None else ", ".join(listed_to) or "nobody",
+def _table(datasets: list[dict[str, Any]]) -> str:
+    rows = [
+        [each["name"], each["data_type"], _shape(each), ", ".join(each["tags"]), _listed_to(each)] for each in datasets
     ]
+    return table(["NAME", "TYPE", "SHAPE", "TAGS", "LISTED TO"], rows) if rows else ""
+
+
+def _screen(result: dict[str, Any], *, columns: bool = True) -> str:
+    dataset = result["dataset"]
+    dtypes = [f"{name} {kind}" for name, kind in (dataset["dtypes"] or {}).items()]
+    more = f", and {len(dtypes) - _SHOWN_COLUMNS} more (all of them with --json)" if dtypes[_SHOWN_COLUMNS:] else ""
+    parameters = dataset["dataset_parameters"]
+    return fields(
+        [
+            ("name", dataset["name"]),
+            ("id", dataset["dataset_id"]),
+            ("type", dataset["data_type"]),
+            ("tags", ", ".join(dataset["tags"])),
+            ("description", dataset["description"] or "-"),
+            ("shape", _shape(dataset)),
+            *([("columns", (", ".join(dtypes[:_SHOWN_COLUMNS]) + more) or "-")] if columns else []),
+            ("parameters", msgspec.json.encode(parameters).decode() if parameters else "-"),
+            ("path", f"{dataset['path']} (stays here)"),
+            ("listed to", _listed_to(dataset)),
+            ("created", seconds(dataset["created"])),
+            ("modified", seconds(dataset["modified"])),
+        ]
+    )
 
 
 def _shape(dataset: dict[str, Any]) -> str:
     return " x ".join(map(str, dataset["shape"])) if dataset["shape"] else "-"
 
 
-def _print_one(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(result)
-        return
-    dataset = result["dataset"]
-    if sentence:
-        print(sentence)
-    pairs = _pairs(dataset)
-    print(fields([pair for pair in pairs if pair[0] != "columns"] if sentence else pairs))
-
-
-def _pairs(dataset: dict[str, Any]) -> list[tuple[str, object]]:
-    dtypes = dataset["dtypes"] or {}
-    columns = ", ".join(f"{name} {kind}" for name, kind in list(dtypes.items())[:40])
-    more = f", and {len(dtypes) - 40} more (all of them with --json)" if len(dtypes) > 40 else ""
-    parameters = dataset["dataset_parameters"]
+def _listed_to(dataset: dict[str, Any]) -> str:
     listed_to = dataset["listed_to"]
-    return [
-        ("name", dataset["name"]),
-        ("id", dataset["dataset_id"]),
-        ("type", dataset["data_type"]),
-        ("tags", ", ".join(dataset["tags"])),
-        ("description", dataset["description"] or "-"),
-        ("shape", _shape(dataset)),
-        ("columns", (columns + more) or "-"),
-        ("parameters", msgspec.json.encode(parameters).decode() if parameters else "-"),
-        ("path", f"{dataset['path']} (stays here)"),
-        ("listed to", "whoever is obeyed" if listed_to is None else ", ".join(listed_to) or "nobody"),
-        ("created", seconds(dataset["created"])),
-        ("modified", seconds(dataset["modified"])),
-    ]
+    return "whoever is obeyed" if listed_to is None else ", ".join(listed_to) or "nobody"

@@ -1,4 +1,4 @@
-"""`fedmon node job`: the jobs that the running node watches."""
+"""`fedmon node job` and `add-scalar`: the jobs that the running node watches, and values of programs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import enum
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedmon.node.owner.cli.reach import Dir, Json, connected, login, opened
-from fedmon.node.owner.cli.screen import EXIT_CODES, fields, one_line, print_json, seconds, table
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.cli.screen import emit, fields, one_line, seconds, table
+from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call_daemon, group, login, opened
 
-app = typer.Typer(
-    name="job",
-    help="Watch jobs: what their processes use.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("job", "Watch jobs: what their processes use.")
+_WATCHES = "and only a running node watches jobs"
 
 
 class Scheduler(enum.StrEnum):
@@ -66,22 +60,19 @@ def watch(
     --pid can be given several times. Where the processes have a cgroup to themselves, it is found and read. The watch
     ends with the last process of the job, when the job is forgotten, or when the node stops.
     """
-    if pids or cgroup is not None:
-        document = _told(directory, "job-watch", job_id=job_id, pids=pids or [], cgroup=cgroup, name=name, by=login())
-    else:
-        _client(directory).close()  # before a search whose result nobody could take
+    folder = opened(directory)
+    args: dict[str, Any] = {"job_id": job_id, "pids": pids or [], "cgroup": cgroup}
+    if not pids and cgroup is None:
+        call_daemon(folder, _WATCHES, "job-list")  # before a search whose result no node could take
         args = _found(job_id, scheduler, patterns or [])
-        document = _told(directory, "job-watch", **args, name=name, by=login())
-    _print_job(document, as_json=as_json)
+    document = call_daemon(folder, _WATCHES, "job-watch", **args, name=name, by=login())
+    emit(document, lambda: _screen(document["job"]), as_json=as_json)
 
 
 @app.command("list", epilog=EXIT_CODES)
 def list_(directory: Dir = None, as_json: Json = False) -> None:
     """List the jobs that are watched, and the last 64 that were."""
-    document = _told(directory, "job-list")
-    if as_json:
-        print_json(document)
-        return
+    document = call_daemon(opened(directory), _WATCHES, "job-list")
     rows = [
         [
             job["job_id"],
@@ -95,18 +86,36 @@ def list_(directory: Dir = None, as_json: Json = False) -> None:
         ]
         for job in document["jobs"]
     ]
-    print(
-        table(["job", "state", "processes", "CPU s", "method", "found by", "since", "name"], rows)
-        if rows
-        else "No job is watched."
-    )
+    heads = ["job", "state", "processes", "CPU s", "method", "found by", "since", "name"]
+    emit(document, lambda: table(heads, rows) if rows else "No job is watched.", as_json=as_json)
 
 
 @app.command("forget", epilog=EXIT_CODES)
 def forget(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
     """Watch a job no longer; its processes are left alone."""
-    document = _told(directory, "job-forget", job_id=job_id, by=login())
-    _print_job(document, as_json=as_json)
+    document = call_daemon(opened(directory), _WATCHES, "job-forget", job_id=job_id, by=login())
+    emit(document, lambda: _screen(document["job"]), as_json=as_json)
+
+
+def add_scalar(
+    name: Annotated[str, typer.Argument(help="What the value is called: any text of up to 256 characters.")],
+    value: Annotated[str, typer.Argument(help="A number; nan and inf are kept as a missing value with its reason.")],
+    step: Annotated[int | None, typer.Option(help="The program's own count, such as the epoch.")] = None,
+    job: Annotated[str | None, typer.Option(help="Id of the job that the value belongs to.")] = None,
+    time: Annotated[
+        float | None, typer.Option("--time", help="When it was, in Unix seconds; now when not given.")
+    ] = None,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Report a value, such as an accuracy, to the running node.
+
+    It goes out and is kept on the time axis of what the node measures, in the stream user.
+    """
+    document = call_daemon(
+        opened(directory), "so nobody takes the value", "add-scalar", name=name, value=value, step=step, t=time, job=job
+    )
+    emit(document, lambda: f"{one_line(name)} = {one_line(value)}", as_json=as_json)
 
 
 def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[str, Any]:
@@ -142,43 +151,21 @@ def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[s
     }
 
 
-def _told(directory: Path | None, command: str, **args: Any) -> dict[str, Any]:
-    with _client(directory) as client:
-        return client.call(command, **args)
-
-
-def _client(directory: Path | None) -> ControlClient:
-    folder = opened(directory)
-    client = connected(folder)
-    if client is None:
-        raise DaemonNotRunningError(
-            f"the node of {folder.path} is not running, and only a running node watches jobs: start it with"
-            " 'fedmon node start'"
-        )
-    return client
-
-
-def _print_job(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-        return
-    job = document["job"]
+def _screen(job: dict[str, Any]) -> str:
     ended = [] if job["ended"] is None else [("ended", f"{seconds(job['ended'])}, {job['reason']}")]
-    print(
-        fields(
-            [
-                ("job", job["job_id"]),
-                *([("name", one_line(job["name"]))] if job["name"] else []),
-                ("stream", f"job-{job['job_id']}"),
-                *(_origin(job["origin"]) if job["origin"] else []),
-                ("processes", job["processes"]),
-                ("CPU time", f"{job['cpu_seconds']:.2f} s"),
-                ("measured by", ", ".join(f"{of}: {method}" for of, method in job["methods"].items())),
-                *([("cgroup", job["cgroup"])] if job["cgroup"] else []),
-                ("since", seconds(job["since"])),
-                *ended,
-            ]
-        )
+    return fields(
+        [
+            ("job", job["job_id"]),
+            *([("name", one_line(job["name"]))] if job["name"] else []),
+            ("stream", f"job-{job['job_id']}"),
+            *(_origin(job["origin"]) if job["origin"] else []),
+            ("processes", job["processes"]),
+            ("CPU time", f"{job['cpu_seconds']:.2f} s"),
+            ("measured by", ", ".join(f"{of}: {method}" for of, method in job["methods"].items())),
+            *([("cgroup", job["cgroup"])] if job["cgroup"] else []),
+            ("since", seconds(job["since"])),
+            *ended,
+        ]
     )
 
 

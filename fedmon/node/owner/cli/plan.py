@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,16 +12,10 @@ import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.plan_screens import LIST_HEADERS, plan_lines, plan_rows
-from fedmon.node.owner.cli.reach import Dir, Json, call, login, opened
-from fedmon.node.owner.cli.screen import EXIT_CODES, ask, fields, print_json, seconds
+from fedmon.node.owner.cli.screen import ask, emit, fields, minutes, seconds, table
+from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
 
-app = typer.Typer(
-    name="plan",
-    help="Read training plans, and approve or reject their exact bytes.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 
 Which = Annotated[
     str | None,
@@ -30,6 +25,9 @@ Which = Annotated[
     ),
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
+_HEADERS = ("ID", "NAME", "STATUS", "TYPE", "FROM", "ASKED")
+_ID_PREFIX = "training_plan_"
+_SHORT_ID = 8
 
 
 @app.command("list", epilog=EXIT_CODES)
@@ -49,12 +47,8 @@ def list_(
     """
     wanted = {"status": status, "type": type_, "name": name, "search": search}
     result = call(opened(directory), "plan list", "plan-list", **wanted, sort=sort, descending=descending)
-    if as_json:
-        print_json(result)
-    elif not result["plans"]:
-        print("No training plan matches." if any(wanted.values()) else "No training plans yet: nobody has asked.")
-    else:
-        print(plan_rows(result["plans"]))
+    nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet: nobody has asked."
+    emit(result, lambda: _table(result["plans"]) if result["plans"] else nothing, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES)
@@ -65,12 +59,12 @@ def show(plan: Which = None, directory: Dir = None, as_json: Json = False) -> No
     """
     folder = opened(directory)
     result = call(folder, "plan show", "plan-show", plan=_chosen(plan, folder, as_json=as_json))
-    if as_json:
-        print_json(result)
-        return
-    print(fields(plan_lines(result["plan"])))
-    print(f"\n--- source, {result['plan']['size_bytes']} bytes ---")
-    print(result["source"])
+    found = result["plan"]
+    emit(
+        result,
+        lambda: f"{_screen(found)}\n\n--- source, {found['size_bytes']} bytes ---\n{result['source']}",
+        as_json=as_json,
+    )
 
 
 @app.command("diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
@@ -78,14 +72,10 @@ def diff(plan: Which = None, directory: Dir = None, as_json: Json = False) -> No
     """Compare a plan with the one of its name approved last."""
     folder = opened(directory)
     result = call(folder, "plan diff", "plan-diff", plan=_chosen(plan, folder, as_json=as_json))
-    if as_json:
-        print_json(result)
-    else:
-        before, after = result["against"], result["plan"]
-        print(
-            fields([("plan", after["name"]), ("-", f"approved {seconds(before['decided'])}"), ("+", after["status"])])
-        )
-        print(result["diff"] or "The bytes are the same.", end="" if result["diff"] else "\n")
+    before, after = result["against"], result["plan"]
+    lines = [("plan", after["name"]), ("-", f"approved {seconds(before['decided'])}"), ("+", after["status"])]
+    difference = result["diff"].removesuffix("\n") or "The bytes are the same."
+    emit(result, lambda: f"{fields(lines)}\n{difference}", as_json=as_json)
     raise typer.Exit(0 if result["same"] else 1)
 
 
@@ -147,11 +137,7 @@ def register(
         raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from None
     values = {"path": str(path), "sha256": digest, "name": name or path.stem, "description": description, "by": login()}
     result = call(folder, "plan register", "plan-register", **values)
-    if as_json:
-        print_json(result)
-        return
-    print("Registered and approved:")
-    print(fields(plan_lines(result["plan"])))
+    emit(result, lambda: f"Registered and approved:\n{_screen(result['plan'])}", as_json=as_json)
 
 
 @app.command("delete", epilog=EXIT_CODES)
@@ -160,11 +146,9 @@ def delete(plan: Which = None, directory: Dir = None, as_json: Json = False) -> 
     folder = opened(directory)
     reference = _chosen(plan, folder, as_json=as_json)
     result = call(folder, "plan delete", "plan-delete", plan=reference, by=login())
-    if as_json:
-        print_json(result)
-    else:
-        deleted = result["plan"]
-        print(fields([("forgotten", deleted["name"]), *_identity(deleted), ("it was", deleted["status"])]))
+    deleted = result["plan"]
+    lines = [("forgotten", deleted["name"]), *_identity(deleted), ("it was", deleted["status"])]
+    emit(result, lambda: fields(lines), as_json=as_json)
 
 
 def _chosen(plan: str | None, folder: NodeFolder, *, as_json: bool) -> str:
@@ -176,14 +160,14 @@ def _chosen(plan: str | None, folder: NodeFolder, *, as_json: bool) -> str:
         plans = waiting or call(folder, "plan list", "plan-list")["plans"]
         if not plans:
             raise NotFoundError("there are no training plans here: nobody has asked")
-        print(plan_rows(plans))
-    return ask("PLAN", f"{LIST_HEADERS[0].capitalize()}, sha256 or name", as_json=as_json)
+        print(_table(plans))
+    return ask("PLAN", f"{_HEADERS[0].capitalize()}, sha256 or name", as_json=as_json)
 
 
 def _confirmed(folder: NodeFolder, reference: str) -> str:
     """Show the plan that is about to be approved and return its digest once the owner says yes."""
     plan = call(folder, "plan approve", "plan-show", plan=reference)["plan"]
-    print(fields(plan_lines(plan)))
+    print(_screen(plan))
     if not typer.confirm("Approve exactly these bytes?", default=False, err=True):
         raise typer.Exit(1)
     return str(plan["sha256"])
@@ -191,16 +175,56 @@ def _confirmed(folder: NodeFolder, reference: str) -> str:
 
 def _decide(folder: NodeFolder, purpose: str, command: str, values: dict[str, Any], *, as_json: bool) -> None:
     result = call(folder, purpose, command, **values, by=login())
-    if as_json:
-        print_json(result)
-        return
     plan, told = result["plan"], ", ".join(result["tells"])
     lines: list[tuple[str, object]] = [("plan", plan["name"]), *_identity(plan)]
     lines.append(("is now" if result["changed"] else "was already", plan["status"]))
     if told:
         lines.append(("goes to", f"{told}; waits in the node's outbox until they have it"))
-    print(fields(lines))
+    emit(result, lambda: fields(lines), as_json=as_json)
 
 
 def _identity(plan: dict[str, Any]) -> list[tuple[str, object]]:
     return [("id", plan["plan_id"]), ("sha256", plan["sha256"])]
+
+
+def _table(plans: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of plans, with the digest of each on a line of its own."""
+    rows = [
+        [
+            plan["plan_id"].removeprefix(_ID_PREFIX)[:_SHORT_ID],
+            plan["name"],
+            plan["status"],
+            plan["type"],
+            plan["researcher_id"] or "-",
+            minutes(plan["created"]),
+        ]
+        for plan in plans
+    ]
+    head, line, *lines = table(_HEADERS, rows).split("\n")
+    paired = [f"{row}\n  sha256 {plan['sha256']}" for row, plan in zip(lines, plans, strict=True)]
+    return "\n".join([head, line, *paired])
+
+
+def _screen(plan: Mapping[str, Any]) -> str:
+    """Return what is known of a plan, the whole digest too."""
+    asked = plan.get("requested_by") or ([plan["researcher_id"]] if plan["researcher_id"] else [])
+    code = "read, no problem found" if plan["checked"] else "not read yet; the running node does that"
+    if plan["problem"]:
+        code = f"PROBLEM: {plan['problem']}"
+    elif plan["hint"]:
+        code = plan["hint"]
+    return fields(
+        [
+            ("plan", plan["name"]),
+            ("id", plan["plan_id"]),
+            ("sha256", plan["sha256"]),
+            ("status", f"{plan['status']}{', ' + seconds(plan['decided']) if plan['decided'] else ''}"),
+            *([("note", plan["note"])] if plan["note"] else []),
+            ("type", plan["type"]),
+            ("from", ", ".join(asked) or "-"),
+            ("asked", seconds(plan["created"])),
+            ("size", f"{plan['size_bytes']} bytes"),
+            ("code", code),
+            ("description", plan["description"] or "-"),
+        ]
+    )

@@ -1,9 +1,11 @@
-"""`fedmon node policy`: whom the node obeys, and what leaves it."""
+"""`fedmon node policy` and `config`: whom the node obeys, what leaves it, and every setting with its origin."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import tomllib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -11,18 +13,14 @@ import typer
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.reach import Dir, Json, call, connected, login, opened
-from fedmon.node.owner.cli.screen import EXIT_CODES, ask, note, one_line, print_json
+from fedmon.node.owner.cli.screen import ask, emit, note, one_line, table
+from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, connected, group, login, opened
 
 if TYPE_CHECKING:
-    from fedmon.node.requests.policy_changes import Change, Wish
+    from fedmon.node.requests.policy import PolicyChange, PolicyWish
 
-app = typer.Typer(
-    name="policy",
-    help="Say whom this node obeys, and what leaves it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+policy = group("policy", "Say whom this node obeys, and what leaves it.")
+config = group("config", "See the settings and where they come from.")
 
 Researchers = Annotated[
     list[str] | None, typer.Argument(metavar="RESEARCHER", help="Ids of researchers; '*' is everybody.")
@@ -37,7 +35,7 @@ JobOutput = Annotated[bool, typer.Option("--job-output", help="What jobs print a
 _ATTEMPTS = 5
 
 
-@app.command("show", epilog=EXIT_CODES)
+@policy.command("show", epilog=EXIT_CODES)
 def show(directory: Dir = None, as_json: Json = False) -> None:
     """Show the rules that hold.
 
@@ -47,24 +45,23 @@ def show(directory: Dir = None, as_json: Json = False) -> None:
     from fedmon.node.requests.policy import Policy
 
     folder = opened(directory)
-    if connected(folder) is not None:
-        document = call(folder, "policy show", "status")
-        rules = {"policy": document["policy"], "rules": document["rules"], "obeys_nobody": document["obeys_nobody"]}
+    client = connected(folder)
+    if client is not None:
+        with client:
+            status = client.call("status")
+        document = {name: status[name] for name in ("policy", "rules", "obeys_nobody")}
     else:
         settings = load_node(folder.path, os.environ)
-        policy = Policy(settings.policy, settings.id)
-        rules = {
+        rules = Policy(settings.policy, settings.id)
+        document = {
             "policy": msgspec.to_builtins(settings.policy),
-            "rules": list(policy.describe()),
-            "obeys_nobody": policy.obeys_nobody,
+            "rules": list(rules.describe()),
+            "obeys_nobody": rules.obeys_nobody,
         }
-    if as_json:
-        print_json(rules)
-    else:
-        print("\n".join(map(one_line, rules["rules"])))
+    emit(document, lambda: "\n".join(map(one_line, document["rules"])), as_json=as_json)
 
 
-@app.command("allow", epilog=EXIT_CODES)
+@policy.command("allow", epilog=EXIT_CODES)
 def allow_(
     researchers: Researchers = None,
     datasets: Datasets = None,
@@ -88,7 +85,7 @@ def allow_(
     _change(opened(directory), "allow", wish, as_json=as_json)
 
 
-@app.command("deny", epilog=EXIT_CODES)
+@policy.command("deny", epilog=EXIT_CODES)
 def deny_(
     researchers: Researchers = None,
     datasets: Datasets = None,
@@ -118,15 +115,15 @@ def _wish(
     *,
     job_output: bool,
     as_json: bool,
-) -> Wish:
-    from fedmon.node.requests.policy_changes import LEVELS, Wish
+) -> PolicyWish:
+    from fedmon.node.requests.policy import LEVELS, PolicyWish
 
     level = None if log_level is None else log_level.upper()
     if level is not None and level not in LEVELS:
         raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
     if not researchers and (datasets or not (metrics or level or job_output)):
         researchers = ask("RESEARCHER", "Id of the researcher", as_json=as_json).split()
-    return Wish(
+    return PolicyWish(
         researchers=researchers or (),
         datasets=datasets or (),
         metrics=metrics or (),
@@ -135,26 +132,23 @@ def _wish(
     )
 
 
-def _change(folder: NodeFolder, verb: str, wish: Wish, *, as_json: bool) -> None:
+def _change(folder: NodeFolder, verb: str, wish: PolicyWish, *, as_json: bool) -> None:
     result, change = _written(folder, verb, wish)
     notes = [*change.notes, *_unknown_datasets(folder, wish)]
     notes += [
         f"the environment variable {variable} overrides what was written: unset it where the node is started"
         for variable in result["overridden_by"]
     ]
-    if as_json:
-        print_json({**result, "notes": notes})
-        return
-    print("\n".join(map(one_line, result["rules"])))
-    for text in notes:
+    emit({**result, "notes": notes}, lambda: "\n".join(map(one_line, result["rules"])), as_json=as_json)
+    for text in notes if not as_json else ():
         note(text)
 
 
-def _written(folder: NodeFolder, verb: str, wish: Wish) -> tuple[dict[str, Any], Change]:
+def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str, Any], PolicyChange]:
     """Have node.toml changed, made anew from its present text whenever somebody else was faster."""
     from fedmon.common.settings import load_node
     from fedmon.node.owner.settings_text import with_policy
-    from fedmon.node.requests.policy_changes import allow, deny
+    from fedmon.node.requests.policy import allow, deny
 
     environ = {name: text for name, text in os.environ.items() if not name.startswith("FEDMON_POLICY_")}
     attempt = 0
@@ -182,7 +176,7 @@ def _written(folder: NodeFolder, verb: str, wish: Wish) -> tuple[dict[str, Any],
             return result, change
 
 
-def _unknown_datasets(folder: NodeFolder, wish: Wish) -> list[str]:
+def _unknown_datasets(folder: NodeFolder, wish: PolicyWish) -> list[str]:
     if not wish.datasets:
         return []
     known = call(folder, "policy show", "dataset-list")["datasets"]
@@ -190,3 +184,66 @@ def _unknown_datasets(folder: NodeFolder, wish: Wish) -> list[str]:
     return [
         f"there is no dataset {name!r} here yet; the rule waits for it" for name in wish.datasets if name not in names
     ]
+
+
+@config.command("path", epilog=EXIT_CODES)
+def path(directory: Dir = None, as_json: Json = False) -> None:
+    """Print where the settings file is."""
+    file = str(opened(directory).settings_file)
+    emit({"path": file}, lambda: file, as_json=as_json)
+
+
+@config.command("show", epilog=EXIT_CODES)
+def show_config(directory: Dir = None, as_json: Json = False) -> None:
+    """Show every setting, and where it comes from.
+
+    Values are those that `fedmon node start` would read in this shell. Of secrets only the file's name is a setting,
+    so none is ever shown.
+    """
+    from fedmon.common.settings import load_node
+    from fedmon.common.settings.keys import keys_of
+
+    folder = opened(directory)
+    settings = load_node(folder.path, os.environ)
+    with folder.settings_file.open("rb") as file:
+        written = tomllib.load(file)
+    document: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
+    document["broker"]["url"] = settings.broker.url
+    found = [
+        {
+            "key": f"{key.section}.{name}",
+            "value": (document if key.section == "node" else document[key.section])[name],
+            "origin": _origin(key.section, name, key.variable, written, os.environ),
+        }
+        for key in keys_of("node")
+        for name in (document[key.section] if key.is_any_name else [key.name])
+    ]
+    rows = [[each["key"], _text(each["value"]), each["origin"]] for each in found]
+    emit(
+        {"path": str(folder.settings_file), "settings": found},
+        lambda: f"Settings of {folder.settings_file}\n\n{table(['KEY', 'VALUE', 'FROM'], rows)}",
+        as_json=as_json,
+    )
+
+
+def _origin(
+    section: str, name: str, variable: str | None, written: Mapping[str, Any], environ: Mapping[str, str]
+) -> str:
+    """Say who decides a value: our variables before the historic ones, then the file, then the default."""
+    from fedmon.common.settings.keys import HISTORIC
+
+    if variable is not None and variable in environ:
+        return variable
+    if (section, name) == ("broker", "url"):
+        historic = [known for known in ("MQTT_BROKER", "MQTT_BROKER_PORT") if environ.get(known)]
+    else:
+        historic = [known for known, place in HISTORIC.items() if place == (section, name) and environ.get(known)]
+    if historic:
+        return ", ".join(historic)
+    return "file" if name in written.get(section, {}) else "default"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedmon.node.owner.cli.reach import Dir, Json, call, login, opened
-from fedmon.node.owner.cli.screen import (
-    EXIT_CODES,
-    fields,
-    minutes,
-    one_line,
-    print_json,
-    seconds,
-    shorten,
-    table,
-    width,
-)
+from fedmon.node.owner.cli.screen import emit, fields, minutes, one_line, seconds, shorten, table, width
+from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
 
-app = typer.Typer(
-    name="runs",
-    help="See and stop the approved plans that run here.",
-    rich_markup_mode=None,
+app = group(
+    "runs",
+    "See and stop the approved plans that run here.",
+    no_args_is_help=False,
     invoke_without_command=True,
     epilog=EXIT_CODES,
 )
@@ -56,59 +47,52 @@ def list_(limit: Limit = 100, directory: Dir = None, as_json: Json = False) -> N
 def show(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
     """Show a job: who runs what on which data, how it is confined, what it took, and what it printed."""
     document = call(opened(directory), "runs show", "run-show", job_id=job_id)
-    if as_json:
-        print_json(document)
-        return
-    print(fields([*_lines(document["run"]), ("files", document["folder"] or "removed, or never made")]))
+    parts = [fields([*_lines(document["run"]), ("files", document["folder"] or "removed, or never made")])]
     if document["logged"]:
-        print("\n".join(["\nlogged, the last of it:", *map(one_line, document["logged"])]))
-    for name, text in document["output"].items():
-        if text:
-            print(f"\n{name}:\n{text}")
+        parts.append("\n".join(["\nlogged, the last of it:", *map(one_line, document["logged"])]))
+    parts += [f"\n{name}:\n{text}" for name, text in document["output"].items() if text]
+    emit(document, lambda: "\n".join(parts), as_json=as_json)
 
 
 @app.command("stop", epilog=EXIT_CODES)
 def stop(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
     """Stop a job: it is asked to end, and killed when it does not; its researcher is told."""
     document = call(opened(directory), "runs stop", "run-stop", job_id=job_id, by=login())
-    if as_json:
-        print_json(document)
-        return
     run = document["run"]
-    if run["ended"] is None:
-        print(f"Job {run['job_id']} is stopped; see: fedmon node runs show {run['job_id']}")
-    else:
-        print(f"Job {run['job_id']} was over already: {run['state']}.")
+    stopped = f"Job {run['job_id']} is stopped; see: fedmon node runs show {run['job_id']}"
+    over = f"Job {run['job_id']} was over already: {run['state']}."
+    emit(document, lambda: stopped if run["ended"] is None else over, as_json=as_json)
 
 
-def _list(limit: int, directory: Any, *, as_json: bool) -> None:
+def _list(limit: int, directory: Path | None, *, as_json: bool) -> None:
     document = call(opened(directory), "runs list", "run-list", limit=limit)
-    if as_json:
-        print_json(document)
-        return
-    ids = [run["job_id"] for run in document["runs"]]
+    emit(
+        document, lambda: _table(document["runs"]) if document["runs"] else "No plan has run here yet.", as_json=as_json
+    )
+
+
+def _table(runs: Sequence[Mapping[str, Any]]) -> str:
+    ids = [run["job_id"] for run in runs]
     enough = next(size for size in range(_SHOWN, 65) if len({job_id[:size] for job_id in ids}) == len(ids))
+    heads = ["state", "researcher", "plan", "wall s", "since"]
     rows = [
         [
             run["state"],
             run["researcher_id"],
             one_line(run["name"]),
-            _number(run["usage"]["wall_s"], "{:.2f}"),
+            "" if run["usage"]["wall_s"] is None else f"{run['usage']['wall_s']:.2f}",
             minutes(run["created"]),
         ]
-        for run in document["runs"]
+        for run in runs
     ]
-    heads = ["state", "researcher", "plan", "wall s", "since"]
-    if not rows:
-        print("No plan has run here yet.")
-        return
     # An id that is cut finds nothing, and a reason, which is a sentence, would take the room of everything else.
-    head, rule, *lines = table(heads, rows, columns=width() - enough - 2).splitlines()
-    print(f"{'job':<{enough}}  {head}\n{'-' * enough}  {rule}")
-    for line, run in zip(lines, document["runs"], strict=True):
-        print(f"{run['job_id']:<{enough}.{enough}}  {line}")
+    head, rule, *cells = table(heads, rows, columns=width() - enough - 2).splitlines()
+    lines = [f"{'job':<{enough}}  {head}", f"{'-' * enough}  {rule}"]
+    for line, run in zip(cells, runs, strict=True):
+        lines.append(f"{run['job_id']:<{enough}.{enough}}  {line}")
         if run["reason"]:
-            print(f"  {shorten(one_line(run['reason']), width() - 2)}")
+            lines.append(f"  {shorten(one_line(run['reason']), width() - 2)}")
+    return "\n".join(lines)
 
 
 def _lines(run: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -140,7 +124,3 @@ def _quantity(name: str, value: float) -> str:
         if name.endswith(ending):
             return f"{name.removesuffix(ending).replace('_', ' ')} {value / size:.6g} {unit}"
     return f"{name} {value:g}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)

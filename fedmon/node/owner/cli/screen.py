@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,18 +12,14 @@ import msgspec
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
 
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 failed, 2 wrong use or settings, 3 not found, 4 refused or in conflict, 5 no connection, "
-    '6 no answer in time. With --json exactly one JSON document is printed, an error as {"error": {...}}.'
-)
 DEFAULT_WIDTH = 80
 _GAP = 2
 _MIN_COLUMN = 6
 
 
-def print_json(document: Mapping[str, Any]) -> None:
-    """Print one JSON document on one line."""
-    print(msgspec.json.encode(document).decode())
+def emit(document: Mapping[str, Any], text: Callable[[], str], *, as_json: bool) -> None:
+    """Print one JSON document on one line, or the text about it."""
+    print(msgspec.json.encode(document).decode() if as_json else text())
 
 
 def note(text: str) -> None:
@@ -31,10 +27,10 @@ def note(text: str) -> None:
     print("\n".join(_wrapped(one_line(f"note: {text}"), width())), file=sys.stderr)
 
 
-def print_record(text: str) -> None:
-    """Print one record: folded at a terminal, on one line where a program reads it."""
+def record(text: str) -> str:
+    """Return one record: folded at a terminal, on one line where a program reads it."""
     line = one_line(text)
-    print(("\n    ".join(_wrapped(line, width() - 4))) if sys.stdout.isatty() else line)
+    return "\n    ".join(_wrapped(line, width() - 4)) if sys.stdout.isatty() else line
 
 
 def ask(option: str, question: str, *, as_json: bool, default: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""`monitor resend`: samples from the node's recording, in pages that fit into a message."""
+"""`monitor`: leases on live metrics, the metrics of this node, and samples of its recording in pages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from fedmon.common.metrics.batch import Batch, may_read, user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.envelope import Count, Reply, ShortText
 from fedmon.common.wire.messages import ErrorCode, Monitor
-from fedmon.common.wire.samples import Columns
+from fedmon.common.wire.samples import Columns, MonitorReply
+from fedmon.node.measure.leases import LeaseRefusedError, LeaseTable
+from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import MAX_SAMPLE_BYTES, fitting
 from fedmon.node.measure.recorder import Recorder
-from fedmon.node.requests.handlers.envelope import echo, error
-from fedmon.node.services import Services
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.dialect import echo, error
+from fedmon.node.requests.policy import Policy
 
 logger = logging.getLogger(__name__)
 
+OPENING = "the recording is being opened, so what it holds is told later"
 PAGE_BYTES = 65_536
 _FRAME_BYTES = 1_024
 """What the reply needs beside its samples."""
@@ -44,27 +48,79 @@ class EncodedPage(Reply, frozen=True, kw_only=True, tag="samples"):
 OnSent = Callable[[Iterable[str], int], None]
 
 
-def answer(request: Monitor, services: Services) -> Reply:
-    """Send one page of what was asked for and may leave; what is not kept any more is passed over."""
-    recorder = services.pipeline.recorder
-    if recorder is None:
-        reason = "this node keeps no recording, so samples that were missed cannot be sent again"
-        return error(request, services.node_id, ErrorCode.UNSUPPORTED, reason)
-    # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
-    is_own = request.stream == user_stream(request.researcher_id)
-    return page(
-        request,
-        recorder,
-        node_id=services.node_id,
-        leaves=(lambda _metric: True) if is_own else services.policy.metric_leaves,
-        on_sent=lambda names, samples: services.audit.count_all("metrics", names, samples),
-    )
+class MonitorHandler:
+    """Leases on live metrics, the metrics of this node, and samples of its recording, within the policy."""
+
+    def __init__(self, leases: LeaseTable, pipeline: Pipeline, policy: Policy, audit: Audit) -> None:
+        self._leases, self._pipeline, self._policy, self._audit = leases, pipeline, policy, audit
+        self._node_id = policy.node_id
+
+    def __call__(self, request: Monitor) -> Reply:
+        """Start, renew or stop a lease, or send a page of samples; each but the last is answered by the metrics."""
+        if not self._pipeline.enabled:
+            reason = "the owner of this node switched metrics off"
+            return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
+        lease_s: float | None = None
+        match request.action:
+            case "start":
+                try:
+                    lease_s = self._leases.start(
+                        request.researcher_id,
+                        request.instance,
+                        interval_s=request.interval_s,
+                        lease_s=request.lease_s,
+                        live=request.live,
+                    ).lease_s
+                except LeaseRefusedError as refusal:
+                    return error(request, self._node_id, ErrorCode.BUSY, str(refusal))
+            case "stop":
+                self._leases.stop(request.researcher_id, request.instance)
+            case "resend":
+                return self._resend(request)
+            case "status":
+                pass
+        return self._measured(request, lease_s)
+
+    def _measured(self, request: Monitor, lease_s: float | None) -> MonitorReply:
+        pipeline, leaves = self._pipeline, self._policy.metric_leaves
+        recorder = pipeline.recorder
+        # What waits in memory is not all there is, and a researcher would take it for that.
+        opening = recorder is not None and not recorder.ready
+        return MonitorReply(
+            action=request.action,
+            interval_s=self._leases.interval_s(),
+            lease_s=lease_s,
+            streams=pipeline.streams_for(request.researcher_id),
+            capabilities={name: reason for name, reason in pipeline.sampler.capabilities().items() if leaves(name)},
+            metrics=[name for name in pipeline.sampler.metrics() if leaves(name)],
+            hardware=pipeline.hardware() if leaves("host_hardware_info") else None,
+            counts={name: count for name, count in pipeline.counts().items() if leaves(name)},
+            reason=OPENING if opening else "",
+            extents=[] if recorder is None or opening else recorder.extents(request.researcher_id),
+            **echo(request, self._node_id),
+        )
+
+    def _resend(self, request: Monitor) -> Reply:
+        """Send one page of the samples that were asked for and may leave."""
+        recorder = self._pipeline.recorder
+        if recorder is None:
+            reason = "this node keeps no recording, so samples that were missed cannot be sent again"
+            return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
+        # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
+        is_own = request.stream == user_stream(request.researcher_id)
+        return page(
+            request,
+            recorder,
+            node_id=self._node_id,
+            leaves=(lambda _metric: True) if is_own else self._policy.metric_leaves,
+            on_sent=lambda names, samples: self._audit.count_all("metrics", names, samples),
+        )
 
 
 def page(
     request: Monitor, recorder: Recorder, *, node_id: str, leaves: Callable[[str], bool], on_sent: OnSent
 ) -> Reply:
-    """Return one page of what a recorder keeps; ``on_sent`` is told which metrics it holds, and how many samples."""
+    """Return one page of a recording; ``on_sent(metrics, samples)`` is called with its metrics and how many samples."""
     first = request.first_seq or 0
     last = _LARGEST if request.last_seq is None else request.last_seq
     if first > last:

@@ -1,4 +1,4 @@
-"""How a verb reaches its node: through the control socket of a running daemon, else by taking the folder's lock."""
+"""Options that every verb has, and how a verb has a command run: by the node's daemon, or here while it is stopped."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, NoAnswerError
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.control_client import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed, 2 wrong use or settings, 3 not found, 4 refused or in conflict, 5 no connection, "
+    '6 no answer in time. With --json exactly one JSON document is printed, an error as {"error": {...}}.'
+)
 Dir = Annotated[
     Path | None,
     typer.Option(
@@ -26,6 +30,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 REACH_WITHIN_S = 4.0
 CALL_TIMEOUT_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
+
+
+def group(name: str, purpose: str, **options: Any) -> typer.Typer:
+    """Return an empty group of verbs; without a verb it prints its help, unless ``options`` say otherwise."""
+    return typer.Typer(**{"name": name, "help": purpose, "no_args_is_help": True, "rich_markup_mode": None, **options})
 
 
 def default_folder() -> Path:
@@ -70,14 +79,26 @@ def call(folder: NodeFolder, purpose: str, command: str, **args: Any) -> dict[st
         retry.wait(min(_LOCK_ATTEMPT_S, deadline.left_s()))
 
 
+def call_daemon(folder: NodeFolder, why: str, command: str, **args: Any) -> dict[str, Any]:
+    """Have the daemon run a command, and return its result.
+
+    Raises what the command raises, and DaemonNotRunningError, which tells ``why`` the node must run.
+    """
+    client = connected(folder)
+    if client is None:
+        raise DaemonNotRunningError(
+            f"the node of {folder.path} is not running, {why}: start it with 'fedmon node start'"
+        )
+    with client:
+        return client.call(command, **args)
+
+
 def connected(folder: NodeFolder, *, timeout_s: float = CALL_TIMEOUT_S) -> ControlClient | None:
     """Return a connection to the folder's daemon, or None when no daemon listens."""
-    client = ControlClient(folder.path, timeout_s=timeout_s)
     try:
-        client.connect()
+        return ControlClient(folder.path, timeout_s=timeout_s)
     except DaemonNotRunningError:
         return None
-    return client
 
 
 def _unreachable(folder: NodeFolder) -> Exception:
@@ -91,8 +112,12 @@ def _unreachable(folder: NodeFolder) -> Exception:
 
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
-    from fedmon.node.owner import run
-    from fedmon.node.owner.stopped import open_desk
+    """Run a command on the registers of a stopped node; what is decided waits in the outbox for the daemon."""
+    from fedmon.common.settings import load_node
+    from fedmon.node.folder import read_boot
+    from fedmon.node.owner.commands import OwnerCommands
+    from fedmon.node.registers.state import Registers
 
-    with open_desk(folder, os.environ) as desk:
-        return run(desk, command, args)
+    settings, boot = load_node(folder.path, os.environ), read_boot(folder.boot_file)
+    with Registers(folder, settings, boot=boot) as registers:
+        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=boot).run(command, args)

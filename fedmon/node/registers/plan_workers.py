@@ -1,0 +1,188 @@
+"""The workers that fetch training plans and check their code, so that the router need not wait."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from fedmon.common.actor import Actor, Bound
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.settings import RepositorySettings
+from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES, PARSED
+from fedmon.node.registers.plan_source import visible_text
+from fedmon.node.registers.plans import CodeCheck
+
+logger = logging.getLogger(__name__)
+
+CHECK_TIMEOUT_S = 15.0
+MAX_CHECKS = 1000
+MAX_DOWNLOADS = 100
+DOWNLOAD_TIMEOUT_S = 30.0
+MAX_PROBLEM_LENGTH = 500
+
+_MARK = f"{PARSED}\n".encode()
+_SCRIPT = Path(__file__).with_name("plan_check.py")
+
+
+class PlanChecker:
+    """One thread that runs the check of each submitted plan in a limited child process.
+
+    ``read`` returns the bytes of a digest (`PlanStore.read`); ``on_check(sha256, check)`` is called on the
+    checker's thread and must only hand over. `submit` and `stop` are safe from any thread.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], bytes],
+        on_check: Callable[[str, CodeCheck], None],
+        *,
+        timeout_s: float = CHECK_TIMEOUT_S,
+        capacity: int = MAX_CHECKS,
+    ) -> None:
+        self._read, self._on_check, self._timeout_s = read, on_check, timeout_s
+        self._actor = Actor("plan-checker", urgent=Bound(capacity))
+        self._stopping = threading.Event()
+        self._child_lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._actor.start()
+
+    def submit(self, sha256: str) -> bool:
+        """Have a plan checked; False when too many wait (it stays among `PlanRegister.unchecked`)."""
+        return self._actor.post(lambda: self._check(sha256))
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the thread and the child that it runs; what waits stays unchecked."""
+        self._stopping.set()
+        with self._child_lock:
+            if self._child is not None:
+                _kill(self._child)
+        self._actor.close(timeout_s=timeout_s, drop=True)
+
+    def _check(self, sha256: str) -> None:
+        try:
+            check = self._run(self._read(sha256))
+        except StorageError as error:
+            logger.warning("plan %s cannot be checked: %s", sha256, error)
+            return
+        if not self._stopping.is_set():
+            self._on_check(sha256, check)
+
+    def _run(self, source: bytes) -> CodeCheck:
+        try:
+            child = self._started()
+        except OSError as error:
+            return CodeCheck(problem=f"could not be checked: {error.strerror}")  # says nothing about the code
+        problem = ""
+        try:
+            output, _ = child.communicate(source, timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill(child)
+            output, _ = child.communicate()
+            problem = f"could not be read within {self._timeout_s:g} s"
+        finally:
+            with self._child_lock:
+                self._child = None
+        return _check_of(output, problem or _problem(child.returncode))
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        with self._child_lock:
+            self._child = child
+            if self._stopping.is_set():
+                _kill(child)
+        return child
+
+
+class PlanFetcher:
+    """Fetches one file after another; its thread begins with the first one. `submit` is for one thread."""
+
+    def __init__(
+        self, repository: RepositorySettings, *, max_bytes: int, hand_over: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self._repository, self._max_bytes, self._hand_over = repository, max_bytes, hand_over
+        self._actor: Actor | None = None
+
+    def submit(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> bool:
+        """Have a file fetched; ``done`` gets its bytes or a FedmonError on the router's thread.
+
+        Without a digest it may be any file. Returns False when too many wait.
+        """
+        if self._actor is None:
+            self._actor = Actor("fedmon-fetcher", urgent=Bound(MAX_DOWNLOADS))
+            self._actor.start()
+        return self._actor.post(lambda: self._fetch(url, sha256, done))
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread, unless a download keeps it."""
+        if self._actor is not None:
+            self._actor.close(timeout_s=timeout_s, drop=True)
+
+    def _fetch(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> None:
+        from fedmon.common.http import download
+
+        result: bytes | FedmonError
+        try:
+            result = download(
+                url,
+                sha256=sha256,
+                max_bytes=self._max_bytes,
+                deadline_s=DOWNLOAD_TIMEOUT_S,
+                allowed_urls=self._repository.allowed_urls,
+            )
+        except FedmonError as error:
+            logger.warning("plan %s was not fetched: %s", sha256 or "of unknown digest", error)
+            result = error
+        self._hand_over(lambda: done(result))
+
+
+def _problem(returncode: int) -> str:
+    if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"could not be read within {CPU_S} s of processor time"
+    if returncode != 0:
+        return f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {returncode})"
+    return ""
+
+
+def _check_of(output: bytes, problem: str) -> CodeCheck:
+    """Return what a child found; ``problem`` says why it came to no end."""
+    parses = output.startswith(_MARK)
+    if problem:
+        return CodeCheck(problem=problem, parses=parses)
+    try:
+        check = msgspec.json.decode(output.removeprefix(_MARK), type=CodeCheck)
+    except msgspec.MsgspecError:
+        return CodeCheck(problem="could not be read: the check gave no verdict", parses=parses)
+    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH], parses=parses)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)

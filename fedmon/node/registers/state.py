@@ -1,0 +1,137 @@
+"""The registers of one node, opened together, and restored from copy and audit if their file was damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from typing import Self
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.settings import NodeSettings
+from fedmon.common.wire.messages import PlanDecision
+from fedmon.node.folder import NodeFolder
+from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.plans import Decision, PlanRegister
+from fedmon.node.requests.audit import Audit, facts_since
+from fedmon.node.requests.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+_PLANS = frozenset({"approval-requested", "plan-decision", "plan-delete"})
+_DATASETS = frozenset({"dataset-add", "dataset-edit", "dataset-remove"})
+_ANNOUNCED = """SELECT json_extract(message, '$.sha256') AS sha256 FROM outbox
+    WHERE json_extract(message, '$.command') = 'plan-decision'"""
+_SHOWN = 20
+
+
+class Registers:
+    """Audit, database, datasets, plans and outbox of one node; a context manager.
+
+    Belongs to the thread that opened it, or the last that called ``database.adopt``. A register that was put back from
+    its copy is brought up to date from the audit: an approval holds only if the audit is whole since the copy, and the
+    plan's bytes are here.
+    """
+
+    def __init__(self, folder: NodeFolder, settings: NodeSettings, *, boot: int) -> None:
+        """Open the files; the caller holds the folder's lock. Raises StorageError."""
+        self._node_id = settings.id
+        with contextlib.ExitStack() as opened:
+            self.audit = opened.enter_context(Audit(folder.path))
+            self.database = opened.enter_context(
+                Database(folder.database_file, must_exist=self.audit.end[0] > 0),
+            )
+            self.datasets = DatasetRegister(self.database)
+            self.plans = PlanRegister(
+                self.database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes
+            )
+            self.outbox = Outbox(self.database)
+            if self.database.behind is not None:
+                self._restore(self.database.behind, boot)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._opened.close()
+
+    def announce(self, decision: Decision, *, boot: int) -> tuple[PlanDecision, ...]:
+        """Put the messages of a decision into the outbox; inside the transaction that made it."""
+        messages = decision.messages(node_id=self._node_id, boot=boot)
+        for message in messages:
+            self.outbox.add(message)
+        return messages
+
+    def _restore(self, behind: tuple[int, str], boot: int) -> None:
+        """Redo the owner's decisions since the copy, as the audit holds them, and report what is lost."""
+        database, plans = self.database, self.plans
+        with database.transaction():
+            # Decisions that were told before must not come again after later ones; where a plan stands is told anew.
+            told = {row["sha256"] for row in database.rows(_ANNOUNCED)}
+            database.execute("DELETE FROM outbox WHERE json_extract(message, '$.command') = 'plan-decision'")
+            decided, lost = self._redo(behind)
+            for sha256 in sorted(told | decided):
+                plan = plans.find(sha256)
+                if plan is not None:
+                    requesters = plans.requesters(plan.plan_id)
+                    self.announce(Decision(plan=plan, researchers=requesters, time=plan.last_action), boot=boot)
+            report = [f"the register was damaged: {database.mark('damage')}", *lost]
+            database.set_mark("report", "\n".join(report))
+            database.set_mark("restored", timestamp(utc_now()))
+            database.set_mark("behind", None)
+            database.set_mark("damage", None)
+            self.audit.record_durably("register-restored", report=report)
+        for sentence in report:
+            logger.error("register restored: %s", sentence)
+
+    def _redo(self, behind: tuple[int, str]) -> tuple[set[str], list[str]]:
+        """Return the digests of plans that were decided about since the copy, and sentences about what is lost."""
+        try:
+            lines, is_whole = facts_since(self.audit.folder, behind, _PLANS | _DATASETS | {"run"})
+        except OSError as error:
+            raise StorageError(f"the audit in {self.audit.folder} cannot be read: {error.strerror}") from error
+        missing: dict[str, str] = {}
+        jobs: list[str] = []
+        decided: set[str] = set()
+        known_jobs = {row["job_id"] for row in self.database.rows("SELECT job_id FROM runs")}
+        for line in lines:
+            if line["event"] == "run":
+                jobs += [str(line.get("job"))] if line.get("job") not in known_jobs else []
+                continue
+            kind, key = ("plan", "sha256") if line["event"] in _PLANS else ("dataset", "dataset_id")
+            name = str(line.get(key))
+            try:
+                with self.database.transaction():
+                    (self.plans if kind == "plan" else self.datasets).redo(line)
+                missing.pop(name, None)
+            except (FedmonError, sqlite3.IntegrityError, KeyError, msgspec.ValidationError) as error:
+                missing[name] = f"{kind} {line.get('name')!r} ({name}) is not restored: {error}"
+            if kind == "plan":
+                decided.add(name)
+        sentences = [*missing.values()]
+        if not is_whole:
+            withdrawn = self.plans.withdraw_all()
+            decided.update(withdrawn)
+            sentences.append(
+                "the audit since then is not whole, so later rejections may be unknown: "
+                f"{len(withdrawn)} approved plans are pending again; look at the datasets as well"
+            )
+        if jobs:
+            more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+            sentences.append(
+                f"{len(jobs)} jobs begun since then are not known any more: {', '.join(jobs[:_SHOWN])}{more}"
+            )
+        sentences.append(
+            f"since then {len(lines) - len(jobs) - len(missing)} changes were done again from the audit; replies and "
+            "outcomes that waited are lost, and requests from before the restore are refused"
+        )
+        return decided, sentences

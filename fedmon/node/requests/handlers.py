@@ -1,0 +1,280 @@
+"""One handler for each command of the wire: it gets a valid request of an obeyed researcher, and returns the reply."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from fedmon import __version__
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError
+from fedmon.common.http import RepositoryError
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.messages import (
+    Ack,
+    Approval,
+    ApprovalReply,
+    Dataset,
+    Error,
+    ErrorCode,
+    ListDatasets,
+    ListReply,
+    Monitor,
+    Ping,
+    Pong,
+    SearchDatasets,
+    SearchReply,
+    TrainingPlanStatus,
+    TrainingPlanStatusReply,
+)
+from fedmon.common.wire.runs import JobStatus, Run, RunReply, Stop, StopReply
+from fedmon.node.measure.leases import LeaseTable
+from fedmon.node.measure.pipeline import Pipeline
+from fedmon.node.registers.datasets import DatasetRegister
+from fedmon.node.registers.state import Registers
+from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.dialect import PAGE_BYTES, echo
+from fedmon.node.requests.monitor import MonitorHandler
+from fedmon.node.requests.policy import Policy
+from fedmon.node.runs.refusal import RunRefusedError
+from fedmon.node.runs.service import Runs
+
+Handler = Callable[[Any], Reply | None]
+
+SHOWN_DIGEST = 12
+HTTP_OK = 200
+_DATASET_BYTES = PAGE_BYTES // 2
+
+
+class PlanApprovalByUrl(Request, frozen=True, kw_only=True, tag="approval"):
+    """Ask the owner to approve the plan that lies at a URL."""
+
+    url: str
+    description: str
+
+
+class PlanStatusByUrl(Request, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Ask where the plan stands that lies at a URL; ``job_id`` is the asker's own word for it."""
+
+    url: str
+    job_id: str
+
+
+class PlanError(Error, frozen=True, kw_only=True, tag="error"):
+    """The plan was not fetched, or not taken in; ``http_status`` is how its download ended, 0 where there was none."""
+
+    http_status: int
+
+
+class BytesElsewhereError(Exception):
+    """The plan's bytes are not in the message: they must be fetched before it can be answered.
+
+    ``sha256`` is the digest that they must have, None if nobody said. ``then`` makes the reply of the bytes, or of the
+    error that fetching them ended with; it raises FedmonError.
+    """
+
+    def __init__(self, url: str, *, sha256: str | None, then: Callable[[bytes | FedmonError], Reply]) -> None:
+        super().__init__(url)
+        self.url, self.sha256, self.then = url, sha256, then
+
+
+class PlanHandlers:
+    """`approval` and `training-plan-status`, also of plans that a URL alone names.
+
+    ``check(sha256)`` has a new plan read by a worker.
+    """
+
+    def __init__(self, node_id: str, registers: Registers, check: Callable[[str], object]) -> None:
+        self._node_id, self._registers, self._check = node_id, registers, check
+
+    def approval(self, request: Approval) -> Reply:
+        """Keep bytes and record, then tell where the plan stands; runs inside the transaction of its effect.
+
+        Raises BytesElsewhereError if the message names a URL, FedmonError if the plan cannot be taken in.
+        """
+        if (request.source is None) == (request.url is None):
+            raise InvalidInputError("an approval carries exactly one of `source` and `url`")
+        if request.source is None:
+            raise BytesElsewhereError(request.url or "", sha256=request.sha256, then=partial(self._take_in, request))
+        return self._take_in(request, request.source.encode())
+
+    def approval_by_url(self, request: PlanApprovalByUrl) -> Reply:
+        """Have the bytes fetched, which are then kept for the owner to decide about."""
+        raise BytesElsewhereError(request.url, sha256=None, then=partial(self._take_in_by_url, request))
+
+    def status(self, request: TrainingPlanStatus) -> Reply:
+        """Tell what the owner decided about these bytes; the status is null if they are not here."""
+        plan = self._registers.plans.find(request.sha256)
+        if plan is None:
+            return TrainingPlanStatusReply(sha256=request.sha256, status=None, **echo(request, self._node_id))
+        return TrainingPlanStatusReply(
+            sha256=plan.sha256,
+            status=plan.status,
+            plan_id=plan.plan_id,
+            name=plan.name,
+            note=plan.note,
+            decided=plan.decided,
+            **echo(request, self._node_id),
+        )
+
+    def status_by_url(self, request: PlanStatusByUrl) -> Reply:
+        """Have the bytes fetched, then tell where a plan of exactly these bytes stands."""
+        raise BytesElsewhereError(request.url, sha256=None, then=partial(self._status_of_fetched, request))
+
+    def _take_in(self, request: Approval, source: bytes | FedmonError) -> ApprovalReply:
+        """Keep bytes and record; have a worker read the plan once both are committed."""
+        if isinstance(source, FedmonError):
+            raise source
+        plan = self._registers.plans.request(request, source)
+        self._registers.audit.record(
+            "approval-requested",
+            plan_id=plan.plan_id,
+            sha256=plan.sha256,
+            name=plan.name,
+            description=plan.description,
+            researcher=request.researcher_id,
+        )
+        if not plan.checked:
+
+            def check() -> None:
+                self._check(plan.sha256)
+
+            self._registers.database.after_commit(check)
+        return ApprovalReply(
+            plan_id=plan.plan_id,
+            sha256=plan.sha256,
+            status=plan.status,
+            note=plan.note,
+            **echo(request, self._node_id),
+        )
+
+    def _take_in_by_url(self, request: PlanApprovalByUrl, source: bytes | FedmonError) -> Reply:
+        if isinstance(source, FedmonError):
+            return self._not_fetched(request, source)
+        digest = hashlib.sha256(source).hexdigest()
+        known = Approval(
+            name=f"plan-{digest[:SHOWN_DIGEST]}",
+            description=request.description,
+            sha256=digest,
+            size_bytes=len(source),
+            url=request.url,
+            **_envelope(request),
+        )
+        try:
+            with self._registers.database.transaction():
+                return self._take_in(known, source)
+        except (InvalidInputError, ConflictError) as problem:
+            return PlanError(
+                code=ErrorCode.FAILED, reason=str(problem), http_status=HTTP_OK, **echo(request, self._node_id)
+            )
+
+    def _status_of_fetched(self, request: PlanStatusByUrl, source: bytes | FedmonError) -> Reply:
+        if isinstance(source, FedmonError):
+            return self._not_fetched(request, source)
+        return self.status(TrainingPlanStatus(sha256=hashlib.sha256(source).hexdigest(), **_envelope(request)))
+
+    def _not_fetched(self, request: Request, problem: FedmonError) -> PlanError:
+        status = problem.http_status if isinstance(problem, RepositoryError) else 0
+        return PlanError(code=ErrorCode.FAILED, reason=str(problem), http_status=status, **echo(request, self._node_id))
+
+
+def handlers(
+    registers: Registers,
+    policy: Policy,
+    *,
+    boot: Callable[[], int],
+    runs: Runs,
+    leases: LeaseTable,
+    pipeline: Pipeline,
+    check_plan: Callable[[str], object],
+    page_bytes: int,
+) -> dict[type[Request], Handler]:
+    """Return the handler of each kind of request. ``page_bytes`` is the room for the datasets of one reply."""
+    node_id = policy.node_id
+    plans = PlanHandlers(node_id, registers, check_plan)
+    datasets = partial(_datasets, node_id=node_id, register=registers.datasets, policy=policy, page_bytes=page_bytes)
+    return {
+        Ping: lambda request: Pong(time=utc_now(), boot=boot(), agent_version=__version__, **echo(request, node_id)),
+        ListDatasets: datasets,
+        SearchDatasets: datasets,
+        Approval: plans.approval,
+        PlanApprovalByUrl: plans.approval_by_url,
+        TrainingPlanStatus: plans.status,
+        PlanStatusByUrl: plans.status_by_url,
+        Monitor: MonitorHandler(leases, pipeline, policy, registers.audit),
+        Ack: partial(_ack, registers=registers),
+        Run: partial(_run, node_id=node_id, runs=runs, audit=registers.audit),
+        Stop: lambda request: StopReply(job=runs.stop(request), **echo(request, node_id)),
+        JobStatus: runs.status,
+    }
+
+
+def _ack(request: Ack, *, registers: Registers) -> None:
+    """Drop the results that this researcher has; an ack has no reply."""
+    registers.outbox.ack(request.researcher_id, request.ids)
+
+
+def _run(request: Run, *, node_id: str, runs: Runs, audit: Audit) -> Reply:
+    """Take the job in; runs inside the transaction of its effect, and the job starts once that is committed.
+
+    Raises RunRefusedError, ConflictError if the job id stands for another job, StorageError.
+    """
+    try:
+        job = runs.start(request)
+    except RunRefusedError as refusal:
+        audit.record(
+            "run-refused",
+            job=request.job_id,
+            researcher=request.researcher_id,
+            sha256=request.sha256,
+            code=refusal.code.value,
+            reason=str(refusal),
+        )
+        raise
+    return RunReply(job=job, **echo(request, node_id))
+
+
+def _datasets(
+    request: ListDatasets | SearchDatasets, *, node_id: str, register: DatasetRegister, policy: Policy, page_bytes: int
+) -> ListReply | SearchReply:
+    """Return the datasets that this researcher may see, from the asked offset on, as many as fit into a message."""
+    reply: type[ListReply | SearchReply]
+    if isinstance(request, SearchDatasets):
+        reply, records = SearchReply, register.search(request.tags)
+    else:
+        reply, records = ListReply, register.all()
+    seen = [record for record in records if policy.may_see(request.researcher_id, record.dataset_id, record.name)]
+    page: list[Dataset] = []
+    size = 0
+    for record in seen[request.offset : request.offset + request.limit]:
+        dataset = _fitting(record.listed())
+        size += len(msgspec.json.encode(dataset)) + 1
+        if page and size > page_bytes:
+            break
+        page.append(dataset)
+    end = request.offset + len(page)
+    return reply(
+        datasets=page,
+        count=len(seen),
+        offset=request.offset,
+        next_offset=end if end < len(seen) else None,
+        **echo(request, node_id),
+    )
+
+
+def _fitting(dataset: Dataset) -> Dataset:
+    """Leave out the column types, then the parameters, of a dataset that alone would fill a message."""
+    if len(msgspec.json.encode(dataset)) <= _DATASET_BYTES:
+        return dataset
+    slim = msgspec.structs.replace(dataset, dtypes=None)
+    if len(msgspec.json.encode(slim)) > _DATASET_BYTES:
+        slim = msgspec.structs.replace(slim, dataset_parameters=None, description=slim.description[:1000])
+    return slim
+
+
+def _envelope(request: Request) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in Request.__struct_fields__}
