@@ -93,9 +93,8 @@ class LocalNode:
             on_sent=self._count_sent,
             on_job_end=self._on_job_end,
         )
-        self._leases = Leases(
-            default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
-        )
+        pace = settings.metrics
+        self._leases = Leases(default_interval_s=pace.interval_s, min_interval_s=pace.min_interval_s)
         self.monitoring = Monitoring(self._leases, self.measuring)
         self.effects = Effects(registers.database)
         self.delivery = Delivery(registers.outbox, dialect=dialect, policy=policy, audit=audit, send=send)
@@ -152,9 +151,8 @@ class LocalNode:
         self._settings = settings
         self.policy.follow(settings.policy)
         self.runs.follow(settings)
-        self._leases.set_limits(
-            default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
-        )
+        pace = settings.metrics
+        self._leases.set_limits(default_interval_s=pace.interval_s, min_interval_s=pace.min_interval_s)
         self._leases.end_refused(lambda researcher_id: self.policy.refusal(researcher_id) is not None)
         self.measuring.reload(settings, self.policy.metric_leaves)
         self.monitoring.follow()
