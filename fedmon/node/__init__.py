@@ -1,1 +1,1 @@
-"""What runs beside the data: the node, its registers, its policy and its audit."""
+"""The node, which runs beside the data: its daemon, requests, registers, measuring, jobs and owner."""
