@@ -17,7 +17,7 @@ from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.demo.regression import PLAN, Regression, Round
 from fedmon.demo.rounds_table import explanation, round_columns, round_row
 from fedmon.demo.screen import Screen
-from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.outcome import Outcomes
 from fedmon.researcher.cli.watching.groups import HOST
 from fedmon.researcher.cli.watching.latest import Latest
 from fedmon.researcher.cli.watching.state import WatchState

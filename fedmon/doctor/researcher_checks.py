@@ -13,7 +13,7 @@ from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Pong
 from fedmon.doctor.broker_checks import RIGHTS_ADVICE, reach, talk
 from fedmon.doctor.report import Check, Verdict, failed, ok, skipped, warning
-from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
 
 CLOCK_TOLERANCE_S = 5.0

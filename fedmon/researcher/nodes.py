@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from fedmon.common.ids import NodeId
-from fedmon.researcher.asking.outcomes import Circumstances
+from fedmon.researcher.asking.outcome import Circumstances
 from fedmon.researcher.asking.tables import Row, html_table, text_table
 from fedmon.researcher.roster import Node, NodeState
 

@@ -27,7 +27,7 @@ from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.kept import KeptReply
 from fedmon.researcher.replies.reply_queue import ReplyQueue
 from fedmon.researcher.samples.node_log import log_as_node
-from fedmon.researcher.session.dispatcher import Subscription
+from fedmon.researcher.session.callbacks import Subscription
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
@@ -60,7 +60,7 @@ class Requests(metaclass=OnePerProcess):
         self._monitor: Subscription | None = None
         self._callback: Callable[[Message], object] | None = None
         self.messaging.start(block=False)
-        self.queue = ReplyQueue(lambda: self._federation.parts.replies, self._told)
+        self.queue = ReplyQueue(lambda: self._federation.session.replies, self._told)
         self.messaging.at_start(self._begin)
 
     def close(self) -> None:
@@ -89,16 +89,16 @@ class Requests(metaclass=OnePerProcess):
 
     def on_message(self, msg: Message, topic: str) -> None:
         """Take a message as if it had arrived on a topic of version 4.4, or one below; what is wrong is logged."""
-        parts = self._federation.parts
+        session = self._federation.session
         try:
             parent = handing_in.parent_of(topic)
             if handing_in.is_ours(msg):
                 own_topic, payload = handing_in.own_payload(
-                    msg, topic, researcher_id=parts.researcher_id, instance=parts.instance
+                    msg, topic, researcher_id=session.researcher_id, instance=session.instance
                 )
-                parts.inbox.put(own_topic, payload, retained=False)
+                session.inbox.put(own_topic, payload)
                 return
-            message = handing_in.checked(msg, topic, researcher_id=parts.researcher_id).get_dict()
+            message = handing_in.checked(msg, topic, researcher_id=session.researcher_id).get_dict()
         except InvalidMessageError as error:
             logger.error("message on topic %r ignored: %s", topic, error)  # noqa: TRY400 - the message says it all
             return
@@ -262,7 +262,7 @@ class Requests(metaclass=OnePerProcess):
         return {**told, "redelivered": True} if kept.redelivered else told
 
     def _timeout_s(self, timeout: float | None) -> float:
-        return checked_timeout(timeout) if timeout else self._federation.parts.timeout_s
+        return checked_timeout(timeout) if timeout else self._federation.session.asker.timeout_s
 
 
 def _words(commands: Collection[str] | None) -> Collection[str]:

@@ -24,6 +24,8 @@ CONFIRMED_WITHIN_S = 5.0
 OFFLINE_HOLDS_S = 1.0
 """A reply may be overtaken by the word that its sender is gone; one that comes later than this was sent after it."""
 DOUBLES_BEFORE_ID_IN_USE = 2
+QUIET_S = 0.3
+CAP_S = 2.0
 
 
 class NodeState(enum.Enum):
@@ -145,18 +147,70 @@ class _Entry:
         )
 
 
+class Settling:
+    """Decides from times alone whether the roster is settled; belongs to one thread, but for ``settled``.
+
+    After connecting, retained presence arrives before the marker that we publish to ourselves; nodes without a retained
+    presence answer the first ping. The roster is settled when the marker is back and no new node was heard for 300 ms,
+    or 2 s have passed.
+    """
+
+    def __init__(self) -> None:
+        self._begun_at: float | None = None
+        self._news_at = 0.0
+        self._marker_back = False
+        self.settled = threading.Event()
+
+    def begin(self, now: float) -> None:
+        """Start over: we are connected, and the marker and the first ping are on their way."""
+        self._begun_at = self._news_at = now
+        self._marker_back = False
+        self.settled.clear()
+
+    def interrupt(self) -> None:
+        """Note that the connection is lost, and with it the settled state."""
+        self._begun_at = None
+        self.settled.clear()
+
+    def marker_back(self) -> None:
+        """Note that the marker came back."""
+        self._marker_back = True
+
+    def heard_new(self, now: float) -> None:
+        """Note that a node was heard for the first time."""
+        self._news_at = now
+
+    def check(self, now: float) -> bool:
+        """Return True once, at the moment when the roster becomes settled."""
+        due_at = self.due_at()
+        if due_at is None or now < due_at:
+            return False
+        self.settled.set()
+        return True
+
+    def due_at(self) -> float | None:
+        """Return when `check` is to be called next, on the monotonic clock; None when there is nothing to wait for."""
+        if self._begun_at is None or self.settled.is_set():
+            return None
+        cap_at = self._begun_at + CAP_S
+        return min(cap_at, self._news_at + QUIET_S) if self._marker_back else cap_at
+
+
 class Roster:
     """The nodes of a federation as this process believes them. Safe from any thread.
 
     A retained presence is a belief, a live message is a sign of life. A presence of an older boot never overrides a
     newer one, unless the newer was not heard for three intervals (a node whose folder was set back). Where nodes are
     not ``announced`` by their presence, silence means nothing until one leaves a request unanswered. Nodes beyond
-    ``max_nodes`` are not kept track of: they are counted, and the first is logged.
+    ``max_nodes`` are not kept track of: they are counted, and the first is logged. ``settled`` is set while the roster
+    holds every node that is there.
     """
 
     def __init__(self, *, announced: bool = True, max_nodes: int = 10_000) -> None:
         self._announced, self.max_nodes = announced, max_nodes
         self._stale_after_s = STALE_AFTER_S if announced else float("inf")
+        self.settling = Settling()
+        self.settled = self.settling.settled
         self._lock = threading.Lock()
         self._entries: dict[NodeId, _Entry] = {}
         self._hidden: dict[NodeId, int] = {}

@@ -276,15 +276,15 @@ def test_what_finds_the_inbox_full_is_pulled_again(mosquitto: Broker, federate: 
         node.wait(lambda: node.leased)
         node.sample(1)
         wait_until(lambda: watch.delivered == 1)
-        parts = federation.parts
-        parts.asker.tell(parts.asker.request(Ping), [NodeId("a")], on_answer=block)
+        session = federation.session
+        session.asker.tell(session.asker.request(Ping), [NodeId("a")], on_answer=block)
         assert blocked.wait(5)
         for _ in range(BULK_LIMIT + 300):
             node.sample(1, qos=0)
-        wait_until(lambda: parts.inbox.dropped[1] > 100)
-        dropped = parts.inbox.dropped[1]
+        wait_until(lambda: session.inbox.dropped[1] > 100)
+        dropped = session.inbox.dropped[1]
         gate.set()
-        wait_until(lambda: parts.inbox.backlog == 0)
+        wait_until(lambda: session.inbox.backlog == 0)
         node.sample(1)
         taken = list(islice(watch, BULK_LIMIT + 302))
 

@@ -24,8 +24,8 @@ from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.compat.fedbiomed.telemetry import Rounds, RoundScalar, log_record_of, scalar_of
 from fedmon.researcher.asking.barrier import Held, Listed, Sent, Train
-from fedmon.researcher.asking.pending import Pending
-from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.asking.match import Pending
+from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.replies.kept import Document
 from fedmon.researcher.session.tally import Tally
 
@@ -98,10 +98,6 @@ class FedBioMedDialect:
         """Return topic, bytes and QoS of each message that asks these nodes, or all."""
         places = [fedbiomed4.NODES] if nodes is None else [fedbiomed4.node_topic(node) for node in nodes]
         return ((topic, payload, 0) for topic in places for payload in payloads)
-
-    def finds_nodes_by(self, request: Request) -> bool:
-        """Tell whether this is a ping: nothing else finds nodes here, as they do not announce themselves."""
-        return isinstance(request, messages.Ping)
 
     def metrics_filter(self, _node_id: NodeId | None) -> str:
         """Return the filter that brings scalars, and the metrics that nodes of ours publish beside them."""

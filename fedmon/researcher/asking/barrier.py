@@ -13,7 +13,7 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Dataset
-from fedmon.researcher.asking.pending import REMEMBERED_REQUESTS
+from fedmon.researcher.asking.match import REMEMBERED_REQUESTS
 
 MAX_HELD_BYTES = 32 * 1024 * 1024
 HELD_S = 60.0

@@ -1,4 +1,4 @@
-"""Tables of flat rows: text for a terminal, HTML for a notebook."""
+"""Tables of flat rows: text for a terminal, HTML for a notebook; and the rows of each kind of reply."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from fedmon.common.log import escape_control
+from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
 
 Row = dict[str, Any]
+SHOWN_DIGEST = 12
 _GAP = 2
 _MIN_WIDTH = 20
 _ID_WIDTH = 36
@@ -85,3 +87,42 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(_cell(part) for part in value)
     return escape_control(str(value))
+
+
+def pong_rows(reply: Pong) -> list[Row]:
+    """Show a sign of life."""
+    return [{"agent": reply.agent_version, "boot": reply.boot}]
+
+
+def dataset_rows(reply: DatasetsReply) -> list[Row]:
+    """Show one row a dataset."""
+    return [
+        {
+            "name": dataset.name,
+            "type": dataset.data_type,
+            "tags": dataset.tags,
+            "shape": None if dataset.shape is None else " x ".join(map(str, dataset.shape)),
+            "description": dataset.description,
+            "dataset_id": dataset.dataset_id,
+        }
+        for dataset in reply.datasets
+    ]
+
+
+def approval_rows(reply: ApprovalReply) -> list[Row]:
+    """Show where a plan stands after it was handed in."""
+    return [{"plan": reply.status.value, "note": reply.note, "sha256": reply.sha256[:SHOWN_DIGEST]}]
+
+
+def plan_status_rows(reply: TrainingPlanStatusReply) -> list[Row]:
+    """Show where a plan stands."""
+    status = "not known here" if reply.status is None else reply.status.value
+    return [
+        {
+            "plan": status,
+            "name": reply.name,
+            "decided": reply.decided,
+            "note": reply.note,
+            "sha256": reply.sha256[:SHOWN_DIGEST],
+        }
+    ]

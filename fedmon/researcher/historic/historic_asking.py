@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fedmon.common.errors import ConnectionFailedError, InvalidIdError, NotConnectedError
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import DatasetsReply
-from fedmon.researcher.asking.outcomes import Outcome, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.historic.historic_forms import historic
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from fedmon.common.wire.messages import (
 )
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.barrier import Train
-from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.replies.kept import Document
 
 DOWNLOADED = 200

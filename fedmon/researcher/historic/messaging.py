@@ -15,12 +15,12 @@ from fedmon.common.settings import Host
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
 from fedmon.common.wire.historic_messages import HistoricMessage, ResearcherMessages
-from fedmon.researcher.asking.pending import Waiting
+from fedmon.researcher.asking.match import Waiting
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.historic_forms import REPLY_COMMANDS, echoed, echoing, historic, request_of
 from fedmon.researcher.historic.posts import Posts
-from fedmon.researcher.session.dispatcher import Subscription
-from fedmon.researcher.session.parts import Parts
+from fedmon.researcher.session.callbacks import Subscription
+from fedmon.researcher.session.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Messaging:
         self._deliveries: list[Subscription] = []
         self._replies = Subscription(lambda told: self._hand_over(told[0], REPLIES, told[1]), lambda _: None)
         self._handing = threading.Lock()
-        self._begun: Parts | None = None
+        self._begun: Session | None = None
         self._at_start: list[Callable[[], None]] = [self._deliver] if on_message is not None else []
         self._failed: ConnectionFailedError | None = None
         self._stopped = threading.Event()
@@ -93,7 +93,7 @@ class Messaging:
         self._failed = None
         self._stopped.clear()
         with self._lock:
-            begun, self._begun = self._begun, self.federation.parts
+            begun, self._begun = self._begun, self.federation.session
             first, begin = begun is not self._begun, tuple(self._at_start)
         for one in begin if first else ():
             one()
@@ -124,12 +124,12 @@ class Messaging:
 
     def is_connected(self) -> bool:
         """Tell whether messages can be sent at this moment."""
-        parts = self._parts()
-        return parts is not None and parts.connection.is_connected
+        session = self._session()
+        return session is not None and session.connection.is_connected
 
     def is_failed(self) -> bool:
         """Tell whether the start failed; a lost connection comes back by itself."""
-        return self._failed is not None and self._parts() is None
+        return self._failed is not None and self._session() is None
 
     def default_send_topic(self) -> str:
         """Return the topic of what goes to every node, in the words of version 4.4."""
@@ -149,13 +149,13 @@ class Messaging:
         """Send a request as `send_message` does, with the next number as its sequence if wished; return that number."""
         message = ResearcherMessages.format_outgoing_message({**msg, "sequence": 0} if add_sequence else msg)
         nodes = None if client is None else [NodeId(checked_id(str(client), what="client"))]
-        parts = self._parts()
-        if parts is None or not parts.connection.is_connected:
+        session = self._session()
+        if session is None or not session.connection.is_connected:
             logger.error("%s was not sent: %s", message.kind, self._lost())
             return None
-        kind, fields = request_of(message, nodes, fedbiomed=not parts.dialect.plans_inline)
-        sequence = parts.pending.next_script_sequence() if add_sequence else None
-        request = parts.asker.request(kind, sequence=sequence, **fields)
+        kind, fields = request_of(message, nodes, fedbiomed=not session.dialect.plans_inline)
+        sequence = session.pending.next_script_sequence() if add_sequence else None
+        request = session.asker.request(kind, sequence=sequence, **fields)
         repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
         if self.handler is None:
             self._post(request, message, nodes, repeated)
@@ -177,7 +177,7 @@ class Messaging:
         """What was sent without waiting. Raises InvalidInputError while not started."""
         with self._lock:
             if self._posts is None:
-                self._posts = Posts(self.federation.parts)
+                self._posts = Posts(self.federation.session)
             return self._posts
 
     def _post(
@@ -195,17 +195,17 @@ class Messaging:
         ]
 
     def _tell(self, request: Request, nodes: list[NodeId] | None, repeated: Mapping[str, Any]) -> None:
-        parts = self.federation.parts
+        session = self.federation.session
 
         def answered(reply: Reply) -> None:
-            parts.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
+            session.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
 
-        waiting = parts.asker.tell(request, nodes, on_answer=answered)
+        waiting = session.asker.tell(request, nodes, on_answer=answered)
         with self._lock:
             self._told.append(waiting)
             forgotten, self._told = self._told[:-MAX_TOLD], self._told[-MAX_TOLD:]
         for one in forgotten:
-            parts.pending.close(one, taken=True)
+            session.pending.close(one, taken=True)
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
         if self.handler is not None:
@@ -213,14 +213,14 @@ class Messaging:
             with self._handing:
                 self.handler(msg=echoing(historic(message), repeated), topic=topic)
 
-    def _parts(self) -> Parts | None:
+    def _session(self) -> Session | None:
         try:
-            return self.federation.parts
+            return self.federation.session
         except InvalidInputError:
             return None
 
     def _lost(self) -> str:
-        parts = self._parts()
-        if parts is None:
+        session = self._session()
+        if session is None:
             return str(self._failed or "the connection is not started: call start()")
-        return str(parts.connection.lost_error())
+        return str(session.connection.lost_error())

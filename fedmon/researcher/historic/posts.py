@@ -13,11 +13,11 @@ from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Request
 from fedmon.researcher.asking.barrier import Train
-from fedmon.researcher.asking.pending import CLOSED, REMEMBERED_REQUESTS, RESTART_S, Waiting
+from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, Waiting
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S
 from fedmon.researcher.replies.kept import Entry, KeptReply
 from fedmon.researcher.roster import Instant
-from fedmon.researcher.session.parts import Parts
+from fedmon.researcher.session.session import Session
 
 ERROR = "error"
 
@@ -51,8 +51,8 @@ class Posts:
     queue, but for what another waits for at that moment.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._lock = threading.Lock()
         self._posts: OrderedDict[str, Post] = OrderedDict()
 
@@ -63,17 +63,17 @@ class Posts:
 
         Raises InvalidMessageError for what does not fit into a message.
         """
-        parts = self._parts
-        post = Post(request, parts.dialect.encode(request), nodes, command=command, repeated=repeated)
+        session = self._session
+        post = Post(request, session.dialect.encode(request), nodes, command=command, repeated=repeated)
         with self._lock:
             self._posts[post.id] = post
             while len(self._posts) > REMEMBERED_REQUESTS:
                 self._posts.popitem(last=False)
         # Ended before it is sent: whatever answers it is late, and goes to the queue.
         waiting = Waiting(request, kept=True)
-        parts.pending.open(waiting)
-        parts.pending.close(waiting, taken=False)
-        sent = parts.asker.send(request, post.payloads, nodes)
+        session.pending.open(waiting)
+        session.pending.close(waiting, taken=False)
+        sent = session.asker.send(request, post.payloads, nodes)
         post.ended = not sent
         return sent
 
@@ -103,9 +103,9 @@ class Posts:
                 if taken and while_replies:
                     deadline = Deadline(timeout_s)
                 missing = self._missing(posts)
-                if self._parts.replies.released and not found:
+                if self._session.replies.released and not found:
                     raise NotConnectedError(CLOSED)
-                if self._parts.replies.released or deadline.passed() or not (missing or not (posts or found)):
+                if self._session.replies.released or deadline.passed() or not (missing or not (posts or found)):
                     break
                 if retry.passed():
                     gap_s *= 2
@@ -148,9 +148,9 @@ class Posts:
             # A node that refuses has answered; its error goes with the replies that it stands for.
             return not commands or entry.command in commands or (entry.command == ERROR and entry.id in own)
 
-        taken = self._parts.replies.take(wanted=wanted, timeout_s=timeout_s)
+        taken = self._session.replies.take(wanted=wanted, timeout_s=timeout_s)
         if taken:
-            self._parts.replies.confirm()
+            self._session.replies.confirm()
         for kept in taken:
             post = self._posts.get(kept.message.id)
             if post is not None:
@@ -166,7 +166,7 @@ class Posts:
 
     def _missing(self, posts: Collection[Post]) -> dict[str, set[NodeId]]:
         """Return who has not answered, by request; an empty set where somebody unknown may still turn up."""
-        expected = self._parts.roster.expected(Instant.now())
+        expected = self._session.roster.expected(Instant.now())
         missing: dict[str, set[NodeId]] = {}
         for post in posts:
             left = (expected if post.nodes is None else expected & set(post.nodes)) - post.taken
@@ -177,10 +177,10 @@ class Posts:
     def _may_turn_up(self, post: Post, expected: set[NodeId]) -> bool:
         if post.nodes is not None:
             return any(node not in expected and node not in post.taken for node in post.nodes)
-        return not expected or not self._parts.machinery.settled.is_set()
+        return not expected or not self._session.roster.settled.is_set()
 
     def _ask_again(self, missing: dict[str, set[NodeId]]) -> None:
         for request_id, nodes in missing.items():
             post = self._posts.get(request_id)
             if post is not None and nodes and post.may_repeat:
-                self._parts.asker.send_again(post.request, post.payloads, nodes, all_asked=post.nodes is None)
+                self._session.asker.send_again(post.request, post.payloads, nodes, all_asked=post.nodes is None)

@@ -6,7 +6,7 @@ import enum
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 
 import msgspec
@@ -71,6 +71,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     reply: Reply
     elapsed_s: float
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to one request, the nodes that were waited for and stayed silent, and how long it took."""
+
+    answers: Mapping[NodeId, Answer]
+    silent: frozenset[NodeId]
+    elapsed_s: float
+    times: int
 
 
 class Waiting:
