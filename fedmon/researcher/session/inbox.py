@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from fedmon.common.actor import Actor, Priority
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import topics
@@ -20,13 +20,14 @@ from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.common.wire.transport import Link
 from fedmon.researcher.session.connection import Dialect
-from fedmon.researcher.session.lanes import Lanes
 from fedmon.researcher.session.tally import Tally
 
 logger = logging.getLogger(__name__)
 
 STOP_WAITS_S = 2.0
 RETRY_S = 1.0
+MESSAGES_A_TICK = 16
+"""While many messages wait, ``on_tick`` is called after so many of them."""
 
 T = TypeVar("T", SampleBatch | AddScalar, LogRecord, Presence)
 
@@ -68,11 +69,11 @@ Arrived = (
 
 
 class Inbox:
-    """Bounded queue of arriving messages, and the thread that reads and checks them; a flood of samples displaces none.
+    """Reads and checks arriving messages on a thread of its own; a flood of samples displaces no reply.
 
-    `put` and `wake` are safe from any thread. ``on_arrival`` gets each message with its size in bytes. ``on_tick`` is
-    called after messages came, at `wake`, and when the seconds are over that it returned. Both run on the inbox's
-    thread.
+    `put`, `put_link` and `wake` are safe from any thread. ``on_arrival`` gets each message with its size in bytes.
+    ``on_tick`` is called after messages came, at `wake`, and when the seconds are over that it returned. Both run on
+    the inbox's thread.
     """
 
     def __init__(
@@ -89,71 +90,73 @@ class Inbox:
         self._tally, self._dialect = tally, dialect
         self._researcher_id, self._instance, self._strict = researcher_id, instance, strict_identity
         self._on_arrival, self._on_tick = on_arrival, on_tick
-        self._lanes: Lanes[tuple[str, bytes, bool] | Link] = Lanes()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="fedmon-inbox", daemon=True)
+        self._actor = Actor("fedmon-inbox")
+        self._since_tick = 0
+        self._timer_at = float("inf")
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._actor.start()
+        self.wake()
 
     def stop(self) -> None:
-        """End the thread; what was not read yet is left."""
-        self._stopping = True
-        self._lanes.close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(STOP_WAITS_S)
+        """End the thread; messages that were not read yet are dropped."""
+        self._actor.close(timeout_s=STOP_WAITS_S, drop=True)
 
     def put(self, topic: str, payload: bytes, retained: bool = False) -> None:  # noqa: FBT001, FBT002 - the transport's order
         """Take a message from the network thread."""
         urgent = topic.startswith(("general/researcher", "general/status/"))
-        self._lanes.put((topic, payload, retained), urgent=urgent, size_bytes=len(payload))
+        self._actor.post(
+            lambda: self._arrived(topic, payload, retained=retained),
+            priority=Priority.URGENT if urgent else Priority.BULK,
+            size_bytes=len(payload),
+        )
 
     def put_link(self, link: Link) -> None:
         """Take news of the connection from the network thread."""
-        self._lanes.put(link, urgent=True)
+        self._actor.post(lambda: self._on_arrival(link, 0))
+        self.wake()
 
     def wake(self) -> None:
-        """Let the thread ask again what time asks for."""
-        self._lanes.wake()
+        """Call ``on_tick`` soon."""
+        self._actor.post(self._tick)
 
     @property
     def backlog(self) -> int:
         """How many messages wait."""
-        return len(self._lanes)
+        return self._actor.backlog
 
     @property
-    def dropped(self) -> tuple[int, int]:
-        """How many messages found their lane full: urgent ones, and samples and logs."""
-        return self._lanes.dropped_urgent, self._lanes.dropped_bulk
+    def dropped(self) -> Sequence[int]:
+        """How many messages were dropped because too many waited: replies and presence, then samples and logs."""
+        return self._actor.dropped
 
-    def _run(self) -> None:
-        next_tick_at = 0.0
-        while not self._stopping:
-            urgent, bulk = self._lanes.take(timeout_s=max(0.0, next_tick_at - time.monotonic()))
-            for entry in (*urgent, *bulk):
-                self._one(entry)
-            try:
-                pause_s = self._on_tick()
-            except Exception:
-                # A failing step must not make us deaf.
-                self._tally.count("steps that failed", "inbox", quiet=True)
-                logger.exception("a step of the inbox failed")
-                pause_s = RETRY_S
-            next_tick_at = time.monotonic() + pause_s
-
-    def _one(self, entry: tuple[str, bytes, bool] | Link) -> None:
-        """Hand on one message; one that is handled wrongly must not make us deaf to all others."""
+    def _tick(self) -> None:
+        self._since_tick = 0
+        pause_s = RETRY_S
         try:
-            if isinstance(entry, Link):
-                self._on_arrival(entry, 0)
-            else:
-                topic, payload, retained = entry
-                self._message(topic, payload, retained=retained)
+            pause_s = self._on_tick()
+        finally:
+            due_at = time.monotonic() + pause_s
+            if due_at < self._timer_at:
+                self._timer_at = due_at
+                self._actor.at(due_at, lambda: self._timer(due_at))
+
+    def _timer(self, due_at: float) -> None:
+        if due_at == self._timer_at:
+            self._timer_at = float("inf")
+            self._tick()
+
+    def _arrived(self, topic: str, payload: bytes, *, retained: bool) -> None:
+        try:
+            self._message(topic, payload, retained=retained)
         except Exception:
-            topic = "" if isinstance(entry, Link) else entry[0]
+            # One message that is handled wrongly must not make us deaf to all others.
             self._tally.count("messages that we failed on", topic, quiet=True)
             logger.exception("handling a message on %s failed", topic)
+        self._since_tick += 1
+        if self._since_tick >= MESSAGES_A_TICK or not self._actor.backlog:
+            self._tick()
 
     def _message(self, topic: str, payload: bytes, *, retained: bool) -> None:
         address = _parsed(topic)

@@ -1,0 +1,213 @@
+"""One owner thread with a bounded inbox: the only way threads talk to each other in fedmon."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from enum import IntEnum
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from fedmon.common.errors import FedmonError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Job = Callable[[], object]
+
+
+class BusyError(FedmonError):
+    """An actor is closing, overloaded, or did not run a job in time."""
+
+
+class Priority(IntEnum):
+    """URGENT jobs (replies, presence, commands) run before BULK ones (samples, logs)."""
+
+    URGENT = 0
+    BULK = 1
+
+
+class Bound(NamedTuple):
+    """The most jobs and bytes that may wait at one priority."""
+
+    jobs: int
+    size_bytes: int = 64 * 2**20
+
+
+URGENT_BOUND, BULK_BOUND = Bound(20_000), Bound(10_000)
+ROOM_AGAIN = 0.5
+"""An inbox that was full has room again below this share of its bound, so that senders are told now and then."""
+
+
+class Actor:
+    """A thread that runs jobs one at a time; a context manager.
+
+    Every method is safe from any thread, its own included. A job that raises is logged and ends nothing. If an inbox
+    is full, `post` drops the job and counts it in ``dropped``, because a network thread must never wait. The thread is
+    a daemon, so that a forgotten actor cannot keep the process alive; its owner still closes it. ``on_room`` is called
+    on the actor's thread once bulk jobs have room again after `has_room` said no.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        urgent: Bound = URGENT_BOUND,
+        bulk: Bound = BULK_BOUND,
+        on_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.dropped = [0, 0]
+        self._bounds, self._on_room = (urgent, bulk), on_room
+        self._inbox: tuple[deque[tuple[Job, int]], ...] = (deque(), deque())
+        self._waiting_bytes = [0, 0]
+        self._timers: list[tuple[float, int, Job]] = []
+        self._order = itertools.count()
+        self._changed = threading.Condition(threading.Lock())
+        self._closing = self._was_full = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(timeout_s=10.0)
+
+    def start(self) -> None:
+        """Start the thread; jobs that were posted before run first."""
+        self._thread.start()
+
+    @property
+    def backlog(self) -> int:
+        """How many jobs wait."""
+        return sum(map(len, self._inbox))
+
+    def post(self, job: Job, *, priority: Priority = Priority.URGENT, size_bytes: int = 0) -> bool:
+        """Queue a job; return False, and count it, if its inbox is full or the actor is closing."""
+        with self._changed:
+            bound, inbox = self._bounds[priority], self._inbox[priority]
+            full = len(inbox) >= bound.jobs or self._waiting_bytes[priority] + size_bytes > bound.size_bytes
+            if full or self._closing:
+                self.dropped[priority] += 1
+                return False
+            inbox.append((job, size_bytes))
+            self._waiting_bytes[priority] += size_bytes
+            self._changed.notify()
+            return True
+
+    def has_room(self) -> bool:
+        """Tell whether bulk jobs are taken; after a no, ``on_room`` is called when half of the inbox is empty."""
+        with self._changed:
+            self._was_full = not self._is_below(ROOM_AGAIN if self._was_full else 1.0)
+            return not self._was_full
+
+    def at(self, due: float, job: Job) -> None:
+        """Run a job at ``due``, on the monotonic clock; never if the actor closes before."""
+        with self._changed:
+            heapq.heappush(self._timers, (due, next(self._order), job))
+            self._changed.notify()
+
+    def every(self, period_s: float, job: Job) -> None:
+        """Run a job on a grid of ``period_s``; missed ticks are skipped, so the grid never drifts.
+
+        A FedmonError is logged as a warning once, until the job works again.
+        """
+        start = time.monotonic()
+        fails = False
+
+        def tick() -> None:
+            nonlocal fails
+            try:
+                job()
+                fails = False
+            except FedmonError as error:
+                logger.log(logging.DEBUG if fails else logging.WARNING, "tried again until it works: %s", error)
+                fails = True
+            finally:
+                missed = int((time.monotonic() - start) // period_s) + 1
+                self.at(start + missed * period_s, tick)
+
+        self.at(start + period_s, tick)
+
+    def call(self, job: Callable[[], T], *, timeout_s: float) -> T:
+        """Run a job on the actor's thread; return its result or raise its FedmonError.
+
+        Raises BusyError after ``timeout_s``, at once if the actor is closing or overloaded, and for any other error of
+        the job, which is logged. A job that has not begun by then never runs.
+        """
+        if threading.current_thread() is self._thread:
+            return job()
+        result: Future[T] = Future()
+
+        def run() -> None:
+            if not result.set_running_or_notify_cancel():
+                return
+            try:
+                result.set_result(job())
+            except FedmonError as error:
+                result.set_exception(error)
+            finally:
+                if not result.done():
+                    result.set_exception(BusyError(f"{self._thread.name} failed at a job; the log says why"))
+
+        if not self.post(run):
+            raise BusyError(f"{self._thread.name} is closing or overloaded; try again")
+        try:
+            return result.result(timeout_s)
+        except (TimeoutError, CancelledError):
+            message = f"{self._thread.name} is busy or closing and did not get to it within {timeout_s:g} s; try again"
+            raise BusyError(message) from None
+        finally:
+            result.cancel()
+
+    def close(self, *, timeout_s: float, drop: bool = False) -> bool:
+        """End after all waiting jobs, or with ``drop`` after the present one; return False if ``timeout_s`` is over."""
+        with self._changed:
+            self._closing = True
+            if drop:
+                for inbox in self._inbox:
+                    inbox.clear()
+                self._waiting_bytes = [0, 0]
+            self._changed.notify()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                job()
+            except (Exception, SystemExit):
+                logger.exception("job failed in %s", self._thread.name)
+
+    def _next(self) -> Job | None:
+        """Wait for the next job: due timers first, then urgent, then bulk; None at the end."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                if self._timers and self._timers[0][0] <= now and not self._closing:
+                    return heapq.heappop(self._timers)[2]
+                if self._was_full and self._is_below(ROOM_AGAIN):
+                    self._was_full = False
+                    return self._on_room
+                for priority, inbox in enumerate(self._inbox):
+                    if inbox:
+                        job, size_bytes = inbox.popleft()
+                        self._waiting_bytes[priority] -= size_bytes
+                        return job
+                if self._closing:
+                    return None
+                self._changed.wait(self._timers[0][0] - now if self._timers else None)
+
+    def _is_below(self, share: float) -> bool:
+        bound = self._bounds[Priority.BULK]
+        is_short = len(self._inbox[Priority.BULK]) < share * bound.jobs
+        return is_short and self._waiting_bytes[Priority.BULK] <= share * bound.size_bytes

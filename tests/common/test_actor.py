@@ -1,0 +1,134 @@
+"""One owner thread: order, bounds, timers, calls and the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+
+from fedmon.common.actor import Actor, Bound, BusyError, Priority
+from fedmon.common.errors import FedmonError
+
+PATIENCE_S = 10.0
+
+
+def test_urgent_jobs_run_before_bulk_ones_and_each_kind_in_its_order() -> None:
+    ran: list[str] = []
+    actor = Actor("ordered")
+    for name in ("a", "b"):
+        actor.post(lambda name=name: ran.append(f"bulk {name}"), priority=Priority.BULK)  # type: ignore[misc]
+        actor.post(lambda name=name: ran.append(f"urgent {name}"))  # type: ignore[misc]
+
+    with actor:
+        assert actor.close(timeout_s=PATIENCE_S)
+
+    assert ran == ["urgent a", "urgent b", "bulk a", "bulk b"]
+
+
+def test_a_full_inbox_drops_and_counts_by_jobs_and_by_bytes() -> None:
+    actor = Actor("full", urgent=Bound(2), bulk=Bound(10, size_bytes=100))
+
+    urgent = [actor.post(int) for _ in range(3)]
+    bulk = [actor.post(int, priority=Priority.BULK, size_bytes=60) for _ in range(2)]
+
+    assert (urgent, bulk) == ([True, True, False], [True, False])
+    assert actor.dropped == [1, 1]
+    assert actor.backlog == 3
+
+
+def test_a_sender_hears_when_half_of_a_full_inbox_is_empty() -> None:
+    room = threading.Event()
+    actor = Actor("crowded", bulk=Bound(4), on_room=room.set)
+    while actor.has_room():
+        actor.post(int, priority=Priority.BULK)
+
+    with actor:
+        assert room.wait(PATIENCE_S)
+        assert actor.call(actor.has_room, timeout_s=PATIENCE_S)
+
+
+def test_a_job_that_raises_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with Actor("sturdy") as actor:
+        actor.post(lambda: 1 // 0)
+        assert actor.call(lambda: 7, timeout_s=PATIENCE_S) == 7
+
+    assert [record.getMessage() for record in caplog.records] == ["job failed in sturdy"]
+
+
+def test_a_call_returns_the_result_or_raises_the_error_of_ours() -> None:
+    def refuse() -> None:
+        raise FedmonError("no")
+
+    with Actor("called") as actor:
+        assert actor.call(threading.current_thread, timeout_s=PATIENCE_S).name == "called"
+        with pytest.raises(FedmonError, match=r"^no$"):
+            actor.call(refuse, timeout_s=PATIENCE_S)
+        with pytest.raises(BusyError, match="failed at a job; the log says why"):
+            actor.call(lambda: 1 // 0, timeout_s=PATIENCE_S)
+        assert actor.call(lambda: actor.call(lambda: 1, timeout_s=0.0), timeout_s=PATIENCE_S) == 1
+
+
+def test_a_call_that_was_given_up_never_runs() -> None:
+    held, ran = threading.Event(), []
+    with Actor("slow") as actor:
+        actor.post(held.wait)
+        with pytest.raises(BusyError, match=r"did not get to it within 0\.01 s"):
+            actor.call(lambda: ran.append(1), timeout_s=0.01)
+        held.set()
+
+    assert ran == []
+    with pytest.raises(BusyError, match="closing"):
+        actor.call(int, timeout_s=PATIENCE_S)
+
+
+def test_timers_run_in_the_order_of_their_moments() -> None:
+    ran: list[int] = []
+    done = threading.Event()
+    with Actor("timed") as actor:
+        now = time.monotonic()
+        actor.at(now + 0.02, done.set)
+        actor.at(now + 0.01, lambda: ran.append(2))
+        actor.at(now, lambda: ran.append(1))
+        assert done.wait(PATIENCE_S)
+
+    assert ran == [1, 2]
+
+
+def test_periodic_work_stays_on_its_grid_and_says_once_that_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="fedmon.common.actor")
+    thrice = threading.Semaphore(0)
+
+    def fail() -> None:
+        thrice.release()
+        raise FedmonError("disk is full")
+
+    with Actor("periodic") as actor:
+        actor.every(0.005, fail)
+        for _ in range(3):
+            assert thrice.acquire(timeout=PATIENCE_S)
+
+    levels = [record.levelname for record in caplog.records]
+    assert levels[:2] == ["WARNING", "DEBUG"]
+    assert levels.count("WARNING") == 1
+
+
+def test_an_end_that_drops_leaves_waiting_jobs() -> None:
+    begun, held, ran = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        begun.set()
+        held.wait()
+
+    actor = Actor("dropping")
+    actor.start()
+    actor.post(hold)
+    actor.post(lambda: ran.append(1), priority=Priority.BULK)
+    assert begun.wait(PATIENCE_S)
+
+    assert not actor.close(timeout_s=0.01, drop=True)
+    held.set()
+
+    assert actor.close(timeout_s=PATIENCE_S)
+    assert ran == []
