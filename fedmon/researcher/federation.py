@@ -1,4 +1,4 @@
-"""`Federation`: who is there, what they offer, whether they accept a plan and run it, and what they measure."""
+"""`Federation`: nodes, their datasets, approval and runs of plans, and live metrics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from fedmon.common.wire.messages import (
     SearchReply,
     TrainingPlanStatusReply,
 )
-from fedmon.researcher.asking.outcome import Outcomes
+from fedmon.researcher.asking.outcome import Nodes, Outcomes
 from fedmon.researcher.asking.request import Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import question, submission
 from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_status_rows, pong_rows
-from fedmon.researcher.nodes import Nodes
 from fedmon.researcher.roster import Instant
 from fedmon.researcher.samples.leases import wished
 from fedmon.researcher.samples.logs import LogStream
@@ -52,8 +51,8 @@ class Federation:
     """A researcher's view of one federation; a context manager. Every method is safe from any thread.
 
     With nothing but a URL it connects as a researcher whose id is made once and kept. A request asks every node, or
-    those that ``nodes`` names, and returns as soon as everybody expected has answered; no later than ``timeout_s``.
-    What comes back says for each node what it answered, or why it did not.
+    those that ``nodes`` names, and returns as soon as every node expected has answered; no later than
+    ``timeout_s``. The result says for each node what it answered, or why it did not.
 
     Only one process of a researcher is the instance ``main``, whose late replies and decisions outlive it; others get
     a random name.
@@ -149,10 +148,10 @@ class Federation:
         return self._session
 
     def status(self) -> FederationStatus:
-        """Return the state of the connection, of the queue of replies, and what was counted."""
+        """Return the state of the connection and of the queue of replies, and all counters."""
         return self.session.status()
 
-    # --- who is there ------------------------------------------------------------------------------------------------
+    # --- nodes -------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Nodes:
         """Return every node known, with its state; waits until the roster is settled, at most 2 s after connecting."""
@@ -274,7 +273,7 @@ class Federation:
         expected: Nodelist = None,
         timeout_s: float | None = None,
     ) -> RunHandle:
-        """Return a run by its id, also one that another process of this researcher started; waits for nobody to end.
+        """Return a run by its id, also one that another process of this researcher started; waits for no end.
 
         Nodes that are ``expected`` to have it count as part of it while they are silent, until they say that they do
         not know it. Raises RunNotKnownError, a NotFoundError, when no node knows it, and nothing of it is kept here.
@@ -310,9 +309,9 @@ class Federation:
         metrics: Sequence[str] | None = None,
         ordered: bool = False,
     ) -> Watch:
-        """Watch live metrics: by callback, or by iterating over what is returned, until it is closed.
+        """Watch live metrics: by callback, or by iterating over the watch, until it is closed.
 
-        ``interval_s`` is the pace that we wish for (null: each owner's), ``metrics`` names of metrics with ``*`` and
+        ``interval_s`` is the wished pace (None: each owner's), ``metrics`` names of metrics with ``*`` and
         ``?``. It begins with the first sample heard. What is missed from then on is asked for again, and comes marked
         ``late``; with ``ordered`` newer samples of its stream wait for it, until it is there or known to be lost.
         """
@@ -339,7 +338,7 @@ class Federation:
         interval_s: float | None = None,
         history_s: float = 3600.0,
     ) -> Record:
-        """Keep every sample in a store at ``path`` until what is returned is stopped; see `Record`.
+        """Keep every sample in a store at ``path`` until the record is stopped; see `Record`.
 
         Of nodes that are not in the store yet it begins ``history_s`` seconds back. Raises StorageError when the store
         cannot be opened.
@@ -374,7 +373,7 @@ class Federation:
         """Call back at each ``presence`` (a `Node`), ``decision`` (a `PlanDecision`) or ``outcome`` (a `JobOutcome`).
 
         It ends when it is removed. A presence is told when it changes; `nodes` says what is known already. Decisions
-        and outcomes that no handle follows are kept until somebody listens, also beyond the end of a process.
+        and outcomes that no handle follows are kept until a callback takes them, also beyond the end of a process.
         ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
         """
         session = self.session

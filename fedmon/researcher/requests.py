@@ -1,6 +1,6 @@
 """`Requests`: the names, arguments, defaults and results that scripts of Fed-BioMed 4.4 know, over our machinery.
 
-Timeouts are caps: each call ends as soon as everybody expected has answered. What cannot be done is logged, and the
+Timeouts are caps: each call ends as soon as every node expected has answered. Failures are logged, and the
 result is then as empty as it was there; `Federation` raises and explains instead.
 """
 
@@ -118,7 +118,7 @@ class Requests(metaclass=OnePerProcess):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def on_message(self, msg: Message, topic: str) -> None:
-        """Take a message as if it had arrived on a topic of version 4.4, or one below; what is wrong is logged."""
+        """Take a message as if it had arrived on a topic of version 4.4, or one below; errors are logged."""
         session = self._federation.session
         try:
             parent = parent_of(topic)
@@ -142,7 +142,7 @@ class Requests(metaclass=OnePerProcess):
     def send_message(self, msg: Message, client: str | None = None, add_sequence: bool = False) -> int | None:  # noqa: FBT001, FBT002 - historic
         """Send a request to one node, or to all; its replies wait in the queue.
 
-        With ``add_sequence`` it returns the number that the message has on the wire; these have no gaps. Returns null
+        With ``add_sequence`` it returns the number that the message has on the wire; these have no gaps. Returns None
         without, or when nothing was sent. Raises InvalidMessageError for what is no request; nothing is sent then.
         """
         return self.messaging.send(msg, client, add_sequence=add_sequence)
@@ -166,7 +166,7 @@ class Requests(metaclass=OnePerProcess):
     ) -> Responses:
         """Wait for the replies to what this thread sent by `send_message`, and take them out of the queue.
 
-        Ends as soon as everybody expected has answered, at the latest after ``timeout`` seconds, counted from the last
+        Ends as soon as every node expected has answered, at the latest after ``timeout`` seconds, counted from the last
         reply when ``while_responses``.
         """
         kept = self.messaging.outstanding.collect(
@@ -219,7 +219,7 @@ class Requests(metaclass=OnePerProcess):
         nodes: Collection[str] | None = [],
         timeout: float | None = 5,
     ) -> dict[str, bool]:
-        """Ask the owners of nodes to approve a training plan; tells which nodes have it now, not what was decided.
+        """Ask the owners of nodes to approve a training plan; says which nodes have it now, not what was decided.
 
         ``training_plan`` is a path, or a class or instance with ``init_dependencies``, ``add_dependency`` and
         ``save_code(path)``, which writes the bytes that are sent. What is not readable Python is logged and not sent,
@@ -285,7 +285,7 @@ class Requests(metaclass=OnePerProcess):
     # -----------------------------------------------------------------------------------------------------------------
 
     def _told(self, kept: KeptReply) -> Message:
-        """Return a kept reply in the words of version 4.4, with what its request called itself."""
+        """Return a kept reply in the form of version 4.4, with the fields that it repeats from its request."""
         told = echoing(historic(kept.message), self.messaging.outstanding.repeated_by(kept.message.id))
         return {**told, "redelivered": True} if kept.redelivered else told
 

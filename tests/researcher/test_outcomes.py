@@ -9,9 +9,8 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Dataset, ListReply, Pong
-from fedmon.researcher.asking.outcome import Circumstances, Outcome, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import dataset_rows, pong_rows
-from fedmon.researcher.nodes import Nodes
 
 HERE = Circumstances(
     broker="127.0.0.1:1883", researcher_id="r", instance="main", connected=True, settled=True, last_error=""

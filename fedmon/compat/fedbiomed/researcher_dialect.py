@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -45,7 +45,7 @@ _PLAN_STATUS = {
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node answered to a list (``by_tags`` false) or to a search."""
+    """The answer of a node to a list (``by_tags`` false) or to a search."""
 
     by_tags: bool
     success: bool
@@ -53,7 +53,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, when it went out first, on the monotonic clock, and for a training who answered it."""
+    """A request, when it first went out, on the monotonic clock, and the nodes that answered it if it is a training."""
 
     request: Request
     at: float
@@ -61,22 +61,18 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sent:
-    """The last requests that went out, each by its sequence. Safe from any thread."""
+    """The last requests that went out, by sequence. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: OrderedDict[str, SentRequest] = OrderedDict()
-        self._ids: dict[int, str] = {}
+        self._requests: OrderedDict[int, SentRequest] = OrderedDict()
 
     def add(self, request: Request) -> None:
         """Remember a request."""
         with self._lock:
-            if request.id not in self._requests:
-                self._requests[request.id] = SentRequest(request=request, at=time.monotonic())
-                self._ids[request.sequence] = request.id
+            self._requests.setdefault(request.sequence, SentRequest(request=request, at=time.monotonic()))
             while len(self._requests) > REMEMBERED_REQUESTS:
-                _, oldest = self._requests.popitem(last=False)
-                del self._ids[oldest.request.sequence]
+                self._requests.popitem(last=False)
 
     def training(self, node_id: str, *, job_id: str | None) -> Train | None:
         """Return the last training, of one job or of any, that a node has not answered; it counts as answered then."""
@@ -94,18 +90,17 @@ class Sent:
         return None
 
     def by_id(self, request_id: str) -> Request | None:
-        """Return the request with this id, or null."""
+        """Return the request with this id, or None."""
         with self._lock:
-            found = self._requests.get(request_id)
-        return None if found is None else found.request
+            return next((one.request for one in self._requests.values() if one.request.id == request_id), None)
 
     def by_number(self, number: int) -> SentRequest | None:
-        """Return the request with this number, or null."""
+        """Return the request with this sequence, or None."""
         with self._lock:
-            return self._requests.get(self._ids.get(number, ""))
+            return self._requests.get(number)
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True):
+class _Said(NamedTuple):
     node_id: NodeId
     said: Listed | InvalidMessageError
     at: float
@@ -113,9 +108,9 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held:
-    """What nodes said and no pong has assigned to a request yet; bounded. Belongs to one thread.
+    """Bounded list of answers that no pong has assigned to a request yet. Belongs to one thread.
 
-    Another process of the same researcher hears and causes the same: what a node said is held until a pong of ours.
+    Another process of the same researcher causes and hears the same answers: they are held until a pong to ours.
     """
 
     def __init__(self, *, max_bytes: int = MAX_HELD_BYTES, held_s: float = HELD_S) -> None:
@@ -124,16 +119,14 @@ class Held:
         self._bytes = 0
 
     def add(self, node_id: NodeId, said: Listed | InvalidMessageError, *, size_bytes: int, at: float) -> None:
-        """Hold what a node said; the oldest goes when there is too much, or when it is too old."""
-        self._said.append(_Said(node_id=node_id, said=said, at=at, size_bytes=size_bytes))
+        """Hold an answer; the oldest goes when there are too many bytes, or when it is too old."""
+        self._said.append(_Said(node_id, said, at, size_bytes))
         self._bytes += size_bytes
         while self._said and (self._bytes > self._max_bytes or at - self._said[0].at > self._held_s):
             self._bytes -= self._said.popleft().size_bytes
 
     def take(self, node_id: NodeId, *, since: float) -> list[Listed | InvalidMessageError]:
-        """Return what a node said since a moment, in order, and forget all that it said."""
-        if not self._said:
-            return []
+        """Return the answers of a node since a moment, in order, and forget all of its answers."""
         taken = [one.said for one in self._said if one.node_id == node_id and one.at >= since]
         self._said = deque(one for one in self._said if one.node_id != node_id)
         self._bytes = sum(one.size_bytes for one in self._said)
@@ -214,7 +207,7 @@ class FedBioMedDialect:
         return topic in (fedbiomed4.REPLIES, fedbiomed4.MONITORING, fedbiomed4.LOGGER)
 
     def read(self, topic: str, payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
-        """Read a message: what it says, in our words. Raises InvalidMessageError."""
+        """Read a message into ours. Raises InvalidMessageError."""
         if topic == fedbiomed4.MONITORING:
             return (scalar_of(payload),)
         if topic == fedbiomed4.LOGGER:
@@ -319,7 +312,7 @@ def _listed(told: wire.ListReply | wire.SearchReply) -> Listed | InvalidMessageE
 def _answer_to(
     request: messages.ListDatasets | messages.SearchDatasets, node_id: str, said: list[Listed | InvalidMessageError]
 ) -> Reply:
-    """Return what a node answered before the barrier.
+    """Return the answer of a node before the barrier.
 
     Another process of ours may have asked it something else meanwhile. An answer to other tags that fits these as well
     is a part of the answer to these, so that the longest is the one.

@@ -1,9 +1,10 @@
-"""The outcomes of a request: one for each node, with the reason where it did not do it, shown as a table."""
+"""The outcomes of a request, one for each node and with its reason, and the nodes known; both shown as tables."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -17,9 +18,12 @@ from fedmon.researcher.roster import Instant, Node, NodeState, Roster, only_tell
 
 R = TypeVar("R", bound=Reply)
 
+SHORT_ABOVE, SHOWN = 50, 20
+"""With more nodes than the first, only so many of those that are not online are shown."""
+
 
 class OutcomeStatus(enum.Enum):
-    """What came of asking one node."""
+    """The result of asking one node, by kind."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -33,7 +37,7 @@ class OutcomeStatus(enum.Enum):
 
 
 class Outcome(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
-    """What came of asking one node; ``reply`` is null and ``reason`` a sentence unless the status is ok."""
+    """The result of asking one node; ``reply`` is None and ``reason`` a sentence unless the status is ok."""
 
     node_id: NodeId
     status: OutcomeStatus
@@ -43,12 +47,12 @@ class Outcome(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Tell whether the node did what it was asked."""
+        """Tell whether the node did it."""
         return self.status is OutcomeStatus.OK
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """Under what conditions was asked: what makes an empty result understandable."""
+    """The state of connection and roster when nodes were asked, which explains an empty result."""
 
     broker: str
     researcher_id: str
@@ -58,7 +62,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str = ""
 
     def sentence(self) -> str:
-        """Say them in one sentence."""
+        """Return them as one sentence."""
         roster = (
             "everybody who is there had been heard of" if self.settled else "the roster was not settled yet: ask again"
         )
@@ -98,7 +102,7 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
 
     @property
     def ok(self) -> dict[str, R]:
-        """The replies of the nodes that did what they were asked."""
+        """The replies of the nodes that did it."""
         return {node_id: outcome.reply for node_id, outcome in self.items() if outcome.ok and outcome.reply is not None}
 
     @property
@@ -107,7 +111,7 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
         return {node_id: outcome for node_id, outcome in self.items() if not outcome.ok}
 
     def rows(self) -> list[Row]:
-        """Return flat rows: node, status, what it answered (one row for each dataset where it lists some), why not."""
+        """Return flat rows: node, status, its answer (a row for each dataset where it lists some), reason."""
         found: list[Row] = []
         for node_id, outcome in self.items():
             head: Row = {"node": str(node_id), "status": outcome.status.value}
@@ -140,6 +144,69 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
         return html_table(self.rows(), caption=self.explanation())
 
 
+class Nodes(Mapping[NodeId, Node]):
+    """Every node known at one moment, by id, sorted; immutable.
+
+    More than 50 are shown as counts by state and the first 20 that are not online; `rows` has them all. ``beyond``
+    counts nodes that were heard of and are not here, because of the setting ``max_nodes``.
+    """
+
+    def __init__(self, nodes: Mapping[NodeId, Node], *, circumstances: Circumstances, beyond: int = 0) -> None:
+        self._nodes = dict(nodes)
+        self.circumstances, self.beyond = circumstances, beyond
+
+    def __getitem__(self, node_id: str) -> Node:
+        return self._nodes[NodeId(node_id)]
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def online(self) -> list[NodeId]:
+        """The ids of the nodes that will answer, as far as we know."""
+        return [node_id for node_id, node in self.items() if node.state in (NodeState.ONLINE, NodeState.DRAINING)]
+
+    def rows(self) -> list[Row]:
+        """Return flat rows: node, state, since, last seen, reason, agent, boot and streams."""
+        return _node_rows(self._nodes.values())
+
+    def explanation(self) -> str:
+        """Say why there is nothing, or nothing more, to see."""
+        if not self:
+            return f"no node is known: none was heard of. {self.circumstances.sentence()}"
+        beyond = ""
+        if self.beyond:
+            number = f"at least {self.beyond}" if self.beyond >= len(self) else str(self.beyond)
+            beyond = f"{number} more were heard of and are not kept track of: raise max_nodes in [researcher]. "
+        return f"{len(self.online)} of {len(self)} nodes are online. {beyond}{self.circumstances.sentence()}"
+
+    def __str__(self) -> str:
+        rows, summary = self._shown()
+        return "\n".join(part for part in (text_table(rows) if rows else "", summary, self.explanation()) if part)
+
+    def __repr__(self) -> str:
+        if len(self) > SHORT_ABOVE:
+            return f"<Nodes {_counts(self._nodes.values())}>"
+        states = ", ".join(f"{node_id}: {node.state.value}" for node_id, node in self.items())
+        return f"<Nodes {states or self.explanation()}>"
+
+    def _repr_html_(self) -> str:
+        rows, summary = self._shown()
+        return html_table(rows, caption=f"{summary} {self.explanation()}".strip())
+
+    def _shown(self) -> tuple[list[Row], str]:
+        """Return the rows that are shown, and a summary where these are not all."""
+        if len(self) <= SHORT_ABOVE:
+            return self.rows(), ""
+        others = [node for node in self._nodes.values() if node.state is not NodeState.ONLINE or node.id_in_use]
+        more = f"; {len(others) - SHOWN} more that are not online" if len(others) > SHOWN else ""
+        counts = _counts(others, online=len(self) - len(others))
+        return _node_rows(others[:SHOWN]), f"{counts}{more}. rows(), or --json in a shell, lists every node."
+
+
 _STATUS_OF_CODE = {
     ErrorCode.REFUSED: OutcomeStatus.REFUSED,
     ErrorCode.VERSION: OutcomeStatus.TOO_OLD,
@@ -149,15 +216,15 @@ _STATUS_OF_CODE = {
 }
 
 
-def outcomes_of(asked: Asked, kind: type[R], roster: Roster, *, everybody: bool) -> dict[NodeId, Outcome[R]]:
-    """Return one outcome for each node that answered, was waited for, or (``everybody``) is known."""
+def outcomes_of(asked: Asked, kind: type[R], roster: Roster, *, to_all: bool) -> dict[NodeId, Outcome[R]]:
+    """Return one outcome for each node that answered, was waited for, or (``to_all``) is known."""
     now = Instant.now()
     found: dict[NodeId, Outcome[R]] = {}
     for node_id, answer in asked.answers.items():
         found[node_id] = _of_reply(node_id, answer.reply, kind, answer.elapsed_s)
     for node_id in asked.silent:
         found[node_id] = _of_silence(node_id, roster.get(node_id, now), asked)
-    if everybody:
+    if to_all:
         for node_id, node in roster.nodes(now).items():
             if node_id not in found:
                 found[node_id] = _of_silence(node_id, node, asked)
@@ -194,3 +261,28 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
         what = "batch job" if node_id.startswith(JOB_PREFIX) else "reporter"
         reason = f"it is a {what}: it tells what it measures, and answers ping and monitor alone"
     return Outcome(node_id=node_id, status=status, reason=reason)
+
+
+def _counts(nodes: Iterable[Node], *, online: int = 0) -> str:
+    states = Counter({NodeState.ONLINE.value: online}) + Counter(_state(node) for node in nodes)
+    return ", ".join(f"{number} {state}" for state, number in states.most_common())
+
+
+def _node_rows(nodes: Iterable[Node]) -> list[Row]:
+    return [
+        {
+            "node": node.node_id,
+            "state": _state(node),
+            "since": node.since,
+            "last seen": node.last_seen,
+            "reason": node.reason,
+            "agent": node.agent_version,
+            "boot": node.boot,
+            "streams": node.streams,
+        }
+        for node in nodes
+    ]
+
+
+def _state(node: Node) -> str:
+    return "id in use" if node.id_in_use else node.state.value

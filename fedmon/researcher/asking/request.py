@@ -121,7 +121,7 @@ class Asker:
     ) -> Outcomes[R]:
         """Ask these nodes, or all, and return one outcome for each; see `answers`."""
         asked = self._asked(request, nodes, self._timeout(timeout_s))
-        return self._outcomes(request, asked, kind, rows_of, everybody=nodes is None)
+        return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
 
     def ask_pages(
         self,
@@ -151,7 +151,7 @@ class Asker:
                 for node_id in pages:
                     answers[node_id] = _joined(answers[node_id], pages[node_id], kind)
         asked = msgspec.structs.replace(asked, answers=answers)
-        return self._outcomes(request, asked, kind, rows_of, everybody=nodes is None)
+        return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
 
     def answers(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
         """Ask and wait until every node expected has answered, or the time is over.
@@ -183,15 +183,15 @@ class Asker:
         return self.answers(request, nodes, timeout_s=timeout_s)
 
     def _outcomes(
-        self, request: Request, asked: Asked, kind: type[R], rows_of: Callable[[R], list[Row]], *, everybody: bool
+        self, request: Request, asked: Asked, kind: type[R], rows_of: Callable[[R], list[Row]], *, to_all: bool
     ) -> Outcomes[R]:
         return Outcomes(
             str(request.__struct_config__.tag),
-            outcomes_of(asked, kind, self.roster, everybody=everybody),
+            outcomes_of(asked, kind, self.roster, to_all=to_all),
             circumstances=self.circumstances(),
             rows_of=rows_of,
             elapsed_s=asked.elapsed_s,
-            named=not everybody,
+            named=not to_all,
         )
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -297,8 +297,8 @@ class _Round:
             self._waiting.wait(pause_s)
             if self._discovering() or discovering:
                 self._expect_more()
-            urged, everybody = self._waiting.to_ask_at_once()
-            if everybody or not self._sent:
+            urged, all_again = self._waiting.to_ask_at_once()
+            if all_again or not self._sent:
                 self._send()
             elif retry.passed() and (quiet_s := self._waiting.quiet_s()) < STREAMING_S:
                 retry = Deadline(STREAMING_S - quiet_s)

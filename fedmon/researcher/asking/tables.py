@@ -16,13 +16,13 @@ SHOWN_DIGEST = 12
 _GAP = 2
 _MIN_WIDTH = 20
 _ID_WIDTH = 36
-"""An id of a job or a dataset in two lines cannot be copied; what is longer may be folded anywhere."""
+"""An id of a job or a dataset in two lines cannot be copied; longer words may be folded anywhere."""
 
 
 def text_table(rows: Sequence[Row], *, width: int | None = None) -> str:
     """Return rows as aligned text; columns that are empty everywhere are left out.
 
-    The column with most room is folded so that lines fit into ``width`` characters; null stands for the terminal's, or
+    The column with most room is folded so that lines fit into ``width`` characters; None stands for the terminal's, or
     120. Where nothing can be folded without breaking ids, lines are longer.
     """
     from tabulate import tabulate
@@ -56,7 +56,7 @@ def local_time(moment: datetime) -> str:
 
 
 def _limits(lines: Sequence[Sequence[str]], width: int) -> list[int | None] | None:
-    """Return how wide each column may be, or null when everything fits."""
+    """Return how wide each column may be, or None when everything fits."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     over = sum(widths) + _GAP * (len(widths) - 1) - width
     if over <= 0:

@@ -149,9 +149,9 @@ def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]
 def request_of(
     message: HistoricMessage, nodes: Sequence[NodeId] | None, *, fedbiomed: bool
 ) -> tuple[type[Request], dict[str, Any]]:
-    """Return which request of ours a message of version 4.4 to these nodes, or all, is, and its fields.
+    """Return our kind of request for a message of version 4.4 to these nodes, or all, and its fields.
 
-    Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for what nodes do not serve.
+    Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for a command without one.
     """
     command = message.get_param("command")
     match command:
@@ -191,7 +191,7 @@ def parent_of(topic: str) -> str:
 
 
 def is_ours(msg: Mapping[str, Any]) -> bool:
-    """Tell whether a message is in the words of our own wire."""
+    """Tell whether a message is one of our own wire."""
     return str(dict(msg).get("protocol_version", "")).startswith(_OURS)
 
 

@@ -141,7 +141,7 @@ class Messaging:
         return self._failed is not None and self._session() is None
 
     def default_send_topic(self) -> str:
-        """Return the topic of what goes to every node, in the words of version 4.4."""
+        """Return the topic of messages to every node, as version 4.4 names it."""
         return NODES
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ class Messaging:
     def send_message(self, msg: dict[str, Any], client: str | None = None) -> None:
         """Send a request to one node, or to all when no ``client`` is named.
 
-        Without a connection it is logged and nothing is sent. Raises InvalidMessageError for what is no request of a
-        researcher, or one that no node here serves.
+        Without a connection it is logged and nothing is sent. Raises InvalidMessageError for anything but a request of
+        a researcher that nodes here serve.
         """
         self.send(msg, client, add_sequence=False)
 
@@ -267,7 +267,7 @@ class OutstandingRequests:
     ) -> bool:
         """Send a request; its replies have this ``command``, and repeat what is ``repeated``. False when not sent.
 
-        Raises InvalidMessageError for what does not fit into a message.
+        Raises InvalidMessageError for a request that does not fit into a message.
         """
         asker = self._asker
         sent = OutstandingRequest(
@@ -335,7 +335,7 @@ class OutstandingRequests:
 
     @contextlib.contextmanager
     def _awaited(self, commands: Collection[str]) -> Iterator[list[OutstandingRequest]]:
-        """Choose what is waited for: what this thread sent, or else what others sent; reserves the former."""
+        """Choose the requests to wait for: those of this thread, which it reserves, or else those of others."""
         me = threading.current_thread()
         with self._lock:
             open_ = [one for one in self._sent.values() if not one.ended and (not commands or one.command in commands)]

@@ -19,7 +19,7 @@ LINGER_S = 5.0
 """A thread that had nothing to call for this long ends."""
 MAX_THREADS = 64
 MAX_BYTES = 16 * 1024 * 1024
-"""Of urgent calls, and of bulk calls, that wait for one subscription, by what they are said to weigh."""
+"""Of urgent calls, and of bulk calls, that wait for one subscription, by their stated size."""
 
 
 class _Call(NamedTuple):
@@ -60,7 +60,7 @@ class _Calls:
         self._urgent.clear()
         self._urgent_bytes = 0
         if self._bulk:
-            # One at a time, so that what was taken is not beyond the bound.
+            # One at a time, so that calls that were taken count to the bound.
             calls.append(self._bulk.popleft())
             self._bulk_bytes -= calls[-1].size_bytes
         room_again = self._was_full and self._is_below(ROOM_AGAIN)
@@ -79,7 +79,7 @@ class _Calls:
 class Subscription:
     """One callback of a user, until it is removed. Safe from any thread; also a context manager that removes it.
 
-    Raises InvalidInputError for what cannot be called.
+    Raises InvalidInputError for a callback that cannot be called.
     """
 
     def __init__(self, callback: Callable[..., object], on_removed: Callable[[Subscription], None]) -> None:

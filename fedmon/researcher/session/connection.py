@@ -18,7 +18,7 @@ from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.transport import Link, Transport, Will
 
 CONNECT_SHARE = 0.9
-"""Part of the caller's timeout after which the transport gives up, so that it can say why before the caller must."""
+"""Part of the caller's timeout after which the transport gives up, so that the caller hears the reason in time."""
 _LONGEST_ID = "n" * 64
 
 
@@ -140,10 +140,10 @@ class Dialect(Protocol):
         """Tell whether `read` reads this topic; the inbox reads those of our own wire."""
 
     def read(self, topic: str, payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
-        """Read a message: what it says, in our words. Raises InvalidMessageError."""
+        """Read a message into ours. Raises InvalidMessageError."""
 
     def samples_of(self, scalar: AddScalar) -> SampleBatch | None:
-        """Return scalars as samples for who watches metrics; None where they are not shown among those."""
+        """Return scalars as samples for watchers of metrics; None where they are not shown among those."""
 
 
 class FedmonDialect:

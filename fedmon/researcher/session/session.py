@@ -46,7 +46,7 @@ QUEUES_FOLDER = "replies"
 
 
 class FederationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a researcher's process; ``counters`` holds what was dropped, refused or odd, by kind."""
+    """The state of a researcher's process; ``counters`` counts dropped, refused and odd messages by kind."""
 
     broker: str
     connected: bool
