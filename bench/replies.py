@@ -42,15 +42,15 @@ def measure(turns: int) -> None:
                 Federation(broker.url, researcher_id="bench", folder=Path(folder)) as federation,
             ):
                 federation.nodes()
-                parts = federation.parts
+                session = federation.session
                 start = time.perf_counter()
                 for payload in payloads:
-                    parts.inbox.put("general/researcher/bench/main/echo", payload, retained=False)
-                while len(parts.replies) < DRAINED:
+                    session.inbox.put("general/researcher/bench/main/echo", payload)
+                while len(session.replies) < DRAINED:
                     tick.wait(0.001)
                 puts.append(DRAINED / (time.perf_counter() - start))
                 start = time.perf_counter()
-                taken = parts.replies.take()
+                taken = session.replies.take()
                 drains.append(time.perf_counter() - start)
                 assert [one.message.id for one in taken] == [f"id-{number}" for number in range(DRAINED)]
     middle = turns // 2

@@ -16,7 +16,7 @@ from fedmon.common.wire.messages import PlanDecision
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.demo.regression import PLAN, Regression, TrainingRound, explanation, round_columns, round_row
 from fedmon.demo.screen import DemoScreen
-from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.outcome import Outcomes
 from fedmon.researcher.cli.watching.groups import HOST
 from fedmon.researcher.cli.watching.latest import Latest
 from fedmon.researcher.cli.watching.state import WatchState

@@ -26,7 +26,7 @@ from fedmon.doctor.broker import (
 )
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
-from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
 
 CLOCK_TOLERANCE_S = 5.0

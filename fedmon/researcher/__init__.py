@@ -1,1 +1,1 @@
-"""The researcher's side: who is there, what they offer, what they accept, what they measure."""
+"""The researcher's side: which nodes are there, what they offer, accept and measure."""

@@ -1,17 +1,19 @@
-"""`Federation`: who is there, what they offer, whether they accept a plan and run it, and what they measure."""
+"""`Federation`: nodes, their datasets, approval and runs of plans, and live metrics."""
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import NodeId, checked_id
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings import BrokerSettings, ResearcherSettings, broker_from_url, load_researcher
 from fedmon.common.wire.messages import (
     Approval,
     ApprovalReply,
@@ -24,35 +26,33 @@ from fedmon.common.wire.messages import (
     SearchReply,
     TrainingPlanStatusReply,
 )
-from fedmon.researcher.asking import rows
-from fedmon.researcher.asking.calls import ask, ask_pages
-from fedmon.researcher.asking.forgetting import Forgotten, forget
-from fedmon.researcher.asking.nodelist import Nodelist, node_ids
-from fedmon.researcher.asking.outcomes import Outcomes
-from fedmon.researcher.asking.request import checked_timeout
-from fedmon.researcher.asking.submitting import question, submission
-from fedmon.researcher.nodes import Nodes
+from fedmon.researcher.asking.outcome import Nodes, Outcomes
+from fedmon.researcher.asking.request import Nodelist, checked_timeout, node_ids
+from fedmon.researcher.asking.submission import question, submission
+from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_status_rows, pong_rows
 from fedmon.researcher.roster import Instant
-from fedmon.researcher.runs.face import Runs
 from fedmon.researcher.samples.leases import wished
 from fedmon.researcher.samples.logs import LogStream
 from fedmon.researcher.samples.monitor import LiveSample, Watch
-from fedmon.researcher.session.dispatcher import Subscription
-from fedmon.researcher.session.machinery import EVENTS
-from fedmon.researcher.session.opening import BrokerArguments, opened_with
-from fedmon.researcher.session.parts import FederationStatus, Parts
+from fedmon.researcher.session.callbacks import Subscription
+from fedmon.researcher.session.session import EVENTS, FederationStatus, Forgotten, Session
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
+    from fedmon.common.wire.runs import RunLimits
+    from fedmon.researcher.runs.handle import RunHandle
+    from fedmon.researcher.runs.run_list import RunList
     from fedmon.researcher.samples.record import Record
 
+    Runnable = Plan | ApprovalReply
 
-class Federation(Runs):
+
+class Federation:
     """A researcher's view of one federation; a context manager. Every method is safe from any thread.
 
     With nothing but a URL it connects as a researcher whose id is made once and kept. A request asks every node, or
-    those that ``nodes`` names, and returns as soon as everybody expected has answered; no later than ``timeout_s``.
-    What comes back says for each node what it answered, or why it did not.
+    those that ``nodes`` names, and returns as soon as every node expected has answered; no later than
+    ``timeout_s``. The result says for each node what it answered, or why it did not.
 
     Only one process of a researcher is the instance ``main``, whose late replies and decisions outlive it; others get
     a random name.
@@ -73,29 +73,31 @@ class Federation(Runs):
         folder: str | Path | None = None,
         instance: str | None = None,
     ) -> None:
-        arguments = BrokerArguments(
+        self.settings = opened_settings(
+            settings,
             url=url,
+            researcher_id=researcher_id,
+            folder=folder,
             username=username,
             password_file=password_file,
             ca_file=ca_file,
             cert_file=cert_file,
             key_file=key_file,
         )
-        self.settings = opened_with(settings, broker=arguments, researcher_id=researcher_id, folder=folder)
         self._timeout_s = checked_timeout(self.settings.timeout_s if timeout_s is None else timeout_s)
         self._wanted_instance = instance if instance is None else checked_id(instance, what="instance")
-        self._parts: Parts | None = None
+        self._session: Session | None = None
         self._pid = 0
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Connect; raises ConnectionFailedError within the timeout, naming host, port and cause."""
-        if self._parts is None:
+        if self._session is None:
             self._pid = os.getpid()
-            parts = Parts(self.settings, instance=self._wanted_instance, timeout_s=self._timeout_s)
-            parts.start()
-            self._parts = parts
+            session = Session(self.settings, instance=self._wanted_instance, timeout_s=self._timeout_s)
+            session.start()
+            self._session = session
             # A notebook's kernel ends without `close`; leases are given back and the queue is written all the same.
             atexit.register(self.close)
         return self
@@ -105,11 +107,11 @@ class Federation(Runs):
 
         Calls that wait end with NotConnectedError.
         """
-        parts, self._parts = self._parts, None
+        session, self._session = self._session, None
         atexit.unregister(self.close)
         # After a fork the connection is the parent's.
-        if parts is not None and self._pid == os.getpid():
-            parts.stop()
+        if session is not None and self._pid == os.getpid():
+            session.stop()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -127,15 +129,15 @@ class Federation(Runs):
     @property
     def instance(self) -> str:
         """Which of this researcher's processes we are: ``main``, or a random name."""
-        return self.parts.instance
+        return self.session.instance
 
     @property
-    def parts(self) -> Parts:
-        """The machinery behind this face.
+    def session(self) -> Session:
+        """The running session, for the package itself.
 
         Raises InvalidInputError before `start`, after `close`, and in a process that was forked since.
         """
-        if self._parts is None:
+        if self._session is None:
             raise InvalidInputError(
                 "this Federation is not started: use `with Federation(...) as fed:` or call start()"
             )
@@ -143,20 +145,20 @@ class Federation(Runs):
             raise InvalidInputError(
                 f"this Federation belongs to process {self._pid}, and this is a fork of it: open another one here"
             )
-        return self._parts
+        return self._session
 
     def status(self) -> FederationStatus:
-        """Return the state of the connection, of the queue of replies, and what was counted."""
-        return self.parts.status()
+        """Return the state of the connection and of the queue of replies, and all counters."""
+        return self.session.status()
 
-    # --- who is there ------------------------------------------------------------------------------------------------
+    # --- nodes -------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Nodes:
         """Return every node known, with its state; waits until the roster is settled, at most 2 s after connecting."""
-        parts = self.parts
-        parts.wait_settled()
-        nodes = parts.roster.nodes(Instant.now())
-        return Nodes(nodes, circumstances=parts.circumstances(), beyond=parts.roster.beyond)
+        asker = self.session.asker
+        asker.wait_settled()
+        nodes = asker.roster.nodes(Instant.now())
+        return Nodes(nodes, circumstances=asker.circumstances(), beyond=asker.roster.beyond)
 
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
         """Clear what the broker retains of a node that is gone for good, or hide it here where we may not.
@@ -164,19 +166,20 @@ class Federation(Runs):
         A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of and
         ConflictError for a node that is alive.
         """
-        return forget(self.parts, NodeId(node_id), timeout_s=checked_timeout(timeout_s))
+        return self.session.forget(NodeId(node_id), timeout_s=checked_timeout(timeout_s))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def ping(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[Pong]:
         """Ask nodes for a sign of life."""
-        parts = self.parts
-        return ask(parts, parts.asker.request(Ping), Pong, rows.pong, nodes=node_ids(nodes), timeout_s=timeout_s)
+        asker = self.session.asker
+        return asker.ask(asker.request(Ping), Pong, pong_rows, nodes=node_ids(nodes), timeout_s=timeout_s)
 
     def datasets(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[ListReply]:
         """Ask nodes which datasets they offer to us."""
-        parts = self.parts
-        return ask_pages(parts, ListDatasets, ListReply, nodes=node_ids(nodes), timeout_s=timeout_s)
+        return self.session.asker.ask_pages(
+            ListDatasets, ListReply, dataset_rows, nodes=node_ids(nodes), timeout_s=timeout_s
+        )
 
     def search(
         self, tags: Sequence[str], *, nodes: Nodelist = None, timeout_s: float | None = None
@@ -186,9 +189,8 @@ class Federation(Runs):
             raise InvalidInputError(f"tags is {tags!r}: give a list or tuple of tags, such as [{str(tags)!r}]")
         if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or not 0 < len(tags) <= 64:
             raise InvalidInputError("tags: give 1 to 64 texts of 1 to 256 characters each")
-        parts = self.parts
-        return ask_pages(
-            parts, SearchDatasets, SearchReply, nodes=node_ids(nodes), timeout_s=timeout_s, tags=list(tags)
+        return self.session.asker.ask_pages(
+            SearchDatasets, SearchReply, dataset_rows, nodes=node_ids(nodes), timeout_s=timeout_s, tags=list(tags)
         )
 
     def approve(
@@ -200,26 +202,101 @@ class Federation(Runs):
         is not readable Python is refused before anything is sent. A plan larger than a message goes through the
         repository of the settings.
         """
-        parts = self.parts
+        asker = self.session.asker
         fields = submission(
             plan,
             description=description,
             repository=self.settings.repository,
-            inline=parts.dialect.plans_inline,
+            inline=asker.dialect.plans_inline,
         )
-        request = parts.asker.request(Approval, **fields)
-        return ask(parts, request, ApprovalReply, rows.approval, nodes=node_ids(nodes), timeout_s=timeout_s)
+        request = asker.request(Approval, **fields)
+        return asker.ask(request, ApprovalReply, approval_rows, nodes=node_ids(nodes), timeout_s=timeout_s)
 
     def plan_status(
         self, plan: Plan, *, nodes: Nodelist = None, timeout_s: float | None = None
     ) -> Outcomes[TrainingPlanStatusReply]:
         """Ask nodes where a training plan stands with their owners."""
-        parts = self.parts
-        kind, fields = question(plan, repository=self.settings.repository, inline=parts.dialect.plans_inline)
-        request = parts.asker.request(kind, **fields)
-        return ask(
-            parts, request, TrainingPlanStatusReply, rows.plan_status, nodes=node_ids(nodes), timeout_s=timeout_s
+        asker = self.session.asker
+        kind, fields = question(plan, repository=self.settings.repository, inline=asker.dialect.plans_inline)
+        request = asker.request(kind, **fields)
+        return asker.ask(request, TrainingPlanStatusReply, plan_status_rows, nodes=node_ids(nodes), timeout_s=timeout_s)
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        plan: Runnable,
+        *,
+        nodes: Nodelist = None,
+        tags: Sequence[str] | None = None,
+        dataset: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        limits: RunLimits | Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+        job_id: str | None = None,
+    ) -> RunHandle:
+        """Run an approved plan on nodes; returns as soon as every node accepted or refused, see `RunHandle`.
+
+        ``plan`` is as in `approve`, the answer to it, or ``sha256:`` and a digest. It runs on the nodes named, or on
+        all that are there; with ``tags``, or the id of a ``dataset``, on those that offer such a dataset, which the
+        plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
+        repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
+        nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
+        is None. Raises InvalidInputError, naming the value, before anything is sent, and NobodyToRunError, a
+        NoAnswerError, when there is no node to ask.
+        """
+        from fedmon.researcher.runs.inputs import digest_of
+        from fedmon.researcher.runs.starting import start_run
+
+        session = self.session
+        return start_run(
+            session.asker,
+            session.runs,
+            sha256=digest_of(plan),
+            nodes=node_ids(nodes),
+            tags=tags,
+            dataset_id=dataset,
+            arguments=args,
+            inputs=inputs,
+            limits=limits,
+            repository=self.settings.repository,
+            timeout_s=timeout_s,
+            job_id=job_id,
         )
+
+    def job(
+        self,
+        job_id: str,
+        *,
+        nodes: Nodelist = None,
+        expected: Nodelist = None,
+        timeout_s: float | None = None,
+    ) -> RunHandle:
+        """Return a run by its id, also one that another process of this researcher started; waits for no end.
+
+        Nodes that are ``expected`` to have it count as part of it while they are silent, until they say that they do
+        not know it. Raises RunNotKnownError, a NotFoundError, when no node knows it, and nothing of it is kept here.
+        """
+        from fedmon.researcher.runs.finding import find_run
+
+        session = self.session
+        return find_run(
+            session.asker,
+            session.runs,
+            session.job_outcomes,
+            job_id,
+            nodes=node_ids(nodes),
+            expected=node_ids(expected) or (),
+            repository=self.settings.repository,
+            timeout_s=timeout_s,
+        )
+
+    def jobs(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> RunList:
+        """Ask nodes for all jobs of this researcher that they know; shows the runs, newest first."""
+        from fedmon.researcher.runs.finding import all_jobs
+
+        return all_jobs(self.session.asker, nodes=node_ids(nodes), timeout_s=timeout_s)
 
     # --- what comes by itself -----------------------------------------------------------------------------------------
 
@@ -232,24 +309,24 @@ class Federation(Runs):
         metrics: Sequence[str] | None = None,
         ordered: bool = False,
     ) -> Watch:
-        """Watch live metrics: by callback, or by iterating over what is returned, until it is closed.
+        """Watch live metrics: by callback, or by iterating over the watch, until it is closed.
 
-        ``interval_s`` is the pace that we wish for (null: each owner's), ``metrics`` names of metrics with ``*`` and
+        ``interval_s`` is the wished pace (None: each owner's), ``metrics`` names of metrics with ``*`` and
         ``?``. It begins with the first sample heard. What is missed from then on is asked for again, and comes marked
         ``late``; with ``ordered`` newer samples of its stream wait for it, until it is there or known to be lost.
         """
-        parts = self.parts
+        session = self.session
         watch = Watch(
             callback,
             wish=wished(node_ids(nodes), interval_s, live=True),
             metrics=metrics,
             ordered=ordered,
-            dispatcher=parts.dispatcher,
-            on_closed=parts.machinery.remove_consumer,
-            inquire=parts.machinery.consumers.inquire,
-            wake=parts.inbox.wake,
+            dispatcher=session.dispatcher,
+            on_closed=session.consumers.remove,
+            inquire=session.consumers.inquire,
+            wake=session.inbox.wake,
         )
-        parts.machinery.add_consumer(watch)
+        session.consumers.add(watch)
         return watch
 
     def record(
@@ -261,15 +338,23 @@ class Federation(Runs):
         interval_s: float | None = None,
         history_s: float = 3600.0,
     ) -> Record:
-        """Keep every sample in a store at ``path`` until what is returned is stopped; see `Record`.
+        """Keep every sample in a store at ``path`` until the record is stopped; see `Record`.
 
         Of nodes that are not in the store yet it begins ``history_s`` seconds back. Raises StorageError when the store
         cannot be opened.
         """
         from fedmon.researcher.samples.record import begin_record
 
-        wish = wished(node_ids(nodes), interval_s, live=False)
-        return begin_record(self.parts, Path(path), wish=wish, metrics=metrics, history_s=history_s)
+        session = self.session
+        return begin_record(
+            session.asker,
+            session.consumers,
+            Path(path),
+            wish=wished(node_ids(nodes), interval_s, live=False),
+            metrics=metrics,
+            history_s=history_s,
+            wake=session.inbox.wake,
+        )
 
     def logs(
         self,
@@ -279,25 +364,76 @@ class Federation(Runs):
         level: str = "WARNING",
     ) -> LogStream:
         """Take log records of nodes into Python logging, as ``fedmon.node.<node_id>``, until removed."""
-        machinery, named = self.parts.machinery, node_ids(nodes)
-        stream = LogStream(
-            callback, machinery.remove_logs, nodes=None if named is None else frozenset(named), level=level
-        )
-        machinery.add_logs(stream)
+        logs, named = self.session.logs, node_ids(nodes)
+        stream = LogStream(callback, logs.remove, nodes=None if named is None else frozenset(named), level=level)
+        logs.add(stream)
         return stream
 
     def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
         """Call back at each ``presence`` (a `Node`), ``decision`` (a `PlanDecision`) or ``outcome`` (a `JobOutcome`).
 
         It ends when it is removed. A presence is told when it changes; `nodes` says what is known already. Decisions
-        and outcomes that no handle follows are kept until somebody listens, also beyond the end of a process.
+        and outcomes that no handle follows are kept until a callback takes them, also beyond the end of a process.
         ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
         """
-        parts = self.parts
+        session = self.session
         if event == "decision":
-            return parts.decisions.listen(callback)
+            return session.decisions.listen(callback)
         if event == "outcome":
-            return parts.job_outcomes.listen(callback)
+            return session.job_outcomes.listen(callback)
         if event not in EVENTS:
             raise InvalidInputError(f"event {event!r} is not one of decision, outcome, {', '.join(EVENTS)}")
-        return parts.machinery.on(event, callback)
+        return session.on(event, callback)
+
+
+def opened_settings(
+    settings: ResearcherSettings | str | Path | None,
+    *,
+    url: str | None,
+    researcher_id: str | None,
+    folder: str | Path | None,
+    username: str | None,
+    **files: str | Path | None,
+) -> ResearcherSettings:
+    """Return the settings that hold: arguments first, then ``settings``, or the user's file and environment.
+
+    A broker that knows its users holds each to its own name, so that a user name given here is the id as well.
+    Raises SettingsError, InvalidIdError, and StorageError when an id cannot be kept.
+    """
+    options: dict[str, Any] = {name: Path(path).expanduser() for name, path in files.items() if path is not None}
+    if username is not None:
+        options["username"] = username
+    chosen = _broker(settings.broker, url, options) if isinstance(settings, ResearcherSettings) else None
+    if researcher_id is None and (username or (url and chosen is None)):
+        researcher_id = username or broker_from_url(url or "").username
+    if isinstance(settings, ResearcherSettings):
+        read = settings
+        if researcher_id is not None:
+            read = msgspec.structs.replace(read, id=researcher_id)
+        if folder is not None:
+            read = msgspec.structs.replace(read, folder=Path(folder).expanduser())
+    else:
+        environ = dict(os.environ)
+        if researcher_id is not None:
+            environ["FEDMON_RESEARCHER_ID"] = checked_id(researcher_id, what="researcher_id")
+        if folder is not None:
+            environ["FEDMON_RESEARCHER_FOLDER"] = str(Path(folder).expanduser())
+        read = load_researcher(Path(settings) if settings is not None else None, environ)
+        chosen = _broker(read.broker, url, options)
+    opened = msgspec.structs.replace(read, broker=chosen or read.broker)
+    # A password that cannot be read is reported here, to the caller, and not on the thread that connects.
+    opened.broker.password()
+    return opened
+
+
+def _broker(broker: BrokerSettings, url: str | None, options: dict[str, Any]) -> BrokerSettings:
+    """Return these arguments over settings; another URL takes over no secret that was meant for the first."""
+    if url is None:
+        return msgspec.structs.replace(broker, **options)
+    return broker_from_url(
+        url,
+        keepalive_s=broker.keepalive_s,
+        mqtt_version=broker.mqtt_version,
+        connect_timeout_s=broker.connect_timeout_s,
+        **options,
+    )

@@ -1,6 +1,6 @@
 """`Requests`: the names, arguments, defaults and results that scripts of Fed-BioMed 4.4 know, over our machinery.
 
-Timeouts are caps: each call ends as soon as everybody expected has answered. What cannot be done is logged, and the
+Timeouts are caps: each call ends as soon as every node expected has answered. Failures are logged, and the
 result is then as empty as it was there; `Federation` raises and explains instead.
 """
 
@@ -10,24 +10,30 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from fedmon.common.errors import FedmonError, InvalidMessageError
+from fedmon.common.errors import (
+    ConnectionFailedError,
+    FedmonError,
+    InvalidIdError,
+    InvalidMessageError,
+    NotConnectedError,
+)
 from fedmon.common.log import escape_control
+from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
+from fedmon.common.wire.messages import DatasetsReply
+from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import checked_timeout
 from fedmon.researcher.asking.tables import text_table
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic import handing_in
-from fedmon.researcher.historic.historic_asking import asked, asked_for_datasets, explain, has_answered
-from fedmon.researcher.historic.historic_forms import echoing, historic
+from fedmon.researcher.historic.forms import checked, echoing, historic, is_ours, own_payload, parent_of
 from fedmon.researcher.historic.messaging import Messaging
-from fedmon.researcher.historic.one_per_process import OnePerProcess
 from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.kept import KeptReply
 from fedmon.researcher.replies.reply_queue import ReplyQueue
 from fedmon.researcher.samples.node_log import log_as_node
-from fedmon.researcher.session.dispatcher import Subscription
+from fedmon.researcher.session.callbacks import Subscription
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
@@ -37,6 +43,30 @@ logger = logging.getLogger(__name__)
 Message = dict[str, Any]
 Names = list[str]
 Datasets = dict[str, list[Message]]
+R = TypeVar("R", bound=Reply)
+D = TypeVar("D", bound=DatasetsReply)
+
+_GONE = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE)
+
+
+class OnePerProcess(type):
+    """Makes a class return its one object in this process, until that one is closed, as scripts of 4.4 expect."""
+
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _living: ClassVar[dict[type, Any]] = {}
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return the one object; make it if there is none."""
+        with cls._lock:
+            if cls not in cls._living:
+                cls._living[cls] = super().__call__(*args, **kwargs)
+            return cls._living[cls]
+
+    def forget(cls, closed: object) -> None:
+        """Let the next call make a new object, if this is the present one."""
+        with cls._lock:
+            if cls._living.get(cls) is closed:
+                del cls._living[cls]
 
 
 class Requests(metaclass=OnePerProcess):
@@ -60,7 +90,7 @@ class Requests(metaclass=OnePerProcess):
         self._monitor: Subscription | None = None
         self._callback: Callable[[Message], object] | None = None
         self.messaging.start(block=False)
-        self.queue = ReplyQueue(lambda: self._federation.parts.replies, self._told)
+        self.queue = ReplyQueue(lambda: self._federation.session.replies, self._told)
         self.messaging.at_start(self._begin)
 
     def close(self) -> None:
@@ -88,17 +118,17 @@ class Requests(metaclass=OnePerProcess):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def on_message(self, msg: Message, topic: str) -> None:
-        """Take a message as if it had arrived on a topic of version 4.4, or one below; what is wrong is logged."""
-        parts = self._federation.parts
+        """Take a message as if it had arrived on a topic of version 4.4, or one below; errors are logged."""
+        session = self._federation.session
         try:
-            parent = handing_in.parent_of(topic)
-            if handing_in.is_ours(msg):
-                own_topic, payload = handing_in.own_payload(
-                    msg, topic, researcher_id=parts.researcher_id, instance=parts.instance
+            parent = parent_of(topic)
+            if is_ours(msg):
+                own_topic, payload = own_payload(
+                    msg, topic, researcher_id=session.researcher_id, instance=session.instance
                 )
-                parts.inbox.put(own_topic, payload, retained=False)
+                session.inbox.put(own_topic, payload)
                 return
-            message = handing_in.checked(msg, topic, researcher_id=parts.researcher_id).get_dict()
+            message = checked(msg, topic, researcher_id=session.researcher_id).get_dict()
         except InvalidMessageError as error:
             logger.error("message on topic %r ignored: %s", topic, error)  # noqa: TRY400 - the message says it all
             return
@@ -112,7 +142,7 @@ class Requests(metaclass=OnePerProcess):
     def send_message(self, msg: Message, client: str | None = None, add_sequence: bool = False) -> int | None:  # noqa: FBT001, FBT002 - historic
         """Send a request to one node, or to all; its replies wait in the queue.
 
-        With ``add_sequence`` it returns the number that the message has on the wire; these have no gaps. Returns null
+        With ``add_sequence`` it returns the number that the message has on the wire; these have no gaps. Returns None
         without, or when nothing was sent. Raises InvalidMessageError for what is no request; nothing is sent then.
         """
         return self.messaging.send(msg, client, add_sequence=add_sequence)
@@ -122,7 +152,7 @@ class Requests(metaclass=OnePerProcess):
 
         Waits up to ``time`` seconds, and no longer than until what was sent is answered.
         """
-        kept = self.messaging.posts.collect(
+        kept = self.messaging.outstanding.collect(
             _words(commands), timeout_s=max(0.0, time), own_only=False, while_replies=False
         )
         return Responses([self._told(one) for one in kept])
@@ -136,10 +166,10 @@ class Requests(metaclass=OnePerProcess):
     ) -> Responses:
         """Wait for the replies to what this thread sent by `send_message`, and take them out of the queue.
 
-        Ends as soon as everybody expected has answered, at the latest after ``timeout`` seconds, counted from the last
+        Ends as soon as every node expected has answered, at the latest after ``timeout`` seconds, counted from the last
         reply when ``while_responses``.
         """
-        kept = self.messaging.posts.collect(
+        kept = self.messaging.outstanding.collect(
             _words(look_for_commands), timeout_s=self._timeout_s(timeout), own_only=True, while_replies=while_responses
         )
         told = [self._told(one) for one in kept]
@@ -154,7 +184,7 @@ class Requests(metaclass=OnePerProcess):
 
     def ping_nodes(self) -> Names:
         """Return the ids of the nodes that answer."""
-        outcomes = asked("ping", self._federation.ping, named=False)
+        outcomes = _asked("ping", self._federation.ping, named=False)
         return [] if outcomes is None else [str(node_id) for node_id in outcomes.ok]
 
     def search(self, tags: Sequence[str], nodes: Collection[str] | None = None) -> Datasets:
@@ -163,9 +193,7 @@ class Requests(metaclass=OnePerProcess):
         ``tags`` is a list or tuple, else InvalidInputError is raised.
         """
         logger.info("searching datasets with tags %r on %s", tags, _named(nodes))
-        answered = asked_for_datasets(
-            "search", lambda: self._federation.search(tags, nodes=nodes or None), named=bool(nodes)
-        )
+        answered = _datasets("search", lambda: self._federation.search(tags, nodes=nodes or None), named=bool(nodes))
         found = {node_id: datasets for node_id, datasets in answered.items() if datasets}
         for node_id, datasets in found.items():
             logger.info("node %s has %d datasets with tags %r", node_id, len(datasets), tags)
@@ -176,7 +204,7 @@ class Requests(metaclass=OnePerProcess):
     def list(self, nodes: Collection[str] | None = None, verbose: bool = False) -> Datasets:  # noqa: FBT001, FBT002 - historic
         """Return the datasets that nodes offer, by node; ``verbose`` prints them as well."""
         logger.info("listing datasets of %s", _named(nodes))
-        found = asked_for_datasets("list", lambda: self._federation.datasets(nodes=nodes or None), named=bool(nodes))
+        found = _datasets("list", lambda: self._federation.datasets(nodes=nodes or None), named=bool(nodes))
         if verbose:
             for node_id, datasets in found.items():
                 # Printing is what this argument asks for, and our log may be silent.
@@ -191,7 +219,7 @@ class Requests(metaclass=OnePerProcess):
         nodes: Collection[str] | None = [],
         timeout: float | None = 5,
     ) -> dict[str, bool]:
-        """Ask the owners of nodes to approve a training plan; tells which nodes have it now, not what was decided.
+        """Ask the owners of nodes to approve a training plan; says which nodes have it now, not what was decided.
 
         ``training_plan`` is a path, or a class or instance with ``init_dependencies``, ``add_dependency`` and
         ``save_code(path)``, which writes the bytes that are sent. What is not readable Python is logged and not sent,
@@ -212,8 +240,8 @@ class Requests(metaclass=OnePerProcess):
             # The plan's own code made its source: that it fails is no reason to fail here.
             logger.exception("the training plan was not sent: its own code failed")
             return {}
-        explain("approval", outcomes, named=bool(nodes))
-        told = {str(node): outcome.ok for node, outcome in outcomes.items() if outcome.ok or has_answered(outcome)}
+        _explain("approval", outcomes, named=bool(nodes))
+        told = {str(node): outcome.ok for node, outcome in outcomes.items() if outcome.ok or _has_answered(outcome)}
         if not any(told.values()):
             logger.info("no node has taken the training plan within %g s", timeout_s)
         return told | {node: False for node in nodes or () if node not in told}
@@ -257,12 +285,12 @@ class Requests(metaclass=OnePerProcess):
     # -----------------------------------------------------------------------------------------------------------------
 
     def _told(self, kept: KeptReply) -> Message:
-        """Return a kept reply in the words of version 4.4, with what its request called itself."""
-        told = echoing(historic(kept.message), self.messaging.posts.repeated_by(kept.message.id))
+        """Return a kept reply in the form of version 4.4, with the fields that it repeats from its request."""
+        told = echoing(historic(kept.message), self.messaging.outstanding.repeated_by(kept.message.id))
         return {**told, "redelivered": True} if kept.redelivered else told
 
     def _timeout_s(self, timeout: float | None) -> float:
-        return checked_timeout(timeout) if timeout else self._federation.parts.timeout_s
+        return checked_timeout(timeout) if timeout else self._federation.session.asker.timeout_s
 
 
 def _words(commands: Collection[str] | None) -> Collection[str]:
@@ -271,3 +299,37 @@ def _words(commands: Collection[str] | None) -> Collection[str]:
 
 def _named(nodes: Collection[str] | None) -> str:
     return f"nodes {nodes!r}" if nodes else "all nodes"
+
+
+def _asked(what: str, ask: Callable[[], Outcomes[R]], *, named: bool) -> Outcomes[R] | None:
+    """Ask, and log why no node could be asked, or why one did not answer."""
+    try:
+        outcomes = ask()
+    except (ConnectionFailedError, NotConnectedError, InvalidIdError) as error:
+        logger.error("%s: %s", what, error)  # noqa: TRY400 - an error of ours says what happened
+        return None
+    _explain(what, outcomes, named=named)
+    return outcomes
+
+
+def _datasets(what: str, ask: Callable[[], Outcomes[D]], *, named: bool) -> dict[str, list[dict[str, Any]]]:
+    """Ask, and return the datasets of each node that answered, as version 4.4 describes them."""
+    outcomes = _asked(what, ask, named=named)
+    return {} if outcomes is None else {str(node): historic(reply)["databases"] for node, reply in outcomes.ok.items()}
+
+
+def _explain(what: str, outcomes: Outcomes[R], *, named: bool) -> None:
+    """Log why no node, or one, did not do it; ``named`` when the caller asked these nodes and no others."""
+    if not outcomes:
+        logger.warning("%s", outcomes.explanation())
+    for node_id, outcome in outcomes.failed.items():
+        # If all nodes were asked, those that are gone are no news.
+        level = logging.DEBUG if not named and outcome.status in _GONE else logging.WARNING
+        logger.log(level, "%s: node %s (%s): %s", what, node_id, outcome.status.value, outcome.reason)
+
+
+def _has_answered(outcome: Outcome[R]) -> bool:
+    """Tell whether a node that did not do it said so itself."""
+    return outcome.status in (
+        OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who is there: what the nodes say of themselves, and what was heard of them."""
+"""The nodes of a federation: their presence, when they were last heard, and whether all of them are known."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ CONFIRMED_WITHIN_S = 5.0
 OFFLINE_HOLDS_S = 1.0
 """A reply may be overtaken by the word that its sender is gone; one that comes later than this was sent after it."""
 DOUBLES_BEFORE_ID_IN_USE = 2
+QUIET_S = 0.3
+CAP_S = 2.0
 
 
 class NodeState(enum.Enum):
-    """What a researcher believes of a node; stale is said to be online, and silent for three intervals."""
+    """The believed state of a node; a stale one is said to be online, but silent for three intervals."""
 
     ONLINE = "online"
     DRAINING = "draining"
@@ -48,10 +50,10 @@ class Instant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one node.
+    """One node as the researcher knows it.
 
-    ``since`` is when its state began: by the node's clock where it told us, else by ours; null for a node that vanished
-    before we came. ``last_seen`` is the last sign of life by our clock, null when there was none since we connected.
+    ``since`` is when its state began: by the node's clock where it told us, else by ours; None for a node that vanished
+    before we came. ``last_seen`` is the last sign of life by our clock, None when there was none since we connected.
     """
 
     node_id: NodeId
@@ -75,7 +77,7 @@ def only_tells(node_id: str, capabilities: Collection[str]) -> bool:
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What one message changed: the node as it is now, and whether it is new to us or came up again."""
+    """The change that one message made: the node as it is now, and whether it is new to us or came up again."""
 
     node: Node
     first_heard: bool = False
@@ -145,18 +147,70 @@ class _Entry:
         )
 
 
+class Settling:
+    """Decides from times alone whether the roster is settled; belongs to one thread, but for ``settled``.
+
+    After connecting, retained presence arrives before the marker that we publish to ourselves; nodes without a retained
+    presence answer the first ping. The roster is settled when the marker is back and no new node was heard for 300 ms,
+    or 2 s have passed.
+    """
+
+    def __init__(self) -> None:
+        self._begun_at: float | None = None
+        self._news_at = 0.0
+        self._marker_back = False
+        self.settled = threading.Event()
+
+    def begin(self, now: float) -> None:
+        """Start over: we are connected, and the marker and the first ping are on their way."""
+        self._begun_at = self._news_at = now
+        self._marker_back = False
+        self.settled.clear()
+
+    def interrupt(self) -> None:
+        """Note that the connection is lost, and with it the settled state."""
+        self._begun_at = None
+        self.settled.clear()
+
+    def marker_back(self) -> None:
+        """Note that the marker came back."""
+        self._marker_back = True
+
+    def heard_new(self, now: float) -> None:
+        """Note that a node was heard for the first time."""
+        self._news_at = now
+
+    def check(self, now: float) -> bool:
+        """Return True once, at the moment when the roster becomes settled."""
+        due_at = self.due_at()
+        if due_at is None or now < due_at:
+            return False
+        self.settled.set()
+        return True
+
+    def due_at(self) -> float | None:
+        """Return when `check` is to be called next, on the monotonic clock; None when there is nothing to wait for."""
+        if self._begun_at is None or self.settled.is_set():
+            return None
+        cap_at = self._begun_at + CAP_S
+        return min(cap_at, self._news_at + QUIET_S) if self._marker_back else cap_at
+
+
 class Roster:
     """The nodes of a federation as this process believes them. Safe from any thread.
 
     A retained presence is a belief, a live message is a sign of life. A presence of an older boot never overrides a
     newer one, unless the newer was not heard for three intervals (a node whose folder was set back). Where nodes are
     not ``announced`` by their presence, silence means nothing until one leaves a request unanswered. Nodes beyond
-    ``max_nodes`` are not kept track of: they are counted, and the first is logged.
+    ``max_nodes`` are not kept track of: they are counted, and the first is logged. ``settled`` is set while the roster
+    holds every node that is there.
     """
 
     def __init__(self, *, announced: bool = True, max_nodes: int = 10_000) -> None:
         self._announced, self.max_nodes = announced, max_nodes
         self._stale_after_s = STALE_AFTER_S if announced else float("inf")
+        self.settling = Settling()
+        self.settled = self.settling.settled
         self._lock = threading.Lock()
         self._entries: dict[NodeId, _Entry] = {}
         self._hidden: dict[NodeId, int] = {}
@@ -171,7 +225,7 @@ class Roster:
         return len(self._beyond)
 
     def presence(self, presence: Presence, *, retained: bool, now: Instant) -> Change | None:
-        """Take what a node said of itself; return what changed, or null when it told nothing new."""
+        """Take what a node said of itself; return what changed, or None when it said nothing new."""
         node_id = NodeId(presence.node_id)
         with self._lock:
             if retained and presence.boot <= self._hidden.get(node_id, -1):
@@ -195,7 +249,7 @@ class Roster:
             return Change(node=after, first_heard=first_heard, came_up=came_up)
 
     def _made(self, node_id: NodeId, now: Instant) -> _Entry | None:
-        """Return the entry of a new node, or null when there are ``max_nodes``."""
+        """Return the entry of a new node, or None when there are ``max_nodes``."""
         if len(self._entries) < self.max_nodes:
             self._beyond.discard(node_id)
             entry = self._entries[node_id] = _Entry(node_id, now, stale_after_s=self._stale_after_s)
@@ -239,7 +293,7 @@ class Roster:
     def heard(self, node_id: NodeId, *, now: Instant, revives: bool) -> Change | None:
         """Take a live message as a sign of life; ``revives`` when it was certainly sent after what we know.
 
-        Returns what changed: a node that nobody had told us of, or one that we took for offline or stale.
+        Returns what changed: a node unknown so far, or one that was taken for offline or stale.
         """
         with self._lock:
             entry = self._entries.get(node_id)
@@ -277,7 +331,7 @@ class Roster:
             return [entry.view(now) for entry in found]
 
     def reconnected(self, now: Instant) -> None:
-        """Count silence from now on: while we were away, nobody could be heard."""
+        """Count silence from now on: while we were away, no node could be heard."""
         with self._lock:
             for entry in self._entries.values():
                 entry.known_at = entry.unconfirmed_since = now.mono
@@ -297,13 +351,13 @@ class Roster:
             return {node_id for node_id, entry in self._entries.items() if entry.is_askable}
 
     def get(self, node_id: str, now: Instant) -> Node | None:
-        """Return what is known of one node, or null."""
+        """Return one node as it is now, or None."""
         with self._lock:
             entry = self._entries.get(NodeId(node_id))
             return entry.view(now) if entry else None
 
     def nodes(self, now: Instant) -> Mapping[NodeId, Node]:
-        """Return everybody known, sorted by id."""
+        """Return all known nodes, sorted by id."""
         with self._lock:
             return {node_id: self._entries[node_id].view(now) for node_id in sorted(self._entries)}
 

@@ -17,7 +17,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.settings import RepositorySettings, ResearcherSettings
 from fedmon.common.wire.messages import LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker

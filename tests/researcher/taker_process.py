@@ -26,7 +26,7 @@ def main(url: str, folder: str, ledger: str, mode: str) -> None:
             lines.flush()
             os.fsync(lines.fileno())
 
-        replies = federation.parts.replies
+        replies = federation.session.replies
         note(f"start {federation.instance}")
         if mode == "keep":
             kept = 0

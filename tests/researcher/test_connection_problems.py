@@ -13,7 +13,7 @@ import pytest
 
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError, SettingsError
 from fedmon.common.settings import ResearcherSettings, broker_from_url
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open

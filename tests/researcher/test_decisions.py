@@ -184,7 +184,7 @@ def test_late_and_unknown_replies_are_kept_for_who_asks_for_them(mosquitto: Brok
         node.publish(node.reply_topic(node.sent("list")[0]), late)
         node.publish(node.reply_topic(node.sent("list")[0]), unknown)
         wait_until(lambda: federation.status().kept_replies == 2)
-        kept = federation.parts.replies.take(["list"])
+        kept = federation.session.replies.take(["list"])
 
     assert not outcomes.ok
     assert [one.message.id for one in kept] == [late["id"], "asked-by-a-process-that-died"]

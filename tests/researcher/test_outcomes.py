@@ -9,9 +9,8 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Dataset, ListReply, Pong
-from fedmon.researcher.asking import rows
-from fedmon.researcher.asking.outcomes import Circumstances, Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.nodes import Nodes
+from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.tables import dataset_rows, pong_rows
 
 HERE = Circumstances(
     broker="127.0.0.1:1883", researcher_id="r", instance="main", connected=True, settled=True, last_error=""
@@ -31,7 +30,7 @@ def refused(node_id: str, reason: str) -> Outcome[Pong]:
 
 def outcomes(*made: Outcome[Pong], circumstances: Circumstances = HERE) -> Outcomes[Pong]:
     by_id = {outcome.node_id: outcome for outcome in made}
-    return Outcomes("ping", by_id, circumstances=circumstances, rows_of=rows.pong, elapsed_s=0.02)
+    return Outcomes("ping", by_id, circumstances=circumstances, rows_of=pong_rows, elapsed_s=0.02)
 
 
 class Elements(HTMLParser):
@@ -94,7 +93,7 @@ def test_a_result_without_any_dataset_says_so() -> None:
     reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[], count=0)
     outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply)
 
-    found = Outcomes("search", {outcome.node_id: outcome}, circumstances=HERE, rows_of=rows.datasets, elapsed_s=0.1)
+    found = Outcomes("search", {outcome.node_id: outcome}, circumstances=HERE, rows_of=dataset_rows, elapsed_s=0.1)
 
     assert found.rows() == [{"node": "a", "status": "ok", "reason": "", "ms": None}]
     assert "0 datasets" in str(found)
@@ -108,7 +107,7 @@ def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str, monkeyp
     dataset = Dataset(dataset_id="1", name=hostile, data_type=hostile, tags=[hostile], description=hostile)
     reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[dataset], count=1)
     outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply, reason=hostile)
-    found = Outcomes("list", {outcome.node_id: outcome}, circumstances=HERE, rows_of=rows.datasets, elapsed_s=0.1)
+    found = Outcomes("list", {outcome.node_id: outcome}, circumstances=HERE, rows_of=dataset_rows, elapsed_s=0.1)
 
     elements, text = Elements(), str(found)
     elements.feed(found._repr_html_())

@@ -12,7 +12,7 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, ListReply, Ping, Pong
-from fedmon.researcher.asking.pending import Pending, Verdict, Waiting
+from fedmon.researcher.asking.match import Pending, Verdict, Waiting
 
 A, B = NodeId("a"), NodeId("b")
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.echo_nodes import presence
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.roster import Node, NodeState
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker

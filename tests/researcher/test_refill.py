@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from itertools import islice
 
 from bench.echo_nodes import Message
+from fedmon.common.actor import BULK_BOUND
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Ping
 from fedmon.researcher.samples.monitor import LiveSample, Watch
 from fedmon.researcher.samples.refill import NODES_AT_ONCE
 from fedmon.researcher.samples.refill_delivery import HOLD_BYTES
 from fedmon.researcher.samples.refill_follower import TOO_OLD
-from fedmon.researcher.session.lanes import BULK_LIMIT
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.recording_node import RecordingNode
@@ -276,19 +276,19 @@ def test_what_finds_the_inbox_full_is_pulled_again(mosquitto: Broker, federate: 
         node.wait(lambda: node.leased)
         node.sample(1)
         wait_until(lambda: watch.delivered == 1)
-        parts = federation.parts
-        parts.asker.tell(parts.asker.request(Ping), [NodeId("a")], on_answer=block)
+        session = federation.session
+        session.asker.tell(session.asker.request(Ping), [NodeId("a")], on_answer=block)
         assert blocked.wait(5)
-        for _ in range(BULK_LIMIT + 300):
+        for _ in range(BULK_BOUND.jobs + 300):
             node.sample(1, qos=0)
-        wait_until(lambda: parts.inbox.dropped[1] > 100)
-        dropped = parts.inbox.dropped[1]
+        wait_until(lambda: session.inbox.dropped[1] > 100)
+        dropped = session.inbox.dropped[1]
         gate.set()
-        wait_until(lambda: parts.inbox.backlog == 0)
+        wait_until(lambda: session.inbox.backlog == 0)
         node.sample(1)
-        taken = list(islice(watch, BULK_LIMIT + 302))
+        taken = list(islice(watch, BULK_BOUND.jobs + 302))
 
-    assert [seq for _, seq in numbers(taken)] == list(range(BULK_LIMIT + 302))
+    assert [seq for _, seq in numbers(taken)] == list(range(BULK_BOUND.jobs + 302))
     assert watch.refilled >= dropped
     assert (watch.lost, watch.pending) == (0, 0)
 

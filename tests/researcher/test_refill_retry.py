@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,7 +12,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Columns, SamplesReply
-from fedmon.researcher.asking.pending import Pending
+from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Roster
 from fedmon.researcher.samples.refill import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Refill
@@ -20,7 +20,7 @@ from fedmon.researcher.samples.refill_delivery import HOLD_BYTES
 from fedmon.researcher.samples.refill_follower import Follower
 from fedmon.researcher.samples.refill_line import Want
 from fedmon.researcher.samples.refill_start import Since
-from fedmon.researcher.session.dialect import FedmonDialect
+from fedmon.researcher.session.connection import Connection, FedmonDialect
 
 NODE = NodeId("a")
 
@@ -70,13 +70,13 @@ class Bench:
         self.line, self.shelf = Line(), Shelf()
         self.pending = Pending("session")
         asker = Asker(
-            self.line,
+            cast("Connection", self.line),
             dialect=FedmonDialect(researcher_id="r", instance="main"),
             researcher_id="r",
             instance="main",
             pending=self.pending,
             roster=Roster(),
-            is_settled=lambda: True,
+            timeout_s=1.0,
             on_ended=lambda _waiting, _replies: None,
         )
         self.refill = Refill(asker, self.pending, clock=lambda: self.now)

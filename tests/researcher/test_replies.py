@@ -16,7 +16,7 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong
-from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.asking.match import Pending, Waiting
 from fedmon.researcher.replies.replies import TAKEN_SOON_S, Replies
 from fedmon.researcher.session.tally import Tally
 from tests.support.waiting import stays, wait_until

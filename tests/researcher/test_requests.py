@@ -14,7 +14,7 @@ import pytest
 
 from bench.echo_nodes import DATASETS, Message
 from fedmon.common.errors import FedmonError, InvalidIdError, InvalidInputError
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open

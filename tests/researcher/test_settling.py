@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmon.researcher.session.settling import CAP_S, QUIET_S, Settling
+from fedmon.researcher.roster import CAP_S, QUIET_S, Settling
 
 
 def test_it_is_settled_when_the_marker_is_back_and_nobody_new_was_heard_for_a_while() -> None:
@@ -14,7 +14,7 @@ def test_it_is_settled_when_the_marker_is_back_and_nobody_new_was_heard_for_a_wh
     too_early = settling.check(100.2 + QUIET_S - 0.01)
     in_time = settling.check(100.2 + QUIET_S)
 
-    assert (too_early, in_time, settling.settled) == (False, True, True)
+    assert (too_early, in_time, settling.settled.is_set()) == (False, True, True)
 
 
 def test_without_the_marker_it_is_settled_at_the_cap() -> None:
@@ -45,4 +45,4 @@ def test_it_becomes_settled_once_and_is_not_when_the_connection_was_lost() -> No
     settling.interrupt()
 
     assert (first, second) == (True, False)
-    assert (settling.settled, settling.due_at(), settling.check(200.0)) == (False, None, False)
+    assert (settling.settled.is_set(), settling.due_at(), settling.check(200.0)) == (False, None, False)

@@ -15,7 +15,7 @@ from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.training_plan import TrainingPlan
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
-from fedmon.researcher.asking.submitting import submission
+from fedmon.researcher.asking.submission import submission
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode

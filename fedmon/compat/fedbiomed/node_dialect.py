@@ -72,7 +72,7 @@ class FedBioMedDialect:
         return _request_of(asked)
 
     def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:
-        """Write an answer; None for a search without a match, and for what this wire has no message for.
+        """Write an answer; None for a search without a match, and where this wire has no message.
 
         Raises InvalidMessageError when it does not fit into one message.
         """
@@ -156,7 +156,7 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
 
 
 def _failure(error: Error, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply:
-    """Return what says that a request was not served: a reply of its own kind where the plan is the trouble."""
+    """Return the message for a request that was not served: a reply of its own kind where the plan is the reason."""
     if error.code is ErrorCode.FAILED and isinstance(request, PlanApprovalByUrl):
         return fedbiomed4_messages.ApprovalReply(
             researcher_id=researcher_id,

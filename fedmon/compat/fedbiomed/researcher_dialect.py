@@ -7,9 +7,11 @@ said before the barrier's pong is its answer, and when it said nothing to a sear
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,13 +25,15 @@ from fedmon.common.wire.fedbiomed4_datasets import dataset_of
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.compat.fedbiomed.telemetry import Rounds, RoundScalar, log_record_of, scalar_of
-from fedmon.researcher.asking.barrier import Held, Listed, Sent, Train
-from fedmon.researcher.asking.pending import Pending
-from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending
+from fedmon.researcher.asking.submission import StatusByUrl
+from fedmon.researcher.historic.forms import Train
 from fedmon.researcher.replies.kept import Document
 from fedmon.researcher.session.tally import Tally
 
 MAX_REASON = 2_000
+MAX_HELD_BYTES = 32 * 1024 * 1024
+HELD_S = 60.0
 NOT_TOLD = "it is with the node; this wire does not tell what its owner decided: ask for the plan's status"
 
 _PLAN_STATUS = {
@@ -38,6 +42,95 @@ _PLAN_STATUS = {
     "Pending": PlanStatus.PENDING,
     fedbiomed4.PLAN_STATUS_UNKNOWN: None,
 }
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a node to a list (``by_tags`` false) or to a search."""
+
+    by_tags: bool
+    success: bool
+    datasets: list[messages.Dataset]
+
+
+class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, when it first went out, on the monotonic clock, and the nodes that answered it if it is a training."""
+
+    request: Request
+    at: float
+    trained: set[str] = msgspec.field(default_factory=set)
+
+
+class Sent:
+    """The last requests that went out, by sequence. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: OrderedDict[int, SentRequest] = OrderedDict()
+
+    def add(self, request: Request) -> None:
+        """Remember a request."""
+        with self._lock:
+            self._requests.setdefault(request.sequence, SentRequest(request=request, at=time.monotonic()))
+            while len(self._requests) > REMEMBERED_REQUESTS:
+                self._requests.popitem(last=False)
+
+    def training(self, node_id: str, *, job_id: str | None) -> Train | None:
+        """Return the last training, of one job or of any, that a node has not answered; it counts as answered then."""
+        with self._lock:
+            for sent in reversed(self._requests.values()):
+                request = sent.request
+                if (
+                    isinstance(request, Train)
+                    and job_id in (None, request.fields["job_id"])
+                    and (request.nodes is None or node_id in request.nodes)
+                    and node_id not in sent.trained
+                ):
+                    sent.trained.add(node_id)
+                    return request
+        return None
+
+    def by_id(self, request_id: str) -> Request | None:
+        """Return the request with this id, or None."""
+        with self._lock:
+            return next((one.request for one in self._requests.values() if one.request.id == request_id), None)
+
+    def by_number(self, number: int) -> SentRequest | None:
+        """Return the request with this sequence, or None."""
+        with self._lock:
+            return self._requests.get(number)
+
+
+class _Said(NamedTuple):
+    node_id: NodeId
+    said: Listed | InvalidMessageError
+    at: float
+    size_bytes: int
+
+
+class Held:
+    """Bounded list of answers that no pong has assigned to a request yet. Belongs to one thread.
+
+    Another process of the same researcher causes and hears the same answers: they are held until a pong to ours.
+    """
+
+    def __init__(self, *, max_bytes: int = MAX_HELD_BYTES, held_s: float = HELD_S) -> None:
+        self._max_bytes, self._held_s = max_bytes, held_s
+        self._said: deque[_Said] = deque()
+        self._bytes = 0
+
+    def add(self, node_id: NodeId, said: Listed | InvalidMessageError, *, size_bytes: int, at: float) -> None:
+        """Hold an answer; the oldest goes when there are too many bytes, or when it is too old."""
+        self._said.append(_Said(node_id, said, at, size_bytes))
+        self._bytes += size_bytes
+        while self._said and (self._bytes > self._max_bytes or at - self._said[0].at > self._held_s):
+            self._bytes -= self._said.popleft().size_bytes
+
+    def take(self, node_id: NodeId, *, since: float) -> list[Listed | InvalidMessageError]:
+        """Return the answers of a node since a moment, in order, and forget all of its answers."""
+        taken = [one.said for one in self._said if one.node_id == node_id and one.at >= since]
+        self._said = deque(one for one in self._said if one.node_id != node_id)
+        self._bytes = sum(one.size_bytes for one in self._said)
+        return taken
 
 
 class FedBioMedDialect:
@@ -99,10 +192,6 @@ class FedBioMedDialect:
         places = [fedbiomed4.NODES] if nodes is None else [fedbiomed4.node_topic(node) for node in nodes]
         return ((topic, payload, 0) for topic in places for payload in payloads)
 
-    def finds_nodes_by(self, request: Request) -> bool:
-        """Tell whether this is a ping: nothing else finds nodes here, as they do not announce themselves."""
-        return isinstance(request, messages.Ping)
-
     def metrics_filter(self, _node_id: NodeId | None) -> str:
         """Return the filter that brings scalars, and the metrics that nodes of ours publish beside them."""
         return topics.ALL_MONITORING
@@ -118,7 +207,7 @@ class FedBioMedDialect:
         return topic in (fedbiomed4.REPLIES, fedbiomed4.MONITORING, fedbiomed4.LOGGER)
 
     def read(self, topic: str, payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
-        """Read a message: what it says, in our words. Raises InvalidMessageError."""
+        """Read a message into ours. Raises InvalidMessageError."""
         if topic == fedbiomed4.MONITORING:
             return (scalar_of(payload),)
         if topic == fedbiomed4.LOGGER:
@@ -223,7 +312,7 @@ def _listed(told: wire.ListReply | wire.SearchReply) -> Listed | InvalidMessageE
 def _answer_to(
     request: messages.ListDatasets | messages.SearchDatasets, node_id: str, said: list[Listed | InvalidMessageError]
 ) -> Reply:
-    """Return what a node answered before the barrier.
+    """Return the answer of a node before the barrier.
 
     Another process of ours may have asked it something else meanwhile. An answer to other tags that fits these as well
     is a part of the answer to these, so that the longest is the one.

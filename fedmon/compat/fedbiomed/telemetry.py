@@ -1,4 +1,4 @@
-"""What nodes of Fed-BioMed 4.4 send of themselves, as values of ours: scalars of a training loop, and log records."""
+"""Scalars of a training loop and log records, as nodes of Fed-BioMed 4.4 send them, as messages of ours."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from fedmon.experiment.durations import seconds
 from fedmon.experiment.federation.linked import LinkedResource
 from fedmon.experiment.federation.node import Node, is_gone
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 
 if TYPE_CHECKING:
-    from fedmon.researcher.asking.outcomes import Outcomes
+    from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.roster import Node as SeenNode
 
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)

@@ -14,7 +14,7 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.outcome import Outcomes
 
 
 @clsinit_copy

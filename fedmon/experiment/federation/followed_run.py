@@ -13,7 +13,7 @@ from fedmon.common.wire.runs import JobState
 if TYPE_CHECKING:
     from fedmon.experiment.federation.reported import Reported
     from fedmon.researcher.runs.handle import RunHandle
-    from fedmon.researcher.session.dispatcher import Subscription
+    from fedmon.researcher.session.callbacks import Subscription
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
     from fedmon.experiment.plan_problems import Problem
     from fedmon.researcher.federation import Federation
-    from fedmon.researcher.session.dispatcher import Subscription
+    from fedmon.researcher.session.callbacks import Subscription
 
 ASK_TIMEOUT_S = 20.0
 """For answers that a resource cannot do without: nobody sits before it, and a busy node may take its time."""

@@ -1,1 +1,1 @@
-"""Requests to nodes, and what came of each."""
+"""Requests to nodes and their outcomes."""

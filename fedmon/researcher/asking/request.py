@@ -1,89 +1,209 @@
-"""Asking nodes: send, wait for everybody expected, ask the silent ones again, and say why who did not answer."""
+"""Requests to nodes: sent, matched with their replies, repeated to silent nodes, until every node expected answered."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from fedmon.common.clock import Deadline, seconds_from_now
 from fedmon.common.errors import InvalidInputError, NotConnectedError
-from fedmon.common.ids import NodeId, new_id
+from fedmon.common.ids import NodeId, checked_id, new_id
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.common.wire.messages import NEVER_BROADCAST, STATE_CHANGING
-from fedmon.researcher.asking.pending import READS, Answer, Pending, Waiting
-from fedmon.researcher.roster import Instant, Roster
-from fedmon.researcher.session.dialect import Dialect
+from fedmon.common.wire.messages import NEVER_BROADCAST, STATE_CHANGING, DatasetsReply, Ping
+from fedmon.common.wire.runs import JobsReply
+from fedmon.researcher.asking.match import CLOSED, READS, Answer, Asked, Pending, Waiting
+from fedmon.researcher.asking.outcome import Circumstances, Outcomes, outcomes_of
+from fedmon.researcher.asking.tables import Row
+from fedmon.researcher.roster import CAP_S, Instant, Roster
+from fedmon.researcher.session.connection import Connection, Dialect
+
+R = TypeVar("R", bound=Reply)
+D = TypeVar("D", bound=DatasetsReply | JobsReply)
+Nodelist = Collection[str] | None
 
 FIRST_RETRY_S = 0.25
 """Time before silent nodes are asked again the first time; with more than 1,000 nodes it grows with their number."""
 BROADCAST_ABOVE = 200
 """More silent nodes than this are asked again by one broadcast: as many single messages slow a busy broker down."""
 STREAMING_S = 0.1
-"""While answers follow each other as closely as this, nobody is asked again: a thousand take longer than one."""
+"""While answers follow each other as closely as this, no node is asked again: a thousand take longer than one."""
 DISCOVERY_S = 1.0
 EXPIRES_AFTER_S = 2 * 24 * 3600.0
-"""A node's clock may be wrong by hours; an answer that nobody waits for any more does no harm."""
+"""A node's clock may be wrong by hours; an answer after its caller has gone does no harm."""
+MAX_PAGES = 1_000
 
 
-class Line(Protocol):
-    """The connection as asking needs it."""
+def node_ids(nodes: Nodelist) -> list[NodeId] | None:
+    """Return the ids of the nodes named, each once; None for all nodes.
 
-    @property
-    def is_connected(self) -> bool:
-        """Tell whether messages can be sent at this moment."""
-
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0) -> bool:
-        """Send a message, or return False when there is no connection."""
-
-    @property
-    def flapping(self) -> str:
-        """Why the connection keeps getting lost just after it came up; empty once a connection lasts."""
-        ...
-
-    def lost_error(self) -> NotConnectedError:
-        """Return the error that says why nothing can be sent now."""
+    Raises InvalidInputError for a bare text and InvalidIdError for an unusable id.
+    """
+    if nodes is None:
+        return None
+    if isinstance(nodes, str):
+        raise InvalidInputError(f"nodes is {nodes!r}: give a list of node ids, such as [{nodes!r}]")
+    return [NodeId(checked_id(node, what="node id")) for node in dict.fromkeys(nodes)]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back, who was waited for in vain, and how long it took."""
+def checked_timeout(timeout_s: float, *, name: str = "timeout_s") -> float:
+    """Return a timeout that can be waited for.
 
-    answers: Mapping[NodeId, Answer]
-    silent: frozenset[NodeId]
-    elapsed_s: float
-    times: int
+    Raises InvalidInputError, with the ``name`` of the argument, when it is not a positive, finite number of seconds.
+    """
+    if not 0 < timeout_s < threading.TIMEOUT_MAX:
+        raise InvalidInputError(f"{name} is {timeout_s!r}: give a positive number of seconds")
+    return float(timeout_s)
 
 
 class Asker:
-    """Puts requests to nodes and waits for their replies. Safe from any thread; each call waits in its own."""
+    """Sends requests to nodes and waits for their replies. Safe from any thread; each call waits in its own.
+
+    ``timeout_s`` is the timeout of calls that name none; ``on_ended`` gets the replies of each request at its end.
+    """
 
     def __init__(
         self,
-        line: Line,
+        connection: Connection,
         *,
         dialect: Dialect,
-        researcher_id: str,
-        instance: str,
         pending: Pending,
         roster: Roster,
-        is_settled: Callable[[], bool],
+        researcher_id: str,
+        instance: str,
+        timeout_s: float,
         on_ended: Callable[[Waiting, list[Reply]], None],
     ) -> None:
-        self.line, self.dialect, self.roster, self.is_settled = line, dialect, roster, is_settled
+        self.connection, self.dialect, self.pending, self.roster = connection, dialect, pending, roster
+        self.researcher_id, self.instance, self.timeout_s = researcher_id, instance, timeout_s
         self._sending = threading.Lock()
-        self._pending, self._on_ended = pending, on_ended
-        self._researcher_id, self._instance = researcher_id, instance
+        self._on_ended = on_ended
+
+    def circumstances(self) -> Circumstances:
+        """Return the state of connection and roster, which explains an empty result."""
+        return Circumstances(
+            broker=self.connection.place,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            connected=self.connection.is_connected,
+            settled=self.roster.settled.is_set(),
+            last_error=self.connection.last_error,
+        )
+
+    def wait_settled(self) -> None:
+        """Wait until the roster is settled, at most 2 s; returns at once when there is no connection.
+
+        Raises NotConnectedError when the federation is closed, and while connections keep getting lost.
+        """
+        if self.connection.is_connected:
+            self.roster.settled.wait(CAP_S)
+        self.check_open()
+        if not self.connection.is_connected and self.connection.flapping:
+            raise self.connection.lost_error()
+
+    def check_open(self) -> None:
+        """Raise NotConnectedError when the federation was closed."""
+        if self.pending.stopped:
+            raise NotConnectedError(CLOSED)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        request: Request,
+        kind: type[R],
+        rows_of: Callable[[R], list[Row]],
+        *,
+        nodes: Sequence[NodeId] | None,
+        timeout_s: float | None,
+    ) -> Outcomes[R]:
+        """Ask these nodes, or all, and return one outcome for each; see `answers`."""
+        asked = self._asked(request, nodes, self._timeout(timeout_s))
+        return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
+
+    def ask_pages(
+        self,
+        request_kind: type[Request],
+        kind: type[D],
+        rows_of: Callable[[D], list[Row]],
+        *,
+        nodes: Sequence[NodeId] | None,
+        timeout_s: float | None,
+        **fields: Any,
+    ) -> Outcomes[D]:
+        """Ask as `ask` does where answers come in pages, and join the pages of each node."""
+        deadline = Deadline(self._timeout(timeout_s))
+        request = self.request(request_kind, **fields)
+        asked = self._asked(request, nodes, deadline.left_s())
+        answers = dict(asked.answers)
+        for _ in range(MAX_PAGES):
+            wanted: dict[int, list[NodeId]] = {}
+            for node_id, answer in answers.items():
+                if isinstance(answer.reply, kind) and answer.reply.next_offset is not None:
+                    wanted.setdefault(answer.reply.next_offset, []).append(node_id)
+            if not wanted or deadline.passed():
+                break
+            for offset, node_ids in wanted.items():
+                page_request = self.request(request_kind, offset=offset, **fields)
+                pages = self._asked(page_request, node_ids, max(0.001, deadline.left_s())).answers
+                for node_id in pages:
+                    answers[node_id] = _joined(answers[node_id], pages[node_id], kind)
+        asked = msgspec.structs.replace(asked, answers=answers)
+        return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
+
+    def answers(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
+        """Ask and wait until every node expected has answered, or the time is over.
+
+        Raises NotConnectedError when nothing could be sent at all, and when no answer came to a question because
+        connections keep getting lost.
+        """
+        payloads = self.dialect.encode(request)
+        waiting = Waiting(request, kept=True)
+        self.pending.open(waiting)
+        taken = False
+        try:
+            asked = _Round(self, waiting, payloads, nodes, timeout_s).run()
+            taken = True
+        finally:
+            answers = self.pending.close(waiting, taken=taken)
+            self._on_ended(waiting, [answer.reply for answer in answers.values()])
+        if not answers and self.connection.flapping and not isinstance(request, STATE_CHANGING):
+            raise self.connection.lost_error()
+        answers |= waiting.unreadable_only()
+        return msgspec.structs.replace(asked, answers=answers, silent=asked.silent - answers.keys())
+
+    def _timeout(self, timeout_s: float | None) -> float:
+        return self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+
+    def _asked(self, request: Request, nodes: Sequence[NodeId] | None, timeout_s: float) -> Asked:
+        if nodes is not None and not nodes:
+            return Asked(answers={}, silent=frozenset(), elapsed_s=0.0, times=0)
+        return self.answers(request, nodes, timeout_s=timeout_s)
+
+    def _outcomes(
+        self, request: Request, asked: Asked, kind: type[R], rows_of: Callable[[R], list[Row]], *, to_all: bool
+    ) -> Outcomes[R]:
+        return Outcomes(
+            str(request.__struct_config__.tag),
+            outcomes_of(asked, kind, self.roster, to_all=to_all),
+            circumstances=self.circumstances(),
+            rows_of=rows_of,
+            elapsed_s=asked.elapsed_s,
+            named=not to_all,
+        )
+
+    # --- sending -----------------------------------------------------------------------------------------------------
 
     def request(self, kind: type[Request], *, sequence: int | None = None, **fields: Any) -> Request:
-        """Make a request with its envelope; ``sequence`` null draws the next number."""
+        """Make a request with its envelope; ``sequence`` None draws the next number."""
         return kind(
-            researcher_id=self._researcher_id,
-            instance=self._instance,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
             id=new_id(),
-            session=self._pending.session,
-            sequence=self._pending.next_sequence() if sequence is None else sequence,
+            session=self.pending.session,
+            sequence=self.pending.next_sequence() if sequence is None else sequence,
             expires=seconds_from_now(EXPIRES_AFTER_S),
             **fields,
         )
@@ -95,17 +215,17 @@ class Asker:
     def send(self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None) -> bool:
         """Send a request to the nodes named, each on its own topic, or to all; False when nothing went out.
 
-        What belongs together follows each other without a request of another thread in between.
+        The messages of one request follow each other without those of another thread in between.
         """
         if nodes is None and self.is_never_broadcast(request):
             nodes = sorted(self.roster.askable())
         with self._sending:
             sent = [
-                self.line.publish(topic, payload, qos=qos)
+                self.connection.publish(topic, payload, qos=qos)
                 for topic, payload, qos in self.dialect.addressed(request, payloads, nodes)
             ]
-        # With nobody to send it to, nothing is missing but the nodes.
-        return any(sent) or (not sent and self.line.is_connected)
+        # Without a node to send it to, only the nodes are missing, not the connection.
+        return any(sent) or (not sent and self.connection.is_connected)
 
     def send_again(
         self, request: Request, payloads: Sequence[bytes], silent: Collection[NodeId], *, all_asked: bool
@@ -125,57 +245,34 @@ class Asker:
         *,
         on_answer: Callable[[Reply], None] | None = None,
     ) -> Waiting:
-        """Send a request that nobody waits for; its replies go to ``on_answer``, on the inbox's thread, alone.
+        """Send a request without waiting; its replies go to ``on_answer``, on the inbox's thread, and are not kept.
 
-        The caller closes what this returns, by `Pending.close`, when the replies are of no interest any more.
+        The caller closes the `Waiting`, by `Pending.close`, when the replies are of no interest any more.
         """
         payloads = self.dialect.encode(request)
         waiting = Waiting(request, kept=False, on_answer=on_answer)
-        self._pending.open(waiting)
+        self.pending.open(waiting)
         self.send(request, payloads, nodes)
         return waiting
 
-    def ask(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
-        """Ask and wait until everybody expected has answered, or the time is over.
-
-        Raises NotConnectedError when nothing could be sent at all, and when no answer came to a question because
-        connections keep getting lost.
-        """
-        payloads = self.dialect.encode(request)
-        lookout = nodes is None and self.dialect.finds_nodes_by(request)
-        waiting = Waiting(request, kept=True)
-        self._pending.open(waiting)
-        taken = False
-        try:
-            asked = _Round(self, request, waiting, payloads, nodes, timeout_s, lookout=lookout).run()
-            taken = True
-        finally:
-            answers = self._pending.close(waiting, taken=taken)
-            self._on_ended(waiting, [answer.reply for answer in answers.values()])
-        if not answers and self.line.flapping and not isinstance(request, STATE_CHANGING):
-            raise self.line.lost_error()
-        answers |= waiting.unreadable_only()
-        return msgspec.structs.replace(asked, answers=answers, silent=asked.silent - answers.keys())
-
 
 class _Round:
-    """One call of `Asker.ask`: its deadline, whom it expects, and when it asks again."""
+    """One call of `Asker.answers`: its deadline, the nodes that it expects, and when it asks again."""
 
     def __init__(
         self,
         asker: Asker,
-        request: Request,
         waiting: Waiting,
         payloads: Sequence[bytes],
         nodes: Sequence[NodeId] | None,
         timeout_s: float,
-        *,
-        lookout: bool,
     ) -> None:
         self._asker, self._waiting, self._nodes = asker, waiting, nodes
-        self._request, self._payloads = request, payloads
-        self._one_by_one = nodes is None and asker.is_never_broadcast(request)
-        self._timeout_s, self._lookout = timeout_s, lookout
+        self._request, self._payloads = waiting.request, payloads
+        self._one_by_one = nodes is None and asker.is_never_broadcast(self._request)
+        # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.
+        self._searches = nodes is None and not asker.dialect.announced and isinstance(self._request, Ping)
+        self._timeout_s = timeout_s
         self._deadline = Deadline(timeout_s)
         self._discovery = Deadline(min(DISCOVERY_S, timeout_s))
         self._expected: set[NodeId] = set()
@@ -186,7 +283,7 @@ class _Round:
         self._expect_more()
         gap_s = FIRST_RETRY_S * max(1.0, len(self._expected) / 1000)
         retry = Deadline(gap_s)
-        self._note(self._asker.send(self._request, self._payloads, self._nodes))
+        self._send()
         while True:
             discovering = self._discovering()
             missing = self._waiting.expect(
@@ -200,9 +297,9 @@ class _Round:
             self._waiting.wait(pause_s)
             if self._discovering() or discovering:
                 self._expect_more()
-            urged, everybody = self._waiting.to_ask_at_once()
-            if everybody or not self._sent:
-                self._note(self._asker.send(self._request, self._payloads, self._nodes))
+            urged, all_again = self._waiting.to_ask_at_once()
+            if all_again or not self._sent:
+                self._send()
             elif retry.passed() and (quiet_s := self._waiting.quiet_s()) < STREAMING_S:
                 retry = Deadline(STREAMING_S - quiet_s)
             elif retry.passed():
@@ -210,16 +307,16 @@ class _Round:
             if retry.passed():
                 gap_s *= 2
                 retry = Deadline(gap_s)
-            self._ask_again(urged)
+            self._send_again(urged)
         return self._ended(missing)
 
     def _discovering(self) -> bool:
-        """Tell whether somebody that we do not expect may still turn up."""
+        """Tell whether a node that we do not expect may still turn up."""
         if self._discovery.passed():
             return False
         if self._nodes is not None:
             return any(node not in self._expected and not self._waiting.has_answered(node) for node in self._nodes)
-        return self._lookout or not self._expected or not self._asker.is_settled()
+        return self._searches or not self._expected or not self._asker.roster.settled.is_set()
 
     def _expect_more(self) -> None:
         there = self._asker.roster.expected(Instant.now())
@@ -228,7 +325,10 @@ class _Round:
     def _to_wait_for(self, *, discovering: bool) -> set[NodeId]:
         return self._expected if self._nodes is None or not discovering else self._expected | set(self._nodes)
 
-    def _ask_again(self, nodes: set[NodeId]) -> None:
+    def _send(self) -> None:
+        self._note(self._asker.send(self._request, self._payloads, self._nodes))
+
+    def _send_again(self, nodes: set[NodeId]) -> None:
         wanted = nodes if self._nodes is None else nodes & set(self._nodes)
         if self._one_by_one:
             wanted &= self._asker.roster.askable()
@@ -242,7 +342,7 @@ class _Round:
 
     def _ended(self, missing: set[NodeId]) -> Asked:
         if not self._sent:
-            raise self._asker.line.lost_error()
+            raise self._asker.connection.lost_error()
         if self._deadline.passed() and self._timeout_s >= DISCOVERY_S:
             for node_id in missing - self._waiting.unreadable_only().keys():
                 self._asker.roster.silent(node_id)
@@ -255,11 +355,18 @@ class _Round:
         )
 
 
-def checked_timeout(timeout_s: float, *, name: str = "timeout_s") -> float:
-    """Return a timeout that can be waited for.
-
-    Raises InvalidInputError, with the ``name`` of the argument, when it is not a positive, finite number of seconds.
-    """
-    if not 0 < timeout_s < threading.TIMEOUT_MAX:
-        raise InvalidInputError(f"{name} is {timeout_s!r}: give a positive number of seconds")
-    return float(timeout_s)
+def _joined(before: Answer, page: Answer, kind: type[D]) -> Answer:
+    """Append a page; a node whose pages do not advance is not asked for more."""
+    first, next_ = before.reply, page.reply
+    if not isinstance(first, kind) or not isinstance(next_, kind):
+        return page
+    listed = "jobs" if isinstance(first, JobsReply) else "datasets"
+    further = getattr(next_, listed)
+    advances = bool(further) and (next_.next_offset is None or next_.next_offset > (first.next_offset or 0))
+    reply = msgspec.structs.replace(
+        first,
+        **{listed: [*getattr(first, listed), *further]},
+        count=next_.count,
+        next_offset=next_.next_offset if advances else None,
+    )
+    return Answer(reply=reply, elapsed_s=before.elapsed_s + page.elapsed_s)

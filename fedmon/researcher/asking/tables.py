@@ -1,4 +1,4 @@
-"""Tables of flat rows: text for a terminal, HTML for a notebook."""
+"""Tables of flat rows: text for a terminal, HTML for a notebook; and the rows of each kind of reply."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from datetime import datetime
 from typing import Any
 
 from fedmon.common.log import escape_control
+from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
 
 Row = dict[str, Any]
+SHOWN_DIGEST = 12
 _GAP = 2
 _MIN_WIDTH = 20
 _ID_WIDTH = 36
-"""An id of a job or a dataset in two lines cannot be copied; what is longer may be folded anywhere."""
+"""An id of a job or a dataset in two lines cannot be copied; longer words may be folded anywhere."""
 
 
 def text_table(rows: Sequence[Row], *, width: int | None = None) -> str:
     """Return rows as aligned text; columns that are empty everywhere are left out.
 
-    The column with most room is folded so that lines fit into ``width`` characters; null stands for the terminal's, or
+    The column with most room is folded so that lines fit into ``width`` characters; None stands for the terminal's, or
     120. Where nothing can be folded without breaking ids, lines are longer.
     """
     from tabulate import tabulate
@@ -54,7 +56,7 @@ def local_time(moment: datetime) -> str:
 
 
 def _limits(lines: Sequence[Sequence[str]], width: int) -> list[int | None] | None:
-    """Return how wide each column may be, or null when everything fits."""
+    """Return how wide each column may be, or None when everything fits."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     over = sum(widths) + _GAP * (len(widths) - 1) - width
     if over <= 0:
@@ -85,3 +87,42 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(_cell(part) for part in value)
     return escape_control(str(value))
+
+
+def pong_rows(reply: Pong) -> list[Row]:
+    """Show a sign of life."""
+    return [{"agent": reply.agent_version, "boot": reply.boot}]
+
+
+def dataset_rows(reply: DatasetsReply) -> list[Row]:
+    """Show one row a dataset."""
+    return [
+        {
+            "name": dataset.name,
+            "type": dataset.data_type,
+            "tags": dataset.tags,
+            "shape": None if dataset.shape is None else " x ".join(map(str, dataset.shape)),
+            "description": dataset.description,
+            "dataset_id": dataset.dataset_id,
+        }
+        for dataset in reply.datasets
+    ]
+
+
+def approval_rows(reply: ApprovalReply) -> list[Row]:
+    """Show where a plan stands after it was handed in."""
+    return [{"plan": reply.status.value, "note": reply.note, "sha256": reply.sha256[:SHOWN_DIGEST]}]
+
+
+def plan_status_rows(reply: TrainingPlanStatusReply) -> list[Row]:
+    """Show where a plan stands."""
+    status = "not known here" if reply.status is None else reply.status.value
+    return [
+        {
+            "plan": status,
+            "name": reply.name,
+            "decided": reply.decided,
+            "note": reply.note,
+            "sha256": reply.sha256[:SHOWN_DIGEST],
+        }
+    ]

@@ -10,7 +10,7 @@ import msgspec
 
 from fedmon.common.errors import FedmonError, NoAnswerError
 from fedmon.common.log import escape_control
-from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.monitor import Watch
 

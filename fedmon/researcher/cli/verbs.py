@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.outcome import Outcomes
 from fedmon.researcher.cli.options import (
     EPILOG,
     BrokerOption,

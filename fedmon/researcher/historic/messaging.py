@@ -1,30 +1,39 @@
-"""`Messaging`: one connection, as scripts of Fed-BioMed 4.4 use it; messages are dictionaries in its words."""
+"""`Messaging`: one connection, as scripts of Fed-BioMed 4.4 use it; its messages are dictionaries of that version."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fedmon.common.errors import ConnectionFailedError, InvalidInputError
+import msgspec
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import ConnectionFailedError, InvalidInputError, NotConnectedError
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.common.settings import Host
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
-from fedmon.common.wire.historic_messages import HistoricMessage, ResearcherMessages
-from fedmon.researcher.asking.pending import Waiting
+from fedmon.common.wire.historic_messages import ResearcherMessages
+from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, Waiting
+from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic.historic_forms import REPLY_COMMANDS, echoed, echoing, historic, request_of
-from fedmon.researcher.historic.posts import Posts
-from fedmon.researcher.session.dispatcher import Subscription
-from fedmon.researcher.session.parts import Parts
+from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
+from fedmon.researcher.replies.kept import Entry, KeptReply
+from fedmon.researcher.replies.replies import Replies
+from fedmon.researcher.roster import Instant
+from fedmon.researcher.session.callbacks import Subscription
+from fedmon.researcher.session.session import Session
 
 logger = logging.getLogger(__name__)
 
 MAX_TOLD = 1_000
+ERROR = "error"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 MessageHandler = Callable[..., object]
@@ -68,12 +77,12 @@ class Messaging:
         self.federation = federation
         self.handler = on_message
         self._lock = threading.Lock()
-        self._posts: Posts | None = None
+        self._outstanding: OutstandingRequests | None = None
         self._told: list[Waiting] = []
         self._deliveries: list[Subscription] = []
         self._replies = Subscription(lambda told: self._hand_over(told[0], REPLIES, told[1]), lambda _: None)
         self._handing = threading.Lock()
-        self._begun: Parts | None = None
+        self._begun: Session | None = None
         self._at_start: list[Callable[[], None]] = [self._deliver] if on_message is not None else []
         self._failed: ConnectionFailedError | None = None
         self._stopped = threading.Event()
@@ -93,7 +102,7 @@ class Messaging:
         self._failed = None
         self._stopped.clear()
         with self._lock:
-            begun, self._begun = self._begun, self.federation.parts
+            begun, self._begun = self._begun, self.federation.session
             first, begin = begun is not self._begun, tuple(self._at_start)
         for one in begin if first else ():
             one()
@@ -119,20 +128,20 @@ class Messaging:
             delivery.remove()
         self.federation.close()
         with self._lock:
-            self._begun, self._posts, self._told = None, None, []
+            self._begun, self._outstanding, self._told = None, None, []
         self._stopped.set()
 
     def is_connected(self) -> bool:
         """Tell whether messages can be sent at this moment."""
-        parts = self._parts()
-        return parts is not None and parts.connection.is_connected
+        session = self._session()
+        return session is not None and session.connection.is_connected
 
     def is_failed(self) -> bool:
         """Tell whether the start failed; a lost connection comes back by itself."""
-        return self._failed is not None and self._parts() is None
+        return self._failed is not None and self._session() is None
 
     def default_send_topic(self) -> str:
-        """Return the topic of what goes to every node, in the words of version 4.4."""
+        """Return the topic of messages to every node, as version 4.4 names it."""
         return NODES
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -140,8 +149,8 @@ class Messaging:
     def send_message(self, msg: dict[str, Any], client: str | None = None) -> None:
         """Send a request to one node, or to all when no ``client`` is named.
 
-        Without a connection it is logged and nothing is sent. Raises InvalidMessageError for what is no request of a
-        researcher, or one that no node here serves.
+        Without a connection it is logged and nothing is sent. Raises InvalidMessageError for anything but a request of
+        a researcher that nodes here serve.
         """
         self.send(msg, client, add_sequence=False)
 
@@ -149,18 +158,21 @@ class Messaging:
         """Send a request as `send_message` does, with the next number as its sequence if wished; return that number."""
         message = ResearcherMessages.format_outgoing_message({**msg, "sequence": 0} if add_sequence else msg)
         nodes = None if client is None else [NodeId(checked_id(str(client), what="client"))]
-        parts = self._parts()
-        if parts is None or not parts.connection.is_connected:
+        session = self._session()
+        if session is None or not session.connection.is_connected:
             logger.error("%s was not sent: %s", message.kind, self._lost())
             return None
-        kind, fields = request_of(message, nodes, fedbiomed=not parts.dialect.plans_inline)
-        sequence = parts.pending.next_script_sequence() if add_sequence else None
-        request = parts.asker.request(kind, sequence=sequence, **fields)
+        kind, fields = request_of(message, nodes, fedbiomed=not session.dialect.plans_inline)
+        sequence = session.pending.next_script_sequence() if add_sequence else None
+        request = session.asker.request(kind, sequence=sequence, **fields)
         repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
-        if self.handler is None:
-            self._post(request, message, nodes, repeated)
-        else:
+        if self.handler is not None:
             self._tell(request, nodes, repeated)
+            return sequence
+        command = message.get_param("command")
+        command = REPLY_COMMANDS.get(command, command)
+        if not self.outstanding.send(request, nodes, command=command, repeated=repeated):
+            logger.error("%s was not sent: %s", message.kind, self._lost())
         return sequence
 
     def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:
@@ -173,20 +185,13 @@ class Messaging:
         )
 
     @property
-    def posts(self) -> Posts:
-        """What was sent without waiting. Raises InvalidInputError while not started."""
+    def outstanding(self) -> OutstandingRequests:
+        """The requests that were sent without waiting. Raises InvalidInputError while not started."""
         with self._lock:
-            if self._posts is None:
-                self._posts = Posts(self.federation.parts)
-            return self._posts
-
-    def _post(
-        self, request: Request, message: HistoricMessage, nodes: list[NodeId] | None, repeated: Mapping[str, Any]
-    ) -> None:
-        command = message.get_param("command")
-        command = REPLY_COMMANDS.get(command, command)
-        if not self.posts.send(request, nodes, command=command, repeated=repeated):
-            logger.error("%s was not sent: %s", message.kind, self._lost())
+            if self._outstanding is None:
+                session = self.federation.session
+                self._outstanding = OutstandingRequests(session.asker, session.replies)
+            return self._outstanding
 
     def _deliver(self) -> None:
         self._deliveries = [
@@ -195,17 +200,17 @@ class Messaging:
         ]
 
     def _tell(self, request: Request, nodes: list[NodeId] | None, repeated: Mapping[str, Any]) -> None:
-        parts = self.federation.parts
+        session = self.federation.session
 
         def answered(reply: Reply) -> None:
-            parts.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
+            session.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
 
-        waiting = parts.asker.tell(request, nodes, on_answer=answered)
+        waiting = session.asker.tell(request, nodes, on_answer=answered)
         with self._lock:
             self._told.append(waiting)
             forgotten, self._told = self._told[:-MAX_TOLD], self._told[-MAX_TOLD:]
         for one in forgotten:
-            parts.pending.close(one, taken=True)
+            session.pending.close(one, taken=True)
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
         if self.handler is not None:
@@ -213,14 +218,182 @@ class Messaging:
             with self._handing:
                 self.handler(msg=echoing(historic(message), repeated), topic=topic)
 
-    def _parts(self) -> Parts | None:
+    def _session(self) -> Session | None:
         try:
-            return self.federation.parts
+            return self.federation.session
         except InvalidInputError:
             return None
 
     def _lost(self) -> str:
-        parts = self._parts()
-        if parts is None:
+        session = self._session()
+        if session is None:
             return str(self._failed or "the connection is not started: call start()")
-        return str(parts.connection.lost_error())
+        return str(session.connection.lost_error())
+
+
+class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
+    """One request that was sent: the thread that sent it, and the nodes whose replies were taken from the queue.
+
+    Its replies have the ``command``, and repeat from it what is ``repeated``. It is ``awaited`` while its own thread
+    collects its replies, and has ``ended`` when they are not waited for again.
+    """
+
+    request: Request
+    payloads: Sequence[bytes]
+    nodes: Sequence[NodeId] | None
+    command: str
+    repeated: Mapping[str, Any]
+    owner: threading.Thread
+    discovery: Deadline
+    taken: set[NodeId]
+    awaited: bool = False
+    ended: bool = False
+
+
+class OutstandingRequests:
+    """Sends requests whose replies go to the queue, and collects them. Safe from any thread.
+
+    Threads that send and collect never take each other's replies. A thread that sent nothing takes what is in the
+    queue, except what another thread waits for at that moment.
+    """
+
+    def __init__(self, asker: Asker, replies: Replies) -> None:
+        self._asker, self._replies = asker, replies
+        self._lock = threading.Lock()
+        self._sent: OrderedDict[str, OutstandingRequest] = OrderedDict()
+
+    def send(
+        self, request: Request, nodes: Sequence[NodeId] | None, *, command: str, repeated: Mapping[str, Any]
+    ) -> bool:
+        """Send a request; its replies have this ``command``, and repeat what is ``repeated``. False when not sent.
+
+        Raises InvalidMessageError for a request that does not fit into a message.
+        """
+        asker = self._asker
+        sent = OutstandingRequest(
+            request=request,
+            payloads=asker.dialect.encode(request),
+            nodes=nodes,
+            command=command,
+            repeated=repeated,
+            owner=threading.current_thread(),
+            discovery=Deadline(DISCOVERY_S),
+            taken=set(),
+        )
+        with self._lock:
+            self._sent[request.id] = sent
+            while len(self._sent) > REMEMBERED_REQUESTS:
+                self._sent.popitem(last=False)
+        # Closed before it is sent: every answer to it is late, and goes to the queue.
+        waiting = Waiting(request, kept=True)
+        asker.pending.open(waiting)
+        asker.pending.close(waiting, taken=False)
+        sent.ended = not asker.send(request, sent.payloads, nodes)
+        return not sent.ended
+
+    def repeated_by(self, request_id: str) -> Mapping[str, Any]:
+        """Return the fields that replies to a request repeat from it; empty when it is unknown."""
+        sent = self._sent.get(request_id)
+        return NOTHING if sent is None else sent.repeated
+
+    def collect(
+        self, commands: Collection[str], *, timeout_s: float, own_only: bool, while_replies: bool
+    ) -> list[KeptReply]:
+        """Take replies of these commands, or of all when there are none named, out of the queue for good.
+
+        Ends as soon as every node expected has answered what was sent; where nothing was sent, as soon as there is a
+        reply. Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. Raises
+        NotConnectedError when the federation is closed before anything came.
+        """
+        with self._awaited(commands) as awaited:
+            own = {one.request.id for one in awaited if one.owner is threading.current_thread()}
+            found: list[KeptReply] = []
+            deadline, gap_s = Deadline(timeout_s), FIRST_RETRY_S
+            retry = Deadline(gap_s)
+            pause_s = 0.0
+            while True:
+                taken = self._take(commands, own, own_only=own_only, timeout_s=pause_s)
+                found += taken
+                if taken and while_replies:
+                    deadline = Deadline(timeout_s)
+                missing = self._missing(awaited)
+                if self._replies.released and not found:
+                    raise NotConnectedError(CLOSED)
+                if self._replies.released or deadline.passed() or not (missing or not (awaited or found)):
+                    break
+                if retry.passed():
+                    gap_s *= 2
+                    retry = Deadline(gap_s)
+                    self._ask_again(missing)
+                discovering = [one.discovery.left_s() for one in awaited if not one.discovery.passed()]
+                # A node that went offline meanwhile is not waited for.
+                pause_s = min(deadline.left_s(), retry.left_s(), RESTART_S, *discovering)
+            for one in awaited:
+                # After a whole timeout for its own replies a thread does not wait for them again.
+                one.ended = one.request.id not in missing or (one.request.id in own and timeout_s > 0)
+            return [kept for kept in found if not commands or kept.command in commands]
+
+    @contextlib.contextmanager
+    def _awaited(self, commands: Collection[str]) -> Iterator[list[OutstandingRequest]]:
+        """Choose the requests to wait for: those of this thread, which it reserves, or else those of others."""
+        me = threading.current_thread()
+        with self._lock:
+            open_ = [one for one in self._sent.values() if not one.ended and (not commands or one.command in commands)]
+            chosen = [one for one in open_ if one.owner is me] or [one for one in open_ if not one.awaited]
+            for one in chosen:
+                one.awaited = one.owner is me
+        try:
+            yield chosen
+        finally:
+            for one in chosen:
+                if one.owner is me:
+                    one.awaited = False
+
+    def _take(
+        self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float
+    ) -> list[KeptReply]:
+        def wanted(entry: Entry) -> bool:
+            if own and own_only and entry.id and entry.id not in own:
+                return False
+            if self._is_anothers(entry.id, collecting=bool(own)):
+                return False
+            # A node that refuses has answered; its error goes with the replies that it stands for.
+            return not commands or entry.command in commands or (entry.command == ERROR and entry.id in own)
+
+        taken = self._replies.take(wanted=wanted, timeout_s=timeout_s)
+        if taken:
+            self._replies.confirm()
+        for kept in taken:
+            sent = self._sent.get(kept.message.id)
+            if sent is not None:
+                sent.taken.add(NodeId(kept.message.node_id))
+        return taken
+
+    def _is_anothers(self, request_id: str, *, collecting: bool) -> bool:
+        """Tell whether a reply is for another thread: one that waits, or will when we, too, collect our own."""
+        sent = self._sent.get(request_id)
+        if sent is None or sent.owner is threading.current_thread():
+            return False
+        return sent.awaited or (collecting and not sent.ended and sent.owner.is_alive())
+
+    def _missing(self, awaited: Collection[OutstandingRequest]) -> dict[str, set[NodeId]]:
+        """Return the nodes that have not answered, by request; an empty set where an unknown one may still turn up."""
+        expected = self._asker.roster.expected(Instant.now())
+        missing: dict[str, set[NodeId]] = {}
+        for one in awaited:
+            left = (expected if one.nodes is None else expected & set(one.nodes)) - one.taken
+            if left or (not one.discovery.passed() and self._may_turn_up(one, expected)):
+                missing[one.request.id] = left
+        return missing
+
+    def _may_turn_up(self, sent: OutstandingRequest, expected: set[NodeId]) -> bool:
+        if sent.nodes is not None:
+            return any(node not in expected and node not in sent.taken for node in sent.nodes)
+        return not expected or not self._asker.roster.settled.is_set()
+
+    def _ask_again(self, missing: dict[str, set[NodeId]]) -> None:
+        for request_id, nodes in missing.items():
+            sent = self._sent.get(request_id)
+            # A node of Fed-BioMed that is asked twice trains twice.
+            if sent is not None and nodes and not isinstance(sent.request, Train):
+                self._asker.send_again(sent.request, sent.payloads, nodes, all_asked=sent.nodes is None)

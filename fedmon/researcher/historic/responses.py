@@ -1,4 +1,4 @@
-"""`Responses`: what nodes answered, each reply once, as the historic `Requests` returns it."""
+"""`Responses`: the replies of nodes, each once, as the historic `Requests` returns them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Responses:
         return self._data
 
     def set_data(self, data: list[Any]) -> list[Any]:
-        """Replace all replies and return them. Raises InvalidInputError for what is no list."""
+        """Replace all replies and return them. Raises InvalidInputError for anything but a list."""
         if not isinstance(data, list):
             raise InvalidInputError(f"set_data takes a list of replies, not {_kind(data)}")
         replies = list(data)
@@ -38,7 +38,7 @@ class Responses:
         return self._data
 
     def append(self, response: list[Any] | dict[str, Any] | Responses) -> list[Any]:
-        """Add one reply, a list of them, or other responses, and return all; what is there already is left out.
+        """Add one reply, a list of them, or other responses, and return all; repeats are left out.
 
         Raises InvalidInputError for anything else.
         """
@@ -57,7 +57,7 @@ class Responses:
     def dataframe(self) -> Any:
         """Return a pandas DataFrame with one row a reply. Raises NoDataframeError where pandas is not installed."""
         try:
-            # By name, because pandas belongs to the reports; here it is a convenience for who has it.
+            # By name, because pandas belongs to the reports; here it is an optional convenience.
             pandas = importlib.import_module("pandas")
         except ImportError:
             raise NoDataframeError(
@@ -66,7 +66,7 @@ class Responses:
         return pandas.DataFrame(self._data)
 
     def get_index_from_node_id(self, node_id: str) -> int | None:
-        """Return the index of the latest reply of a node, null when there is none."""
+        """Return the index of the latest reply of a node, None when there is none."""
         return self._place_of_node.get(node_id)
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ def _token(value: Any) -> Hashable:
         return type(value), tuple(map(_token, value))
     if isinstance(value, Hashable):
         return value
-    # Of what cannot be hashed nothing is known but that it is itself.
+    # A value that cannot be hashed equals only itself.
     return type(value), id(value)
 
 

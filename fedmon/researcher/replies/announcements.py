@@ -10,7 +10,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Ack, Result
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.replies import Replies
-from fedmon.researcher.session.dispatcher import Dispatcher, Subscription
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 A = TypeVar("A", bound=Result)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 
 from fedmon.common.wire.envelope import Reply
-from fedmon.researcher.asking.pending import READS, Waiting
+from fedmon.researcher.asking.match import READS, Waiting
 from fedmon.researcher.replies.incoming import Incoming, OnKept, nothing
 from fedmon.researcher.replies.kept import Entry, Keepable, KeptReply
 from fedmon.researcher.replies.shelf import DurableQueue, Shelf

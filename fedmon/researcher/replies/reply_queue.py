@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.store.queue import TasksQueueError
-from fedmon.researcher.asking.pending import CLOSED
+from fedmon.researcher.asking.match import CLOSED
 from fedmon.researcher.replies.kept import Document, KeptReply
 from fedmon.researcher.replies.replies import STOP_WAITS_S, Replies
 

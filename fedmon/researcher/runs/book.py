@@ -11,31 +11,38 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.runs import JobOutcome, JobStatus
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.asking.match import Waiting
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.runs.ledger import Ledger
+from fedmon.researcher.session.callbacks import Dispatcher
+from fedmon.researcher.session.tally import Tally
 
 
 class RunBook:
-    """Belongs to the thread of the inbox; `open` and `forget` are safe from any thread.
+    """Belongs to the thread of the inbox; `open`, `holds`, `forget` and `wake` are safe from any thread.
 
     A run of which something is to come is followed until it is there; after that as long as somebody holds it, so that
-    what comes twice is known.
+    what comes twice is known. ``wake`` has the inbox call `tick` now: what is missing of a run may have changed.
     """
 
-    def __init__(self, asker: Asker, pending: Pending) -> None:
-        self._asker, self._pending = asker, pending
+    def __init__(self, asker: Asker, dispatcher: Dispatcher, tally: Tally, *, wake: Callable[[], None]) -> None:
+        self._asker, self._dispatcher, self._tally, self.wake = asker, dispatcher, tally, wake
         self._lock = threading.Lock()
         self._followed: dict[str, Ledger] = {}
         self._held: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
         self._asked: dict[tuple[str, NodeId], Waiting] = {}
 
-    def open(self, ledger: Ledger) -> Ledger:
-        """Begin to follow a run; return the ledger in use, which is an earlier one where somebody holds one."""
+    def open(self, job_id: str, *, sha256: str | None) -> Ledger:
+        """Begin to follow a run; return its ledger, an earlier one if that is still held."""
+        ledger = Ledger(job_id, sha256=sha256, dispatcher=self._dispatcher, tally=self._tally)
         with self._lock:
-            used = self._held.setdefault(ledger.job_id, ledger)
-            self._followed[ledger.job_id] = used
+            used = self._held.setdefault(job_id, ledger)
+            self._followed[job_id] = used
             return used
+
+    def holds(self, job_id: str) -> bool:
+        """Tell whether a ledger of this run is in use."""
+        return self._find(job_id) is not None
 
     def forget(self, ledger: Ledger) -> None:
         """Follow a run no more."""
@@ -91,7 +98,7 @@ class RunBook:
     def _ask(self, ledger: Ledger, node_id: NodeId, fields: dict[str, Any]) -> None:
         before = self._asked.pop((ledger.job_id, node_id), None)
         if before is not None:
-            self._pending.forget(before)
+            self._asker.pending.forget(before)
         request = self._asker.request(JobStatus, job_id=ledger.job_id, **fields)
         waiting = self._asker.tell(request, [node_id], on_answer=self._taker(ledger, node_id, fields))
         self._asked[ledger.job_id, node_id] = waiting
@@ -103,6 +110,6 @@ class RunBook:
                 asked = self._asked.pop((ledger.job_id, node_id), None)
                 ledger.answered(reply, fields)
                 if asked is not None:
-                    self._pending.forget(asked)
+                    self._asker.pending.forget(asked)
 
         return take

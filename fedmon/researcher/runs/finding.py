@@ -7,22 +7,24 @@ from collections.abc import Sequence
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import ID_PATTERN, NodeId
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire.runs import JobsReply, JobStatus
-from fedmon.researcher.asking.calls import ask, ask_pages
-from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
+from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.runs import tables
+from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.runs.errors import RunNotKnownError
 from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.ledger import Ledger
 from fedmon.researcher.runs.run_list import RunList
 from fedmon.researcher.runs.wording import named, reasons
-from fedmon.researcher.session.parts import Parts
 
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
 
 
 def find_run(
-    parts: Parts,
+    asker: Asker,
+    book: RunBook,
+    job_outcomes: Announcements[JobOutcome],
     job_id: str,
     *,
     nodes: Sequence[NodeId] | None,
@@ -37,26 +39,24 @@ def find_run(
     """
     if not ID_PATTERN.fullmatch(job_id):
         raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon jobs` lists those that nodes know")
-    kept = parts.job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
-    request = parts.asker.request(JobStatus, job_id=job_id, scalars_from=0)
-    outcomes = ask(parts, request, JobsReply, tables.jobs, nodes=nodes, timeout_s=timeout_s)
+    kept = job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
+    request = asker.request(JobStatus, job_id=job_id, scalars_from=0)
+    outcomes = asker.ask(request, JobsReply, tables.jobs, nodes=nodes, timeout_s=timeout_s)
     knowing = {
         NodeId(node_id): job for node_id, reply in outcomes.ok.items() for job in reply.jobs[:1] if job.job_id == job_id
     }
     silent = {node_id for node_id in expected if node_id not in outcomes or outcomes[node_id].status in _SILENT}
-    ledger = Ledger(job_id, sha256=None, dispatcher=parts.dispatcher, tally=parts.tally)
-    followed = parts.runs.open(ledger)
-    if followed is ledger and not knowing and not kept and not silent:
-        parts.runs.forget(ledger)
+    if not (knowing or kept or silent or book.holds(job_id)):
         raise _nobody_knows(job_id, outcomes)
+    followed = book.open(job_id, sha256=None)
     followed.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept), *silent})
     for outcome in kept:
         followed.outcome(outcome)
     for node_id in knowing:
         followed.answered(outcomes.ok[node_id], {"scalars_from": 0})
     followed.is_complete = True
-    parts.machinery.runs_changed()
-    return RunHandle(followed, parts, repository=repository)
+    book.wake()
+    return RunHandle(followed, asker, book, repository=repository)
 
 
 def _nobody_knows(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
@@ -71,6 +71,6 @@ def _nobody_knows(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownErro
     return RunNotKnownError(f"{'; '.join(said)}. `fedmon jobs` lists those that nodes know", exit_code=exit_code)
 
 
-def all_jobs(parts: Parts, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:
+def all_jobs(asker: Asker, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:
     """Return the jobs of this researcher that each node knows, newest first."""
-    return RunList(ask_pages(parts, JobStatus, JobsReply, nodes=nodes, timeout_s=timeout_s))
+    return RunList(asker.ask_pages(JobStatus, JobsReply, tables.jobs, nodes=nodes, timeout_s=timeout_s))

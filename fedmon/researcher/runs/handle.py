@@ -12,9 +12,8 @@ from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import RunReply, Scalar, Stop, StopReply
-from fedmon.researcher.asking.calls import ask
-from fedmon.researcher.asking.outcomes import Outcomes
-from fedmon.researcher.asking.request import checked_timeout
+from fedmon.researcher.asking.outcome import Outcomes
+from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Instant, NodeState
 from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
@@ -23,10 +22,10 @@ from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates
 from fedmon.researcher.runs.traces import JobLog, read_log
 
 if TYPE_CHECKING:
+    from fedmon.researcher.runs.book import RunBook
     from fedmon.researcher.runs.ledger import Ledger
     from fedmon.researcher.runs.scalar_listener import RunScalar
-    from fedmon.researcher.session.dispatcher import Subscription
-    from fedmon.researcher.session.parts import Parts
+    from fedmon.researcher.session.callbacks import Subscription
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +44,15 @@ class RunHandle:
     def __init__(
         self,
         ledger: Ledger,
-        parts: Parts,
+        asker: Asker,
+        book: RunBook,
         *,
         repository: RepositorySettings,
         started: Outcomes[RunReply] | None = None,
         max_result_bytes: int | None = None,
     ) -> None:
         self.job_id, self.started = ledger.job_id, started
-        self._ledger, self._parts = ledger, parts
+        self._ledger, self._asker, self._book = ledger, asker, book
         self._results = Results(repository, max_bytes=max_result_bytes)
         self._warned: set[NodeId] = set()
 
@@ -102,7 +102,7 @@ class RunHandle:
     def expect(self, nodes: Sequence[str]) -> None:
         """Count nodes as part of it from which nothing was heard yet; they are asked until they say how it stands."""
         self._ledger.take_part(NodeId(node) for node in nodes)
-        self._parts.machinery.runs_changed()
+        self._book.wake()
 
     @property
     def closed(self) -> str:
@@ -114,7 +114,7 @@ class RunHandle:
 
         Raises NoAnswerError when the node does not answer, and ConflictError when it refuses.
         """
-        return read_log(self._parts, self.job_id, NodeId(node), stream, offset=offset)
+        return read_log(self._asker, self.job_id, NodeId(node), stream, offset=offset)
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
@@ -218,8 +218,8 @@ class RunHandle:
         """Ask every node where it goes on, or those named, to end it; how it ended comes as with any other end."""
         going = {node_id for node_id, view in self._ledger.views().items() if not view.is_over}
         named = sorted(going if nodes is None else {NodeId(node) for node in nodes})
-        request = self._parts.asker.request(Stop, job_id=self.job_id)
-        outcomes = ask(self._parts, request, StopReply, tables.stopping, nodes=named, timeout_s=timeout_s)
+        request = self._asker.request(Stop, job_id=self.job_id)
+        outcomes = self._asker.ask(request, StopReply, tables.stopping, nodes=named, timeout_s=timeout_s)
         for node_id, reply in outcomes.ok.items():
             self._ledger.job_said(node_id, reply.job)
         return outcomes
@@ -247,7 +247,7 @@ class RunHandle:
         """Add whether the node is heard."""
         if view.is_over:
             return view
-        node = self._parts.roster.get(view.node_id, Instant.now())
+        node = self._asker.roster.get(view.node_id, Instant.now())
         if node is not None and node.state not in (NodeState.OFFLINE, NodeState.STALE):
             return view
         return view.unheard_from(None if node is None else node.last_seen or node.since)

@@ -12,11 +12,11 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.runs import Job, JobOutcome, JobsReply, JobState, Parcel, Scalar
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.runs.part import Part
 from fedmon.researcher.runs.scalar_listener import RunScalar, ScalarListener
 from fedmon.researcher.runs.states import NodeRun
-from fedmon.researcher.session.dispatcher import Dispatcher, Subscription
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.tally import Tally
 
 DROPPED = "answers about runs dropped"

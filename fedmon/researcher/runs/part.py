@@ -9,7 +9,7 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import Job, JobState, Parcel, Scalar
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 
 MAX_SCALARS_KEPT = 100_000
 MAX_SCALARS_BYTES = 64 * 2**20

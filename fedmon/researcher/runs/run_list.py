@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmon.common.wire.runs import Job, JobsReply, JobState
-from fedmon.researcher.asking.outcomes import Outcomes
+from fedmon.researcher.asking.outcome import Outcomes
 from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
 from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.wording import named, why_not

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.researcher.session.dispatcher import Dispatcher, Subscription
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 
 class RunScalar(msgspec.Struct, frozen=True, kw_only=True):

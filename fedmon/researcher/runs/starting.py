@@ -13,24 +13,25 @@ from fedmon.common.ids import NodeId, checked_id, new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import Run, RunLimits, RunReply
-from fedmon.researcher.asking.calls import ask, ask_pages
-from fedmon.researcher.asking.outcomes import Outcomes, OutcomeStatus
-from fedmon.researcher.asking.request import checked_timeout
-from fedmon.researcher.asking.submitting import ENVELOPE_BYTES
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.request import Asker, checked_timeout
+from fedmon.researcher.asking.submission import ENVELOPE_BYTES
+from fedmon.researcher.asking.tables import dataset_rows
 from fedmon.researcher.roster import Instant, NodeState
 from fedmon.researcher.runs import tables
+from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.runs.errors import NobodyToRunError
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.ledger import Ledger
 from fedmon.researcher.runs.wording import named, why_not
-from fedmon.researcher.session.parts import Parts
 
 MAX_TAGS = 64
 
 
 def start_run(
-    parts: Parts,
+    asker: Asker,
+    book: RunBook,
     *,
     sha256: str,
     nodes: Sequence[NodeId] | None,
@@ -47,17 +48,17 @@ def start_run(
 
     Raises InvalidInputError for what cannot be sent, and NobodyToRunError when there is nobody to ask.
     """
-    if not parts.dialect.announced:
+    if not asker.dialect.announced:
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
     job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
-    deadline = Deadline(parts.timeout_s if timeout_s is None else checked_timeout(timeout_s))
+    deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
     plain, wanted_tags, bounds = checked_arguments(arguments), _checked_tags(tags), checked_limits(limits)
     named = nodes is not None
-    asked = list(nodes) if nodes is not None else _everybody(parts, wanted_tags, dataset_id, deadline)
+    asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
         raise NobodyToRunError("no node was named")
     parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
-    request = parts.asker.request(
+    request = asker.request(
         Run,
         job_id=job_id,
         sha256=sha256,
@@ -67,23 +68,22 @@ def start_run(
         inputs=parcel,
         limits=bounds,
     )
-    ledger = Ledger(job_id, sha256=sha256, dispatcher=parts.dispatcher, tally=parts.tally)
-    ledger = parts.runs.open(ledger)
+    ledger = book.open(job_id, sha256=sha256)
     ledger.take_part(asked)
-    parts.machinery.runs_changed()
+    book.wake()
     try:
         # Packing and uploading take their own time; whoever is asked gets a second at least.
-        outcomes = ask(parts, request, RunReply, tables.running, nodes=asked, timeout_s=max(1.0, deadline.left_s()))
+        outcomes = asker.ask(request, RunReply, tables.running, nodes=asked, timeout_s=max(1.0, deadline.left_s()))
     except InvalidMessageError as error:
-        parts.runs.forget(ledger)
+        book.forget(ledger)
         raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
     except BaseException:
         # What nodes were asked until now goes on there, and `job` finds it; nobody here waits for it.
-        parts.runs.forget(ledger)
+        book.forget(ledger)
         raise
     _note(ledger, outcomes, named=named)
-    parts.machinery.runs_changed()
-    return RunHandle(ledger, parts, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
+    book.wake()
+    return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
 
 
 def _note(ledger: Ledger, outcomes: Outcomes[RunReply], *, named: bool) -> None:
@@ -98,13 +98,13 @@ def _note(ledger: Ledger, outcomes: Outcomes[RunReply], *, named: bool) -> None:
     ledger.is_complete = True
 
 
-def _everybody(parts: Parts, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
+def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
     """Return the nodes that are there, of those the ones that have the dataset where one is wanted."""
-    parts.wait_settled()
+    asker.wait_settled()
     left_s = max(0.5, deadline.left_s())
     outcomes: Outcomes[Any] | None = None
     if dataset_id is not None:
-        outcomes = listed = ask_pages(parts, ListDatasets, ListReply, nodes=None, timeout_s=left_s)
+        outcomes = listed = asker.ask_pages(ListDatasets, ListReply, dataset_rows, nodes=None, timeout_s=left_s)
         found = [
             NodeId(node_id)
             for node_id, reply in listed.ok.items()
@@ -112,26 +112,26 @@ def _everybody(parts: Parts, tags: Sequence[str], dataset_id: str | None, deadli
         ]
         what = f"dataset {dataset_id!r} is offered to you"
     elif tags:
-        outcomes = searched = ask_pages(
-            parts, SearchDatasets, SearchReply, nodes=None, timeout_s=left_s, tags=list(tags)
+        outcomes = searched = asker.ask_pages(
+            SearchDatasets, SearchReply, dataset_rows, nodes=None, timeout_s=left_s, tags=list(tags)
         )
         found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
         what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
     else:
-        there, askable = parts.roster.nodes(Instant.now()), parts.roster.askable()
+        there, askable = asker.roster.nodes(Instant.now()), asker.roster.askable()
         found = [
             node_id for node_id, node in there.items() if node_id in askable and node.state is not NodeState.OFFLINE
         ]
         what = "node is there"
     if not found:
-        raise _nobody(what, outcomes, parts)
+        raise _nobody(what, outcomes, asker)
     return found
 
 
-def _nobody(what: str, outcomes: Outcomes[Any] | None, parts: Parts) -> NobodyToRunError:
+def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyToRunError:
     """Return the error that says what there is not, who was asked for it, and who did not say."""
     if not outcomes:
-        return NobodyToRunError(f"no {what}. {parts.circumstances().sentence()}")
+        return NobodyToRunError(f"no {what}. {asker.circumstances().sentence()}")
     said = [f"no {what}"]
     if outcomes.ok:
         return NobodyToRunError(

@@ -10,7 +10,7 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.wire.runs import Job, JobState, Usage
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
 from fedmon.researcher.runs.wording import by_reason
 

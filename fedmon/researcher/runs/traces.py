@@ -10,10 +10,9 @@ from fedmon.common.errors import ConflictError, NoAnswerError, NotFoundError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.wire.runs import JobsReply, JobStatus, Trace
-from fedmon.researcher.asking.calls import ask
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.runs import tables
-from fedmon.researcher.session.parts import Parts
 
 MAX_PAGES = 1_000
 MAX_TEXT = 64 * 2**20
@@ -43,12 +42,12 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
         return escape_control(self.text, keep="\n\t")
 
 
-def read_log(parts: Parts, job_id: str, node_id: NodeId, stream: Literal["stdout", "stderr"], *, offset: int) -> JobLog:
+def read_log(asker: Asker, job_id: str, node_id: NodeId, stream: Literal["stdout", "stderr"], *, offset: int) -> JobLog:
     """Return what was printed from a byte on. Raises NoAnswerError, ConflictError for a refusal, or NotFoundError."""
     texts: list[str] = []
     log = JobLog(node_id=node_id, stream=stream, next_offset=offset)
     for _ in range(MAX_PAGES):
-        reply = _page(parts, job_id, node_id, stream, log.next_offset)
+        reply = _page(asker, job_id, node_id, stream, log.next_offset)
         trace = reply.stdout if stream == "stdout" else reply.stderr
         log = msgspec.structs.replace(log, is_over=reply.jobs[0].state.is_over)
         if trace is None:
@@ -67,10 +66,10 @@ def read_log(parts: Parts, job_id: str, node_id: NodeId, stream: Literal["stdout
     return msgspec.structs.replace(log, text="".join(texts))
 
 
-def _page(parts: Parts, job_id: str, node_id: NodeId, stream: str, offset: int) -> JobsReply:
+def _page(asker: Asker, job_id: str, node_id: NodeId, stream: str, offset: int) -> JobsReply:
     fields = {f"{stream}_from": offset}
-    request = parts.asker.request(JobStatus, job_id=job_id, **fields)
-    outcome = ask(parts, request, JobsReply, tables.jobs, nodes=[node_id], timeout_s=None)[node_id]
+    request = asker.request(JobStatus, job_id=job_id, **fields)
+    outcome = asker.ask(request, JobsReply, tables.jobs, nodes=[node_id], timeout_s=None)[node_id]
     if outcome.reply is None:
         kind = ConflictError if outcome.status in (OutcomeStatus.REFUSED, OutcomeStatus.FAILED) else NoAnswerError
         raise kind(f"{stream} of {node_id}: {outcome.reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedmon.researcher.asking.outcomes import Outcome, Outcomes
+from fedmon.researcher.asking.outcome import Outcome, Outcomes
 
 MAX_NODES_NAMED = 20
 

@@ -10,7 +10,7 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor
-from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.asking.match import Pending, Waiting
 from fedmon.researcher.asking.request import Asker, checked_timeout
 
 LEASE_S, RENEW_EVERY_S = 30.0, 10.0

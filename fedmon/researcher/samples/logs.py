@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.wire.messages import LogRecord
-from fedmon.researcher.session.dispatcher import Dispatcher, Subscription
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 LOGGER_PREFIX = "fedmon.node"
 MAX_LOGGERS = 10_000
@@ -41,13 +42,29 @@ class LogStream(Subscription):
 
 
 class Logs:
-    """Hands each record that a listener wants to Python logging once, and to the listeners' callbacks."""
+    """Hands each record that a listener wants to Python logging once, and to the listeners' callbacks.
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    `add` and `remove` are safe from any thread; ``on_changed`` is called after them.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, *, on_changed: Callable[[], None]) -> None:
+        self._dispatcher, self._on_changed = dispatcher, on_changed
+        self._lock = threading.Lock()
         self._loggers: dict[str, logging.Logger] = {}
         self._logging = Subscription(self._to_logging, lambda _: None)
         self.streams: tuple[LogStream, ...] = ()
+
+    def add(self, stream: LogStream) -> None:
+        """Begin to hand log records to a listener."""
+        with self._lock:
+            self.streams += (stream,)
+        self._on_changed()
+
+    def remove(self, stream: Subscription) -> None:
+        """End what `add` began."""
+        with self._lock:
+            self.streams = tuple(one for one in self.streams if one is not stream)
+        self._on_changed()
 
     def take(self, record: LogRecord) -> None:
         """Hand a record on; called on the thread of the inbox."""

@@ -16,7 +16,7 @@ from fedmon.researcher.samples.leases import Wish
 from fedmon.researcher.samples.live_sample import LiveSample, WantedSeries, samples_of
 from fedmon.researcher.samples.refill_follower import Follower
 from fedmon.researcher.samples.refill_line import Want
-from fedmon.researcher.session.dispatcher import Dispatcher, Subscription
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 __all__ = ["HELD_SAMPLES", "LiveSample", "Watch"]
 

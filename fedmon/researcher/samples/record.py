@@ -18,14 +18,15 @@ from fedmon.common.store.recording import RecordedStream
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
+from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.samples.consumer import Consumer
 from fedmon.researcher.samples.leases import Wish
 from fedmon.researcher.samples.live_sample import WantedSeries
 from fedmon.researcher.samples.record_writer import RecordWriter
+from fedmon.researcher.samples.refill_consumers import Consumers
 from fedmon.researcher.samples.refill_follower import Follower
 from fedmon.researcher.samples.refill_line import Want
 from fedmon.researcher.samples.refill_start import Resume, Since, Start
-from fedmon.researcher.session.parts import Parts
 
 logger = logging.getLogger(__name__)
 
@@ -161,26 +162,34 @@ class Record(Consumer):
             self._writer.describe(node_id, boot, document)
 
 
-def begin_record(parts: Parts, path: Path, *, wish: Wish, metrics: Sequence[str] | None, history_s: float) -> Record:
+def begin_record(
+    asker: Asker,
+    consumers: Consumers,
+    path: Path,
+    *,
+    wish: Wish,
+    metrics: Sequence[str] | None,
+    history_s: float,
+    wake: Callable[[], None],
+) -> Record:
     """Begin to record; see `Federation.record`.
 
     Raises StorageError, and InvalidInputError for an endless history, or on a wire that numbers no samples.
     """
     if not 0 <= history_s < float("inf"):
         raise InvalidInputError(f"history_s is {history_s!r}: give a number of seconds, 0 for none")
-    if not parts.dialect.encode(parts.asker.request(Monitor, action="status")):
+    if not asker.dialect.encode(asker.request(Monitor, action="status")):
         raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them with monitor()")
-    machinery = parts.machinery
     record = Record(
         path,
         wish=wish,
         metrics=metrics,
         history_s=history_s,
-        on_closed=machinery.remove_consumer,
-        inquire=machinery.consumers.inquire,
-        wake=parts.inbox.wake,
+        on_closed=consumers.remove,
+        inquire=consumers.inquire,
+        wake=wake,
     )
-    machinery.add_consumer(record)
+    consumers.add(record)
     return record
 
 

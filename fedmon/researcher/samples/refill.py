@@ -14,7 +14,7 @@ from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply
-from fedmon.researcher.asking.pending import Pending, Waiting
+from fedmon.researcher.asking.match import Pending, Waiting
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.samples.refill_follower import TOO_OLD, Follower
 from fedmon.researcher.samples.refill_line import Want

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.samples import SampleBatch, as_batch
-from fedmon.researcher.asking.pending import Pending
+from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.samples.consumer import Consumer
 from fedmon.researcher.samples.leases import Leases
@@ -15,9 +16,13 @@ from fedmon.researcher.samples.refill import Refill
 
 
 class Consumers:
-    """Belongs to the thread of the inbox, but for `add`, `remove` and `all`, which are safe from any."""
+    """Belongs to the thread of the inbox, but for `add`, `remove` and `all`, which are safe from any.
 
-    def __init__(self, asker: Asker, pending: Pending) -> None:
+    ``on_changed`` is called after `add` and `remove`.
+    """
+
+    def __init__(self, asker: Asker, pending: Pending, *, on_changed: Callable[[], None]) -> None:
+        self._on_changed = on_changed
         self._leases = Leases(asker, pending, self._on_answer)
         self._refill = Refill(asker, pending)
         self._lock = threading.Lock()
@@ -30,12 +35,14 @@ class Consumers:
         with self._lock:
             self.all += (consumer,)
             self._wishes_changed = True
+        self._on_changed()
 
     def remove(self, consumer: Consumer) -> None:
         """End what `add` began."""
         with self._lock:
             self.all = tuple(one for one in self.all if one is not consumer)
             self._wishes_changed = True
+        self._on_changed()
 
     def farewell(self, now: float) -> None:
         """Give every lease back."""

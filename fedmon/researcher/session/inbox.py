@@ -1,14 +1,14 @@
-"""What arrives: put on the network thread, read, checked and handed on by a thread of its own."""
+"""Messages that arrive: queued on the network thread, read and checked by a thread of their own."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
+from fedmon.common.actor import Actor, Priority
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import topics
@@ -19,219 +19,204 @@ from fedmon.common.wire.messages import LogRecord, PlanDecision, Presence
 from fedmon.common.wire.runs import JobOutcome, RunScalars
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
-from fedmon.researcher.session.dialect import Dialect
-from fedmon.researcher.session.lanes import Lanes
+from fedmon.researcher.session.connection import Dialect
 from fedmon.researcher.session.tally import Tally
 
 logger = logging.getLogger(__name__)
 
 STOP_WAITS_S = 2.0
-RETRY_S: float | None = 1.0
+RETRY_S = 1.0
+MESSAGES_A_TICK = 16
+"""While many messages wait, ``on_tick`` is called after so many of them."""
 
-T = TypeVar("T")
+T = TypeVar("T", SampleBatch | AddScalar, LogRecord, Presence)
 
 _parsed = functools.lru_cache(maxsize=8_192)(topics.parse)
 
 
-class Arrivals(Protocol):
-    """What happens with what arrived; called on the inbox's thread, with messages whose sender is as the topic says."""
+class Status(NamedTuple):
+    """What a node, or its last will, says of it."""
 
-    def on_link(self, link: Link) -> None:
-        """Hear that the connection came up or was lost."""
+    presence: Presence
+    retained: bool
 
-    def on_marker(self, payload: bytes) -> None:
-        """Hear that our own marker came back."""
 
-    def on_reply(self, reply: Reply) -> None:
-        """Take what a node answered."""
+class Cleared(NamedTuple):
+    """The retained presence of a node was deleted."""
 
-    def on_decision(self, decision: PlanDecision) -> None:
-        """Take what an owner decided about a plan."""
+    node_id: NodeId
 
-    def on_job_outcome(self, outcome: JobOutcome) -> None:
-        """Take how a job ended."""
 
-    def on_unreadable_reply(self, node_id: NodeId, request_id: str, error: InvalidMessageError) -> None:
-        """Hear that a node sent a reply to this request that we cannot read."""
+class Marker(NamedTuple):
+    """A marker that we published to ourselves came back."""
 
-    def on_presence(self, presence: Presence, *, retained: bool) -> None:
-        """Take what a node, or its last will, says of it."""
+    payload: bytes
 
-    def on_cleared(self, node_id: NodeId) -> None:
-        """Hear that the retained presence of a node was deleted."""
 
-    def on_telemetry(self, telemetry: SampleBatch | AddScalar, *, size_bytes: int) -> None:
-        """Take samples or scalars of a node."""
+class Unreadable(NamedTuple):
+    """A reply to this request that cannot be read."""
 
-    def on_log(self, record: LogRecord) -> None:
-        """Take a log record of a node."""
+    node_id: NodeId
+    request_id: str
+    error: InvalidMessageError
 
-    def on_tick(self) -> float | None:
-        """Do what time asks for; return in how many seconds to call again, null for never."""
+
+Arrived = (
+    SampleBatch | AddScalar | RunScalars | PlanDecision | JobOutcome | Reply | LogRecord
+    | Status | Cleared | Marker | Unreadable | Link
+)  # fmt: skip
+"""Messages whose sender is as their topic says, and news of the connection."""
 
 
 class Inbox:
-    """Bounded, in two lanes, so that no flood of samples displaces a reply. `put` is safe from any thread."""
+    """Reads and checks arriving messages on a thread of its own; a flood of samples displaces no reply.
+
+    `put`, `put_link` and `wake` are safe from any thread. ``on_arrival`` gets each message with its size in bytes.
+    ``on_tick`` is called after messages came, at `wake`, and when the seconds are over that it returned. Both run on
+    the inbox's thread.
+    """
 
     def __init__(
         self,
-        arrivals: Arrivals,
         tally: Tally,
         *,
         dialect: Dialect,
         researcher_id: str,
         instance: str,
         strict_identity: bool,
+        on_arrival: Callable[[Arrived, int], None],
+        on_tick: Callable[[], float],
     ) -> None:
-        self._arrivals, self._tally, self._dialect = arrivals, tally, dialect
+        self._tally, self._dialect = tally, dialect
         self._researcher_id, self._instance, self._strict = researcher_id, instance, strict_identity
-        self._lanes: Lanes[tuple[str, bytes, bool] | Link] = Lanes()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="fedmon-inbox", daemon=True)
+        self._on_arrival, self._on_tick = on_arrival, on_tick
+        self._actor = Actor("fedmon-inbox")
+        self._since_tick = 0
+        self._timer_at = float("inf")
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._actor.start()
+        self.wake()
 
     def stop(self) -> None:
-        """End the thread; what was not read yet is left."""
-        self._stopping = True
-        self._lanes.close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(STOP_WAITS_S)
+        """End the thread; messages that were not read yet are dropped."""
+        self._actor.close(timeout_s=STOP_WAITS_S, drop=True)
 
-    def put(self, topic: str, payload: bytes, *, retained: bool) -> None:
+    def put(self, topic: str, payload: bytes, retained: bool = False) -> None:  # noqa: FBT001, FBT002 - the transport's order
         """Take a message from the network thread."""
         urgent = topic.startswith(("general/researcher", "general/status/"))
-        self._lanes.put((topic, payload, retained), urgent=urgent, size_bytes=len(payload))
+        self._actor.post(
+            lambda: self._arrived(topic, payload, retained=retained),
+            priority=Priority.URGENT if urgent else Priority.BULK,
+            size_bytes=len(payload),
+        )
 
     def put_link(self, link: Link) -> None:
         """Take news of the connection from the network thread."""
-        self._lanes.put(link, urgent=True)
+        self._actor.post(lambda: self._on_arrival(link, 0))
+        self.wake()
 
     def wake(self) -> None:
-        """Let the thread ask again what time asks for."""
-        self._lanes.wake()
+        """Call ``on_tick`` soon."""
+        self._actor.post(self._tick)
 
     @property
     def backlog(self) -> int:
         """How many messages wait."""
-        return len(self._lanes)
+        return self._actor.backlog
 
     @property
-    def dropped(self) -> tuple[int, int]:
-        """How many messages found their lane full: urgent ones, and samples and logs."""
-        return self._lanes.dropped_urgent, self._lanes.dropped_bulk
+    def dropped(self) -> Sequence[int]:
+        """How many messages were dropped because too many waited: replies and presence, then samples and logs."""
+        return self._actor.dropped
 
-    def _run(self) -> None:
-        next_tick_at: float | None = 0.0
-        while not self._stopping:
-            timeout_s = None if next_tick_at is None else max(0.0, next_tick_at - time.monotonic())
-            urgent, bulk = self._lanes.take(timeout_s=timeout_s)
-            for entry in (*urgent, *bulk):
-                self._one(entry)
-            pause_s = self._guarded(self._arrivals.on_tick, RETRY_S)
-            next_tick_at = None if pause_s is None else time.monotonic() + pause_s
-
-    def _guarded(self, step: Callable[[], T], otherwise: T) -> T:
-        """Run one step of ours; a failing one must not make us deaf."""
+    def _tick(self) -> None:
+        self._since_tick = 0
+        pause_s = RETRY_S
         try:
-            return step()
-        except Exception:
-            self._tally.count("steps that failed", "inbox", quiet=True)
-            logger.exception("a step of the inbox failed")
-            return otherwise
+            pause_s = self._on_tick()
+        finally:
+            due_at = time.monotonic() + pause_s
+            if due_at < self._timer_at:
+                self._timer_at = due_at
+                self._actor.at(due_at, lambda: self._timer(due_at))
 
-    def _one(self, entry: tuple[str, bytes, bool] | Link) -> None:
-        if isinstance(entry, Link):
-            self._guarded(functools.partial(self._arrivals.on_link, entry), None)
-            return
-        topic, payload, retained = entry
-        address = _parsed(topic)
+    def _timer(self, due_at: float) -> None:
+        if due_at == self._timer_at:
+            self._timer_at = float("inf")
+            self._tick()
+
+    def _arrived(self, topic: str, payload: bytes, *, retained: bool) -> None:
         try:
-            self._read(topic, address, payload, retained=retained)
-        except InvalidMessageError as error:
-            self._tally.count(f"unreadable messages ({address.channel.value})", f"{topic}: {error.reason}")
-            self._tell_who_waits(address, payload, error)
+            self._message(topic, payload, retained=retained)
         except Exception:
-            # One message that we handle wrongly must not make us deaf to all others.
+            # One message that is handled wrongly must not make us deaf to all others.
             self._tally.count("messages that we failed on", topic, quiet=True)
             logger.exception("handling a message on %s failed", topic)
+        self._since_tick += 1
+        if self._since_tick >= MESSAGES_A_TICK or not self._actor.backlog:
+            self._tick()
 
-    def _read(self, topic: str, address: Address, payload: bytes, *, retained: bool) -> None:
-        if self._dialect.hears(topic):
-            self._read_foreign(topic, payload, retained=retained)
-            return
-        match address.channel:
+    def _message(self, topic: str, payload: bytes, *, retained: bool) -> None:
+        address = _parsed(topic)
+        try:
+            for message in self._read(topic, address, payload, retained=retained):
+                self._on_arrival(message, len(payload))
+        except InvalidMessageError as error:
+            self._tally.count(f"unreadable messages ({address.channel.value})", f"{topic}: {error.reason}")
+            if address.channel is Channel.REPLY and address.node_id is not None:
+                request_id = recover_envelope(payload).get("id")
+                if isinstance(request_id, str):
+                    self._on_arrival(Unreadable(address.node_id, request_id, error), len(payload))
+
+    def _read(self, topic: str, address: Address, payload: bytes, *, retained: bool) -> Iterable[Arrived]:
+        """Read a message, and check that its sender is as its topic says. Raises InvalidMessageError."""
+        channel = address.channel
+        is_foreign = self._dialect.hears(topic)
+        if retained and (is_foreign or channel in (Channel.REPLY, Channel.METRICS, Channel.LOG)):
+            # Only presence is ever retained; anything else is a trap for later subscribers.
+            name = "" if is_foreign else f" ({channel.value})"
+            self._tally.count(f"retained messages refused{name}", topic)
+            return ()
+        if is_foreign:
+            return self._dialect.read(topic, payload)
+        match channel:
             case Channel.STATUS:
-                self._status(address, payload, retained=retained)
-            case Channel.REPLY | Channel.METRICS | Channel.LOG if retained:
-                # Only presence is ever retained; anything else is a trap for whoever comes later.
-                self._tally.count(f"retained messages refused ({address.channel.value})", topic)
+                return self._status(address, payload, retained=retained)
             case Channel.REPLY:
-                self._reply(address, payload)
+                return self._reply(address, payload)
             case Channel.METRICS:
-                telemetry = decode_telemetry(payload)
-                if self._sender_fits(address, telemetry.node_id):
-                    self._arrivals.on_telemetry(telemetry, size_bytes=len(payload))
+                return self._from_sender(address, decode_telemetry(payload))
             case Channel.LOG:
-                record = decode_log(payload)
-                if self._sender_fits(address, record.node_id):
-                    self._arrivals.on_log(record)
+                return self._from_sender(address, decode_log(payload))
             case _:
                 self._tally.count("messages on a foreign topic", topic)
+                return ()
 
-    def _read_foreign(self, topic: str, payload: bytes, *, retained: bool) -> None:
-        if retained:
-            self._tally.count("retained messages refused", topic)
-            return
-        for told in self._dialect.read(topic, payload):
-            if isinstance(told, AddScalar):
-                self._arrivals.on_telemetry(told, size_bytes=len(payload))
-            elif isinstance(told, LogRecord):
-                self._arrivals.on_log(told)
-            else:
-                self._arrivals.on_reply(told)
-
-    def _tell_who_waits(self, address: Address, payload: bytes, error: InvalidMessageError) -> None:
-        if address.channel is Channel.REPLY and address.node_id is not None:
-            request_id = recover_envelope(payload).get("id")
-            if isinstance(request_id, str):
-                self._arrivals.on_unreadable_reply(address.node_id, request_id, error)
-
-    def _reply(self, address: Address, payload: bytes) -> None:
+    def _reply(self, address: Address, payload: bytes) -> Iterable[Arrived]:
         if address.node_id == self._researcher_id and address.instance == self._instance:
-            self._arrivals.on_marker(payload)
-            return
+            return (Marker(payload),)
         message = decode_reply(payload)
         if message.node_id != address.node_id:
             self._tally.count("messages naming another sender", f"{address.node_id} says to be {message.node_id}")
         elif message.researcher_id != self._researcher_id:
             self._tally.count("replies for another researcher", f"from {address.node_id}")
-        elif isinstance(message, RunScalars):
-            for told in message.telemetry():
-                self._arrivals.on_telemetry(told, size_bytes=len(payload) // (2 * len(message.scalars)))
-        elif isinstance(message, PlanDecision):
-            self._arrivals.on_decision(message)
-        elif isinstance(message, JobOutcome):
-            self._arrivals.on_job_outcome(message)
         else:
-            self._arrivals.on_reply(message)
+            return (message,)
+        return ()
 
-    def _status(self, address: Address, payload: bytes, *, retained: bool) -> None:
+    def _status(self, address: Address, payload: bytes, *, retained: bool) -> Iterable[Arrived]:
         if address.node_id is not None and not payload:
-            self._arrivals.on_cleared(address.node_id)
-            return
-        presence = decode_presence(payload)
-        if self._sender_fits(address, presence.node_id):
-            self._arrivals.on_presence(presence, retained=retained)
+            return (Cleared(address.node_id),)
+        return [Status(presence, retained) for presence in self._from_sender(address, decode_presence(payload))]
 
-    def _sender_fits(self, address: Address, node_id: str) -> bool:
-        if address.node_id is None:
-            if self._strict:
-                self._tally.count("messages without a sender in their topic", node_id)
-            return not self._strict
-        if address.node_id != node_id:
-            self._tally.count("messages naming another sender", f"{address.node_id} says to be {node_id}")
-            return False
-        return True
+    def _from_sender(self, address: Address, message: T) -> tuple[T, ...]:
+        """Return the message if its topic names its sender, or need not; else count it."""
+        if address.node_id is None and self._strict:
+            self._tally.count("messages without a sender in their topic", message.node_id)
+            return ()
+        if address.node_id not in (None, message.node_id):
+            self._tally.count("messages naming another sender", f"{address.node_id} says to be {message.node_id}")
+            return ()
+        return (message,)

@@ -1,4 +1,4 @@
-"""Counting what was dropped or refused, and saying so in the log at a sane rate."""
+"""Counters of dropped and refused messages, logged at a bounded rate."""
 
 from __future__ import annotations
 

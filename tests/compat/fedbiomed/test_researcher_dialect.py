@@ -29,8 +29,8 @@ from fedmon.common.wire.messages import (
 )
 from fedmon.common.wire.samples import AddScalar
 from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect
-from fedmon.researcher.asking.pending import Pending, Waiting
-from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.asking.match import Pending, Waiting
+from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.session.tally import Tally
 from tests.support.fedbiomed4 import REQUESTS, Message, fault, payload
 

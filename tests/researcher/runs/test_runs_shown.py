@@ -15,7 +15,7 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import Job, JobState, Problem, Usage
-from fedmon.researcher.asking.outcomes import OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.run_show import progress
 from fedmon.researcher.runs.states import NodeRun, RunStates, shown_scalars
 

@@ -7,8 +7,8 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ping
-from fedmon.researcher.asking.barrier import Held, Listed, Sent
-from fedmon.researcher.asking.pending import REMEMBERED_REQUESTS
+from fedmon.compat.fedbiomed.researcher_dialect import Held, Listed, Sent
+from fedmon.researcher.asking.match import REMEMBERED_REQUESTS
 
 A, B = NodeId("a"), NodeId("b")
 

@@ -1,6 +1,6 @@
-"""What our messages are called in the words of Fed-BioMed 4.4, which `Requests` speaks.
+"""Messages in the form of Fed-BioMed 4.4, which `Requests` speaks: ours written in it, and a caller's read from it.
 
-A field that only version 4.4 knows holds what its own programs send when they know nothing: an empty text,
+A field that only version 4.4 knows holds the value that its own programs send for nothing: an empty text,
 "<unknown>", 0.
 """
 
@@ -14,11 +14,19 @@ import msgspec
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.fedbiomed4 import PLAN_STATUS_UNKNOWN, UNKNOWN_RESEARCHER, encode_log_text
+from fedmon.common.wire import topics
+from fedmon.common.wire.envelope import PROTOCOL, Message, Reply, Request
+from fedmon.common.wire.fedbiomed4 import (
+    LOGGER,
+    MONITORING,
+    PLAN_STATUS_UNKNOWN,
+    REPLIES,
+    UNKNOWN_RESEARCHER,
+    encode_log_text,
+)
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.fedbiomed4_messages import PROTOCOL_VERSION, LogText
-from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage
+from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage, ResearcherMessages
 from fedmon.common.wire.messages import (
     Approval,
     ApprovalReply,
@@ -35,10 +43,13 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatusReply,
 )
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.barrier import Train
-from fedmon.researcher.asking.submitting import StatusByUrl
+from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.replies.kept import Document
 
+PARENTS = (REPLIES, LOGGER, MONITORING)
+_OURS = PROTOCOL.partition("/")[0] + "/"
+_LOG = "log"
+_METRICS = "add_scalar"
 DOWNLOADED = 200
 NOT_DOWNLOADED = 0
 ECHOED = ("sequence", "job_id", "training_plan_url")
@@ -51,7 +62,7 @@ _PLAN_STATUS = {
     PlanStatus.PENDING: "Pending",
     None: PLAN_STATUS_UNKNOWN,
 }
-_OURS = ("protocol_version", "t", "number")
+_OWN_FIELDS = ("protocol_version", "t", "number")
 _ERROR_NUMBERS = {
     ErrorCode.UNKNOWN_COMMAND: ErrorNumbers.FB319,
     ErrorCode.UNSUPPORTED: ErrorNumbers.FB319,
@@ -59,6 +70,13 @@ _ERROR_NUMBERS = {
     ErrorCode.BUSY: ErrorNumbers.FB300,
     ErrorCode.REFUSED: ErrorNumbers.FB300,
 }
+
+
+class Train(Request, frozen=True, kw_only=True, tag="train"):
+    """Ask these nodes, or all, for one round of training; ``fields`` go out as they are."""
+
+    fields: dict[str, Any]
+    nodes: list[NodeId] | None
 
 
 def historic(message: Message) -> dict[str, Any]:
@@ -98,7 +116,7 @@ def _told(message: Message) -> dict[str, Any] | None:
             number = _ERROR_NUMBERS.get(message.code, ErrorNumbers.FB301)
             return {"errnum": number.value, "extra_msg": message.reason}
         case AddScalar():
-            return {name: value for name, value in msgspec.to_builtins(message).items() if name not in _OURS}
+            return {name: value for name, value in msgspec.to_builtins(message).items() if name not in _OWN_FIELDS}
         case LogRecord():
             return {
                 "researcher_id": UNKNOWN_RESEARCHER,
@@ -131,9 +149,9 @@ def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]
 def request_of(
     message: HistoricMessage, nodes: Sequence[NodeId] | None, *, fedbiomed: bool
 ) -> tuple[type[Request], dict[str, Any]]:
-    """Return which request of ours a message of version 4.4 to these nodes, or all, is, and its fields.
+    """Return our kind of request for a message of version 4.4 to these nodes, or all, and its fields.
 
-    Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for what nodes do not serve.
+    Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for a command without one.
     """
     command = message.get_param("command")
     match command:
@@ -162,3 +180,43 @@ def request_of(
 
 def _asctime(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}"
+
+
+def parent_of(topic: str) -> str:
+    """Return the historic topic that a topic is, or lies below. Raises InvalidMessageError for any other."""
+    parent = "/".join(topic.split("/")[:2])
+    if parent not in PARENTS:
+        raise InvalidMessageError(f"topic {topic[:200]!r} is neither one of {', '.join(PARENTS)} nor below one")
+    return parent
+
+
+def is_ours(msg: Mapping[str, Any]) -> bool:
+    """Tell whether a message is one of our own wire."""
+    return str(dict(msg).get("protocol_version", "")).startswith(_OURS)
+
+
+def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> HistoricMessage:
+    """Return a message of version 4.4 that fits its topic and is for this researcher. Raises InvalidMessageError."""
+    message = ResearcherMessages.format_incoming_message(msg)
+    parent, command = parent_of(topic), message.get_param("command")
+    fits = {LOGGER: command == _LOG, MONITORING: command == _METRICS}.get(parent, command not in (_LOG, _METRICS))
+    if not fits:
+        raise InvalidMessageError(f"{message.kind} does not belong on topic {topic[:200]!r}")
+    address = topics.parse(topic)
+    if address.node_id not in (None, message.get_param("node_id")):
+        raise InvalidMessageError(
+            f"the topic says node {address.node_id!r} and the message says {message.node_id!r:.80}"
+        )
+    if parent == REPLIES and {message.researcher_id, address.researcher_id or researcher_id} != {researcher_id}:
+        raise InvalidMessageError(f"it is for researcher {message.researcher_id!r:.80}")
+    return message
+
+
+def own_payload(msg: dict[str, Any], topic: str, *, researcher_id: str, instance: str) -> tuple[str, bytes]:
+    """Return topic and bytes of a message in our own words, as they would have arrived. Raises InvalidMessageError."""
+    if parent_of(topic) == topic == REPLIES:
+        topic = topics.reply(researcher_id, instance, str(msg.get("node_id", "")))
+    try:
+        return topic, msgspec.json.encode(msg)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessageError(f"it cannot be written as JSON: {error}") from None

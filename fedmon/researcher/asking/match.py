@@ -1,4 +1,4 @@
-"""Requests that wait for replies, and which reply belongs to which request."""
+"""Requests that wait for replies, and the matching of replies to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 
 import msgspec
@@ -34,7 +34,7 @@ from fedmon.common.wire.samples import MonitorReply, SamplesReply
 
 REMEMBERED_REQUESTS = 1_000
 SCRIPTS_NUMBERS = 2**32
-"""How many numbers scripts may draw; requests of our own are numbered above them."""
+"""How many numbers scripts may draw; those of `Federation` lie above them."""
 CLOSED = "the federation was closed while this call waited"
 RESTART_S = 2.0
 """A node that went offline is still waited for this long: it may be restarting."""
@@ -57,7 +57,7 @@ REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
 
 
 class Verdict(enum.Enum):
-    """What a reply turned out to be."""
+    """How a reply relates to the requests of this process."""
 
     MATCHED = "matched"
     REPEATED = "repeated"
@@ -67,17 +67,25 @@ class Verdict(enum.Enum):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node answered, and after how long."""
+    """The reply of one node, and after how long it came."""
 
     reply: Reply
     elapsed_s: float
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to one request, the nodes that were waited for and stayed silent, and how long it took."""
+
+    answers: Mapping[NodeId, Answer]
+    silent: frozenset[NodeId]
+    elapsed_s: float
+    times: int
+
+
 class Waiting:
     """One request and the replies it waits for. Safe from any thread; one caller waits.
 
-    ``kept`` says whether its replies are for somebody: those of a request that nobody waits for are matched, handed to
-    ``on_answer`` and forgotten.
+    ``kept`` says whether a caller wants its replies: else they are matched, handed to ``on_answer`` and forgotten.
     """
 
     def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
@@ -168,7 +176,7 @@ class Waiting:
             self.changed.notify_all()
 
     def expect(self, node_ids: Iterable[NodeId], *, may_end: bool) -> set[NodeId]:
-        """Say who is to answer, and whether that ends the wait; return who is still waited for."""
+        """Set the nodes that are to answer, and whether that ends the wait; return those that have not."""
         with self.changed:
             given_up = {node_id for node_id, at in self._gone_at.items() if time.monotonic() - at >= RESTART_S}
             self._missing = set(node_ids) - self._answered - given_up
@@ -176,7 +184,7 @@ class Waiting:
             return set(self._missing)
 
     def missing(self) -> set[NodeId]:
-        """Return who is still waited for."""
+        """Return the nodes that are still waited for."""
         with self.changed:
             return set(self._missing)
 
@@ -231,14 +239,14 @@ class Waiting:
             return list(self._answers.values())[number:]
 
     def end(self, *, taken: bool) -> dict[NodeId, Answer]:
-        """End the wait and return what was answered; only who answered is remembered."""
+        """End the wait and return the answers; only which nodes answered is remembered."""
         with self.changed:
             self.closed, self.taken = True, taken
             answers, self._answers = self._answers, {}
             return answers
 
     def to_ask_at_once(self) -> tuple[set[NodeId], bool]:
-        """Return, and forget, who came up meanwhile, and whether everybody is to be asked anew."""
+        """Return, and forget, the nodes that came up meanwhile, and whether all are to be asked anew."""
         with self.changed:
             urged, again = self._urged - self._answered, self._all_again
             self._urged, self._all_again = set(), False

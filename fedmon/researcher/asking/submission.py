@@ -1,4 +1,4 @@
-"""Handing a training plan in: inside the message while it fits, else through the repository."""
+"""Submission of a training plan: inside the message while it fits, else through the repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_DESCRIPTION = 16_384
 
 
 class StatusByUrl(TrainingPlanStatus, frozen=True, kw_only=True, tag="training-plan-status"):
-    """Ask where the plan stands that lies at a URL, for a wire that knows plans by nothing else."""
+    """Ask for the status of the plan at a URL, for a wire that knows plans by their URL alone."""
 
     url: str
 

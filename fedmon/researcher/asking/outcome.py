@@ -1,0 +1,288 @@
+"""The outcomes of a request, one for each node and with its reason, and the nodes known; both shown as tables."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from fedmon.common.ids import JOB_PREFIX, NodeId
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
+from fedmon.researcher.asking.match import Asked
+from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
+from fedmon.researcher.roster import Instant, Node, NodeState, Roster, only_tells
+
+R = TypeVar("R", bound=Reply)
+
+SHORT_ABOVE, SHOWN = 50, 20
+"""With more nodes than the first, only so many of those that are not online are shown."""
+
+
+class OutcomeStatus(enum.Enum):
+    """The result of asking one node, by kind."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    OFFLINE = "offline"
+    STALE = "stale"
+    TIMED_OUT = "timed-out"
+    TOO_OLD = "too-old"
+    ID_IN_USE = "id-in-use"
+    NO_SANDBOX = "no-sandbox"
+    FAILED = "failed"
+
+
+class Outcome(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+    """The result of asking one node; ``reply`` is None and ``reason`` a sentence unless the status is ok."""
+
+    node_id: NodeId
+    status: OutcomeStatus
+    reply: R | None = None
+    reason: str = ""
+    elapsed_s: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether the node did it."""
+        return self.status is OutcomeStatus.OK
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of connection and roster when nodes were asked, which explains an empty result."""
+
+    broker: str
+    researcher_id: str
+    instance: str
+    connected: bool
+    settled: bool
+    last_error: str = ""
+
+    def sentence(self) -> str:
+        """Return them as one sentence."""
+        roster = (
+            "everybody who is there had been heard of" if self.settled else "the roster was not settled yet: ask again"
+        )
+        link = "connected" if self.connected else "NOT connected"
+        error = f"; last error: {self.last_error}" if self.last_error else ""
+        return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"
+
+
+class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
+    """The outcomes of one request by node id, sorted; immutable.
+
+    Shows itself as a table: text by `str`, HTML in a notebook.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        outcomes: Mapping[NodeId, Outcome[R]],
+        *,
+        circumstances: Circumstances,
+        rows_of: Callable[[R], list[Row]],
+        elapsed_s: float,
+        named: bool = False,
+    ) -> None:
+        self.command, self.circumstances, self.elapsed_s = command, circumstances, elapsed_s
+        self._outcomes = {node_id: outcomes[node_id] for node_id in sorted(outcomes)}
+        self._rows_of, self._named = rows_of, named
+
+    def __getitem__(self, node_id: str) -> Outcome[R]:
+        return self._outcomes[NodeId(node_id)]
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._outcomes)
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    @property
+    def ok(self) -> dict[str, R]:
+        """The replies of the nodes that did it."""
+        return {node_id: outcome.reply for node_id, outcome in self.items() if outcome.ok and outcome.reply is not None}
+
+    @property
+    def failed(self) -> dict[str, Outcome[R]]:
+        """The outcomes of all other nodes."""
+        return {node_id: outcome for node_id, outcome in self.items() if not outcome.ok}
+
+    def rows(self) -> list[Row]:
+        """Return flat rows: node, status, its answer (a row for each dataset where it lists some), reason."""
+        found: list[Row] = []
+        for node_id, outcome in self.items():
+            head: Row = {"node": str(node_id), "status": outcome.status.value}
+            tail: Row = {
+                "reason": outcome.reason,
+                "ms": None if outcome.elapsed_s is None else round(outcome.elapsed_s * 1000, 1),
+            }
+            parts = self._rows_of(outcome.reply) if outcome.reply is not None and outcome.ok else [{}]
+            found.extend(head | part | tail for part in parts or [{}])
+        return found
+
+    def explanation(self) -> str:
+        """Say why there is nothing, or nothing more, to see."""
+        if not self and self._named:
+            return f"no node was asked to {self.command}: `nodes` names none"
+        if not self:
+            return f"no node answered {self.command}: none is known. {self.circumstances.sentence()}"
+        listed = [reply for reply in self.ok.values() if isinstance(reply, DatasetsReply)]
+        found = f", {sum(len(reply.datasets) for reply in listed)} datasets" if listed else ""
+        return f"{len(self.ok)} of {len(self)} nodes: ok{found}. {self.circumstances.sentence()}"
+
+    def __str__(self) -> str:
+        return f"{text_table(self.rows())}\n{self.explanation()}" if self else self.explanation()
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{node_id}: {outcome.status.value}" for node_id, outcome in self.items())
+        return f"<Outcomes of {self.command}: {states or self.explanation()}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows(), caption=self.explanation())
+
+
+class Nodes(Mapping[NodeId, Node]):
+    """Every node known at one moment, by id, sorted; immutable.
+
+    More than 50 are shown as counts by state and the first 20 that are not online; `rows` has them all. ``beyond``
+    counts nodes that were heard of and are not here, because of the setting ``max_nodes``.
+    """
+
+    def __init__(self, nodes: Mapping[NodeId, Node], *, circumstances: Circumstances, beyond: int = 0) -> None:
+        self._nodes = dict(nodes)
+        self.circumstances, self.beyond = circumstances, beyond
+
+    def __getitem__(self, node_id: str) -> Node:
+        return self._nodes[NodeId(node_id)]
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def online(self) -> list[NodeId]:
+        """The ids of the nodes that will answer, as far as we know."""
+        return [node_id for node_id, node in self.items() if node.state in (NodeState.ONLINE, NodeState.DRAINING)]
+
+    def rows(self) -> list[Row]:
+        """Return flat rows: node, state, since, last seen, reason, agent, boot and streams."""
+        return _node_rows(self._nodes.values())
+
+    def explanation(self) -> str:
+        """Say why there is nothing, or nothing more, to see."""
+        if not self:
+            return f"no node is known: none was heard of. {self.circumstances.sentence()}"
+        beyond = ""
+        if self.beyond:
+            number = f"at least {self.beyond}" if self.beyond >= len(self) else str(self.beyond)
+            beyond = f"{number} more were heard of and are not kept track of: raise max_nodes in [researcher]. "
+        return f"{len(self.online)} of {len(self)} nodes are online. {beyond}{self.circumstances.sentence()}"
+
+    def __str__(self) -> str:
+        rows, summary = self._shown()
+        return "\n".join(part for part in (text_table(rows) if rows else "", summary, self.explanation()) if part)
+
+    def __repr__(self) -> str:
+        if len(self) > SHORT_ABOVE:
+            return f"<Nodes {_counts(self._nodes.values())}>"
+        states = ", ".join(f"{node_id}: {node.state.value}" for node_id, node in self.items())
+        return f"<Nodes {states or self.explanation()}>"
+
+    def _repr_html_(self) -> str:
+        rows, summary = self._shown()
+        return html_table(rows, caption=f"{summary} {self.explanation()}".strip())
+
+    def _shown(self) -> tuple[list[Row], str]:
+        """Return the rows that are shown, and a summary where these are not all."""
+        if len(self) <= SHORT_ABOVE:
+            return self.rows(), ""
+        others = [node for node in self._nodes.values() if node.state is not NodeState.ONLINE or node.id_in_use]
+        more = f"; {len(others) - SHOWN} more that are not online" if len(others) > SHOWN else ""
+        counts = _counts(others, online=len(self) - len(others))
+        return _node_rows(others[:SHOWN]), f"{counts}{more}. rows(), or --json in a shell, lists every node."
+
+
+_STATUS_OF_CODE = {
+    ErrorCode.REFUSED: OutcomeStatus.REFUSED,
+    ErrorCode.VERSION: OutcomeStatus.TOO_OLD,
+    ErrorCode.UNKNOWN_COMMAND: OutcomeStatus.TOO_OLD,
+    ErrorCode.UNSUPPORTED: OutcomeStatus.TOO_OLD,
+    ErrorCode.NO_SANDBOX: OutcomeStatus.NO_SANDBOX,
+}
+
+
+def outcomes_of(asked: Asked, kind: type[R], roster: Roster, *, to_all: bool) -> dict[NodeId, Outcome[R]]:
+    """Return one outcome for each node that answered, was waited for, or (``to_all``) is known."""
+    now = Instant.now()
+    found: dict[NodeId, Outcome[R]] = {}
+    for node_id, answer in asked.answers.items():
+        found[node_id] = _of_reply(node_id, answer.reply, kind, answer.elapsed_s)
+    for node_id in asked.silent:
+        found[node_id] = _of_silence(node_id, roster.get(node_id, now), asked)
+    if to_all:
+        for node_id, node in roster.nodes(now).items():
+            if node_id not in found:
+                found[node_id] = _of_silence(node_id, node, asked)
+    return found
+
+
+def _of_reply(node_id: NodeId, reply: Reply, kind: type[R], elapsed_s: float) -> Outcome[R]:
+    if isinstance(reply, kind) and reply.success:
+        return Outcome(node_id=node_id, status=OutcomeStatus.OK, reply=reply, elapsed_s=elapsed_s)
+    if isinstance(reply, Error):
+        status = _STATUS_OF_CODE.get(reply.code, OutcomeStatus.FAILED)
+        return Outcome(node_id=node_id, status=status, reason=reply.reason, elapsed_s=elapsed_s)
+    answered = reply if isinstance(reply, kind) else None
+    reason = getattr(reply, "note", "") or getattr(reply, "reason", "") or "the node says that it did not succeed"
+    return Outcome(node_id=node_id, status=OutcomeStatus.FAILED, reply=answered, reason=reason, elapsed_s=elapsed_s)
+
+
+def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
+    status, reason = OutcomeStatus.TIMED_OUT, f"no reply within {asked.elapsed_s:.1f} s, asked {asked.times} times"
+    if node is None:
+        status, reason = OutcomeStatus.OFFLINE, "offline: never heard of; check the id, or whether the node was started"
+    elif node.id_in_use:
+        status = OutcomeStatus.ID_IN_USE
+        reason = "two processes run under this id; its owner must stop one"
+    elif node.state is NodeState.OFFLINE:
+        since = f" since {local_time(node.since)}" if node.since else ""
+        status, reason = OutcomeStatus.OFFLINE, f"offline{since}" + (f": {node.reason}" if node.reason else "")
+    elif node.state is NodeState.STALE:
+        status, reason = OutcomeStatus.STALE, node.reason
+    elif OTHER_WIRE in node.capabilities:
+        status = OutcomeStatus.TOO_OLD
+        reason = f"it speaks the wire {OTHER_WIRE!r} and we do not; set `wire` alike on both sides"
+    elif only_tells(node_id, node.capabilities):
+        what = "batch job" if node_id.startswith(JOB_PREFIX) else "reporter"
+        reason = f"it is a {what}: it tells what it measures, and answers ping and monitor alone"
+    return Outcome(node_id=node_id, status=status, reason=reason)
+
+
+def _counts(nodes: Iterable[Node], *, online: int = 0) -> str:
+    states = Counter({NodeState.ONLINE.value: online}) + Counter(_state(node) for node in nodes)
+    return ", ".join(f"{number} {state}" for state, number in states.most_common())
+
+
+def _node_rows(nodes: Iterable[Node]) -> list[Row]:
+    return [
+        {
+            "node": node.node_id,
+            "state": _state(node),
+            "since": node.since,
+            "last seen": node.last_seen,
+            "reason": node.reason,
+            "agent": node.agent_version,
+            "boot": node.boot,
+            "streams": node.streams,
+        }
+        for node in nodes
+    ]
+
+
+def _state(node: Node) -> str:
+    return "id in use" if node.id_in_use else node.state.value

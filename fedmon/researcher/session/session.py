@@ -1,0 +1,426 @@
+"""One connected researcher process: its parts from start to stop, and the handling of each message that arrives."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError
+from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, new_id
+from fedmon.common.settings import ResearcherSettings
+from fedmon.common.store.queue import TasksQueue
+from fedmon.common.wire import topics
+from fedmon.common.wire.connection import Link, Will
+from fedmon.common.wire.dialect import fedbiomed_dialect
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision
+from fedmon.common.wire.runs import JobOutcome, JobsReply, RunScalars
+from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
+from fedmon.researcher.asking.match import Pending, Verdict, Waiting
+from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.replies.announcements import Announcements
+from fedmon.researcher.replies.replies import MAX_KEPT, Replies
+from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
+from fedmon.researcher.runs.book import RunBook
+from fedmon.researcher.samples.logs import Logs
+from fedmon.researcher.samples.refill_consumers import Consumers
+from fedmon.researcher.samples.refill_weight import memory_bytes
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
+from fedmon.researcher.session.connection import Connection, Dialect, FedmonDialect
+from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, Status, Unreadable
+from fedmon.researcher.session.tally import Tally
+
+logger = logging.getLogger(__name__)
+
+LOOK_FOR_STALE_EVERY_S = 5.0
+EVENTS = ("presence", "telemetry")
+QUEUES_FOLDER = "replies"
+
+
+class FederationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a researcher's process; ``counters`` counts dropped, refused and odd messages by kind."""
+
+    broker: str
+    connected: bool
+    settled: bool
+    researcher_id: str
+    instance: str
+    nodes: int
+    kept_replies: int
+    backlog: int
+    counters: dict[str, int]
+    last_error: str
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of forgetting a node; ``cleared`` if the broker no longer retains its presence for anyone."""
+
+    node_id: NodeId
+    cleared: bool
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Session:
+    """Makes, starts and stops the parts of one `Federation`, and gives them what arrives, on the inbox's thread.
+
+    `on`, `forget` and `status` are safe from any thread.
+    """
+
+    def __init__(self, settings: ResearcherSettings, *, instance: str | None, timeout_s: float) -> None:
+        self.researcher_id = settings.id
+        self.instance, queue = claim_instance(settings.folder, settings.id, wanted=instance)
+        self.tally = Tally()
+        is_fedbiomed = settings.wire == "fedbiomed4"
+        # On the wire of Fed-BioMed another process of this researcher hears the same replies: it has other numbers.
+        self.pending = Pending(new_id(), first_sequence=secrets.randbelow(2**31) if is_fedbiomed else 0)
+        self.dialect: Dialect = (
+            fedbiomed_dialect("researcher")(
+                researcher_id=self.researcher_id, instance=self.instance, pending=self.pending, tally=self.tally
+            )
+            if is_fedbiomed
+            else FedmonDialect(researcher_id=self.researcher_id, instance=self.instance)
+        )
+        self.roster = Roster(announced=self.dialect.announced, max_nodes=settings.max_nodes)
+        self.inbox = Inbox(
+            self.tally,
+            dialect=self.dialect,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            strict_identity=settings.identity_is_strict,
+            on_arrival=self._arrived,
+            on_tick=self._tick,
+        )
+        self.dispatcher = Dispatcher(self.tally, on_room=self.inbox.wake)
+        self.replies = Replies(queue, tally=self.tally)
+        self.connection = Connection(
+            settings.broker,
+            client_id=kept_client_id(settings.folder, f"{self.researcher_id}-{self.instance}"),
+            subscriptions=self.dialect.subscriptions(),
+            timeout_s=timeout_s,
+            on_message=self.inbox.put,
+            on_link=self.inbox.put_link,
+            keeps_session=self.instance == MAIN_INSTANCE,
+        )
+        self.asker = Asker(
+            self.connection,
+            dialect=self.dialect,
+            pending=self.pending,
+            roster=self.roster,
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            timeout_s=timeout_s,
+            on_ended=self.replies.ended,
+        )
+        self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
+        self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
+        self.runs = RunBook(self.asker, self.dispatcher, self.tally, wake=self.inbox.wake)
+        self.consumers = Consumers(self.asker, self.pending, on_changed=self._consumers_changed)
+        self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
+        self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
+        self._marker = b""
+        self._greeting: Waiting | None = None
+        self._was_connected = False
+        self._stale_at = 0.0
+        self._lock = threading.Lock()
+        self._subscriptions: dict[str, tuple[Subscription, ...]] = dict.fromkeys(EVENTS, ())
+        self._clearing: dict[NodeId, threading.Event] = {}
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect and begin; on failure nothing is left running."""
+        self.replies.start()
+        self.inbox.start()
+        try:
+            self.connection.open()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End in order: callers that wait, listeners, the inbox, the connection, and the writing of replies."""
+        self.pending.stop()
+        self.replies.release()
+        for event in (self.roster.settled, *self._clearing.values()):
+            event.set()
+        for consumer in self.consumers.all:
+            consumer.close()
+        for stream in self.logs.streams:
+            stream.remove()
+        self.runs.close()
+        self.inbox.stop()
+        self.connection.close(self._farewell())
+        self.dispatcher.stop()
+        self.replies.stop()
+
+    def _farewell(self) -> Will | None:
+        """Give the leases back, after the thread of the inbox has ended; return the last message to send.
+
+        It goes to ourselves, and the broker's word that it has it means that it has everything before it too: a socket
+        that is closed with something unread in it makes the broker forget what it has not read yet.
+        """
+        if not self.connection.is_connected:
+            return None
+        self.consumers.farewell(time.monotonic())
+        return Will(topic=self._marker_topic, payload=b"end", qos=1, retain=False)
+
+    def status(self) -> FederationStatus:
+        """Return the state of this process."""
+        urgent, bulk = self.inbox.dropped
+        dropped = {
+            "messages dropped: replies and presence": urgent,
+            "messages dropped: samples and logs": bulk,
+            "nodes beyond max_nodes": self.roster.beyond,
+        }
+        return FederationStatus(
+            broker=self.connection.place,
+            connected=self.connection.is_connected,
+            settled=self.roster.settled.is_set(),
+            researcher_id=self.researcher_id,
+            instance=self.instance,
+            nodes=len(self.roster),
+            kept_replies=len(self.replies),
+            backlog=self.inbox.backlog,
+            counters=self.tally.as_dict() | {kind: number for kind, number in dropped.items() if number},
+            last_error=self.connection.last_error,
+        )
+
+    def forget(self, node_id: NodeId, *, timeout_s: float) -> Forgotten:
+        """Ask the broker to clear the retained presence of a node, and hide the node here in any case.
+
+        A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of, and
+        ConflictError for a node that is alive.
+        """
+        self.asker.wait_settled()
+        node = self.roster.get(node_id, Instant.now())
+        if node is None:
+            raise NotFoundError(f"node {node_id!r} was never heard of; nodes() lists who was")
+        is_alive = node.state in (NodeState.ONLINE, NodeState.DRAINING)
+        if node.last_seen is None and node.state is not NodeState.OFFLINE:
+            # A retained presence is a belief; an answer is a sign of life.
+            ping = self.asker.request(Ping)
+            is_alive = bool(self.asker.answers(ping, [node_id], timeout_s=self.asker.timeout_s).answers)
+        if is_alive:
+            raise ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
+        gone = self._clearing.setdefault(node_id, threading.Event())
+        try:
+            if not self.connection.publish(topics.status(node_id), b"", qos=1, retain=True):
+                raise self.connection.lost_error()
+            cleared = gone.wait(timeout_s)
+            self.asker.check_open()
+        finally:
+            self._clearing.pop(node_id, None)
+        self.roster.forget(node_id)
+        if cleared:
+            return Forgotten(node_id=node_id, cleared=True, text=f"{node_id}: cleared at the broker, for everybody")
+        text = (
+            f"{node_id}: hidden here until it shows itself; the broker does not let {self.researcher_id} clear what it "
+            "retains: ask its operator"
+        )
+        return Forgotten(node_id=node_id, cleared=False, text=text)
+
+    # --- listeners ---------------------------------------------------------------------------------------------------
+
+    def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
+        """Call back at each event of a kind, until the subscription is removed."""
+
+        def removed(subscription: Subscription) -> None:
+            with self._lock:
+                kept = tuple(one for one in self._subscriptions[event] if one is not subscription)
+                self._subscriptions[event] = kept
+            self._subscribe()
+
+        subscription = Subscription(callback, removed)
+        with self._lock:
+            self._subscriptions[event] += (subscription,)
+        self._subscribe()
+        return subscription
+
+    def _tell(self, event: str, value: object) -> None:
+        for subscription in self._subscriptions[event]:
+            self.dispatcher.call(subscription, (value,), urgent=True)
+
+    def _consumers_changed(self) -> None:
+        self._subscribe()
+        self.inbox.wake()
+
+    def _subscribe(self) -> None:
+        """Subscribe to the metrics and logs that listeners want, and to no others."""
+        with self._lock:
+            metrics = [consumer.wish.nodes for consumer in self.consumers.all]
+            if self._subscriptions["telemetry"]:
+                metrics.append(None)
+            logs = [stream.nodes for stream in self.logs.streams]
+            self.connection.want(
+                _filters(metrics, self.dialect.metrics_filter) | _filters(logs, self.dialect.logs_filter)
+            )
+
+    # --- what arrives, on the inbox's thread -------------------------------------------------------------------------
+
+    def _arrived(self, message: Arrived, size_bytes: int) -> None:
+        match message:
+            case SampleBatch() | AddScalar():
+                self._telemetry(message, size_bytes)
+            case Reply():
+                self._reply(message)
+            case RunScalars():
+                for scalar in message.telemetry():
+                    self._telemetry(scalar, size_bytes // (2 * len(message.scalars)))
+            case LogRecord():
+                self._heard(NodeId(message.node_id), revives=False)
+                self.logs.take(message)
+            case PlanDecision():
+                self.decisions.arrived(message)
+                self._heard(NodeId(message.node_id), revives=True)
+            case JobOutcome():
+                self.job_outcomes.arrived(message, taken=self.runs.outcome(message))
+                self._heard(NodeId(message.node_id), revives=True)
+            case Unreadable():
+                self._unreadable(message)
+            case _:
+                self._presence(message)
+
+    def _presence(self, news: Status | Cleared | Marker | Link) -> None:
+        match news:
+            case Status(presence, retained):
+                change = self.roster.presence(presence, retained=retained, now=Instant.now())
+                if change is not None:
+                    self._changed(change)
+            case Cleared(node_id):
+                self.roster.cleared(node_id)
+                if (event := self._clearing.get(node_id)) is not None:
+                    event.set()
+            case Marker(payload):
+                if payload == self._marker:
+                    self.roster.settling.marker_back()
+            case Link():
+                self._link(up=news.up)
+
+    def _link(self, *, up: bool) -> None:
+        """Find out anew which nodes are there, or note that none can be asked."""
+        if up:
+            self.roster.settling.begin(time.monotonic())
+            self.roster.reconnected(Instant.now())
+            self._marker = new_id().encode()
+            self.connection.publish(self._marker_topic, self._marker)
+            if self._greeting is not None:
+                self.pending.close(self._greeting, taken=True)
+            self._greeting = self.asker.tell(self.asker.request(Ping), None)
+            self.runs.may_have_missed(None)
+        else:
+            self.roster.settling.interrupt()
+        self.consumers.link(up=up)
+        if self._was_connected or not up:
+            for waiting in self.pending.all_open():
+                waiting.ask_all_again()
+        self._was_connected = True
+
+    def _reply(self, reply: Reply) -> None:
+        """Give a reply to the request that it answers, or keep it."""
+        verdict, waiting = self.pending.match(reply)
+        match verdict:
+            case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
+                # These are never taken up later: what is missing is asked for anew.
+                self.tally.count("late answers about metrics and jobs", quiet=True)
+            case Verdict.MATCHED if waiting is not None and waiting.kept:
+                self.replies.watch(waiting)
+            case Verdict.LATE | Verdict.UNKNOWN if waiting is None or waiting.kept:
+                self.tally.count(f"{verdict.value} replies", quiet=True)
+                if isinstance(reply, Error):
+                    self.tally.count("errors from nodes", f"{reply.node_id}: {reply.code.value}: {reply.reason}")
+                self.replies.keep(reply)
+            case Verdict.REPEATED:
+                self.tally.count("repeated replies", quiet=True)
+            case Verdict.STALE:
+                self.tally.count(
+                    "replies of a wrong session, sequence or kind", f"{type(reply).__name__} of {reply.node_id}"
+                )
+        self._heard(NodeId(reply.node_id), revives=True)
+
+    def _unreadable(self, reply: Unreadable) -> None:
+        """Let a caller know that a reply of this node could not be read."""
+        waiting = self.pending.expects(reply.node_id, reply.request_id)
+        if waiting is not None:
+            code = ErrorCode.VERSION if reply.error.code == ErrorCode.VERSION.value else ErrorCode.FAILED
+            waiting.unreadable(reply.node_id, code, reply.error.reason)
+
+    def _telemetry(self, telemetry: SampleBatch | AddScalar, size_bytes: int) -> None:
+        """Hand samples to consumers, runs and listeners."""
+        self._heard(NodeId(telemetry.node_id), revives=False)
+        batch = telemetry if isinstance(telemetry, SampleBatch) else self.dialect.samples_of(telemetry)
+        columns = telemetry.m if isinstance(telemetry, SampleBatch) else telemetry.metric
+        samples = len(telemetry.t) if isinstance(telemetry, SampleBatch) else 1
+        weight = memory_bytes(samples=samples, columns=columns, payload_bytes=size_bytes)
+        if batch is not None:
+            self.consumers.heard(batch, weight)
+        if isinstance(telemetry, AddScalar):
+            self.runs.heard(telemetry)
+        for subscription in self._subscriptions["telemetry"]:
+            self.dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
+
+    def _heard(self, node_id: NodeId, *, revives: bool) -> None:
+        self.consumers.node_heard(node_id)
+        change = self.roster.heard(node_id, now=Instant.now(), revives=revives)
+        if change is not None:
+            self._changed(change)
+
+    def _changed(self, change: Change) -> None:
+        node = change.node
+        if change.first_heard and not only_tells(node.node_id, node.capabilities):
+            self.roster.settling.heard_new(time.monotonic())
+        for waiting in self.pending.all_open():
+            waiting.node_changed(node.node_id, offline=node.state is NodeState.OFFLINE, came_up=change.came_up)
+        if change.came_up:
+            self.consumers.node_came_up(node.node_id)
+            self.runs.may_have_missed(node.node_id)
+        self._tell("presence", node)
+
+    def _tick(self) -> float:
+        """Do what is due; return in how many seconds to be called again."""
+        now = time.monotonic()
+        if self.roster.settling.check(now):
+            for waiting in self.pending.all_open():
+                waiting.wake()
+        self.consumers.tick(now)
+        self.runs.tick(now)
+        if now >= self._stale_at:
+            self._stale_at = now + LOOK_FOR_STALE_EVERY_S
+            for node in self.roster.newly_stale(Instant.now()):
+                self._tell("presence", node)
+        dues = [self._stale_at, self.roster.settling.due_at(), self.consumers.due_at(), self.runs.due_at()]
+        return max(0.0, min(due for due in dues if due is not None) - now)
+
+
+def claim_instance(folder: Path, researcher_id: str, *, wanted: str | None) -> tuple[InstanceId, TasksQueue | None]:
+    """Return the instance that this process is, and the queue on disk if it is ``main``.
+
+    Unless one is wanted it is ``main`` if no other process is, else a random name. Raises FolderInUseError when
+    ``main`` is wanted and taken, StorageError when the folder cannot be used.
+    """
+    if wanted not in (None, MAIN_INSTANCE):
+        return InstanceId(wanted), None
+    try:
+        # What is kept is bounded by `Replies`; the file has room for what callers still wait for as well.
+        return MAIN_INSTANCE, TasksQueue(folder / QUEUES_FOLDER / researcher_id, max_items=2 * MAX_KEPT)
+    except FolderInUseError:
+        if wanted is not None:
+            raise
+        return InstanceId(secrets.token_hex(4)), None
+
+
+def _filters(choices: Iterable[frozenset[NodeId] | None], of: Callable[[NodeId | None], str]) -> set[str]:
+    """Return the filters that bring what each choice of nodes (None for all) wants, each once."""
+    chosen = list(choices)
+    if any(nodes is None for nodes in chosen):
+        return {of(None)}
+    return {of(node) for nodes in chosen for node in nodes or ()}
