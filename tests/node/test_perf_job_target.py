@@ -89,7 +89,7 @@ def test_a_new_process_that_is_gone_or_torn_or_a_zombie_is_no_reason_to_attach_a
 
 
 def test_a_node_without_perf_loads_nothing_of_it() -> None:
-    line = "import fedmon.node.daemon, sys; print([m for m in sys.modules if m.startswith('fedmon.node.perf.')])"
+    line = "import fedmon.node.daemon, sys; print([m for m in sys.modules if m.startswith('fedmon.node.perf')])"
 
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
 

@@ -1,4 +1,4 @@
-"""The owner's commands: run by a running daemon for whoever comes through its socket, else by the shell itself."""
+"""The owner's commands: run by the daemon for clients of its control socket, or by the shell while it is stopped."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class OwnerCommands:
     # --- the node ----------------------------------------------------------------------------------------------------
 
     def status(self) -> Document:
-        """Show how the node is; ``live`` is null while no daemon runs."""
+        """Show how the node is; ``live`` is None while no daemon runs."""
         settings, registers = self._settings, self.registers
         policy = Policy(settings.policy, settings.id)
         plans = collections.Counter(plan.status.value for plan in registers.plans.all())
@@ -249,8 +249,7 @@ class OwnerCommands:
     ) -> Document:
         """Change a dataset; ``measured`` comes with a new path or type.
 
-        Raises ConflictError if a rule lists it to some by its present name: under another name everybody who is obeyed
-        would see it.
+        Raises ConflictError if a rule restricts it by its present name: the new name would be listed to all.
         """
         with self.registers.database.transaction():
             old = self.registers.datasets.get(dataset)
@@ -281,7 +280,7 @@ class OwnerCommands:
         return {"dataset": self._dataset(record)}
 
     def _dataset(self, record: DatasetRecord) -> Document:
-        """Return a record, and the rule about who may see it (None: whoever is obeyed)."""
+        """Return a record and its rule: the researchers that may see it (None: all that are obeyed)."""
         rules = self._settings.policy.datasets
         rule = rules.get(record.dataset_id, rules.get(record.name))
         return {**msgspec.to_builtins(record), "listed_to": None if rule is None else list(rule)}

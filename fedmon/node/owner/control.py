@@ -235,7 +235,7 @@ class ControlClient:
     """Sends the owner's commands to the daemon of a node folder; a context manager, for one thread."""
 
     def __init__(self, folder: Path, *, timeout_s: float = 30.0) -> None:
-        """Connect. Raises DaemonNotRunningError when nobody listens, NoAnswerError when a daemon takes no calls."""
+        """Connect. Raises DaemonNotRunningError if no daemon listens, NoAnswerError if it takes no calls."""
         self._folder, self._timeout_s = folder, timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)

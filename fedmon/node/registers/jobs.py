@@ -27,7 +27,7 @@ ENDED_KEPT = 64
 """So many jobs that are watched no longer are still listed."""
 
 MARKER = "FEDMON_JOB_ID"
-"""A process with this variable set to the job's id is known as the job's, whoever its parent is."""
+"""A process with this variable set to the job's id is known as the job's, whatever its parent is."""
 
 ALL_ENDED = "all of its processes have ended"
 FORGOTTEN = "its owner had it forgotten"
@@ -199,7 +199,7 @@ class JobWatches:
 
     def _close(self, job: _Job, reason: str) -> WatchedJob:
         self._jobs = {job_id: other for job_id, other in self._jobs.items() if other is not job}
-        job.watched.is_over = True  # who still holds it opens no file again
+        job.watched.is_over = True  # its holders open no file again
         self._remove_stream(job.stream)
         record = msgspec.structs.replace(job.record(), ended=_now(), reason=reason)
         self._ended.append(record)

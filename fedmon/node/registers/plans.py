@@ -247,9 +247,9 @@ class PlanRegister:
     def request(self, approval: Approval, source: bytes) -> PlanRecord:
         """Take in the bytes that a researcher wants to have approved; returns what is known of them.
 
-        Bytes that are here already keep their record and status, whoever asks, and this researcher will hear of
-        decisions too. Raises InvalidInputError when digest, size or name are not what they must be, ConflictError when
-        this researcher has too many undecided plans here, StorageError when nothing could be kept.
+        Bytes that are here already keep their record and status; this researcher will hear of decisions too. Raises
+        InvalidInputError when digest, size or name are not what they must be, ConflictError when this researcher has
+        too many undecided plans here, StorageError when nothing could be kept.
         """
         digest = hashlib.sha256(source).hexdigest()
         if digest != approval.sha256:
@@ -318,7 +318,7 @@ class PlanRegister:
         """Approve or reject a plan, or make it pending; put the returned decision's messages into the outbox.
 
         Do both in one transaction. ``sha256`` is what the owner was shown: when given, only those bytes are decided
-        about. Deciding the same once more changes nothing and tells nobody. Raises NotFoundError, ConflictError when
+        about. Deciding the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when
         the digest is another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be
         written.
         """

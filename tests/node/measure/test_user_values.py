@@ -19,8 +19,8 @@ from fedmon.common.metrics.table import metric_of
 from fedmon.common.wire import codec
 from fedmon.node.measure.publisher import Publisher
 from fedmon.node.measure.user_values import MAX_NAME_CHARS, UserValues
-from tests.node.owner_desks import made_folder
-from tests.node.owner_shell import node, refused, told
+from tests.node.owner.owner_desks import made_folder
+from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess

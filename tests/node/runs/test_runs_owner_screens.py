@@ -10,8 +10,8 @@ from fedmon.common.clock import utc_now
 from fedmon.common.wire.runs import Job, JobState, RunLimits, Usage
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.register import JobRecord, JobRegister
-from tests.node.owner_desks import desk_of, made_folder
-from tests.node.owner_shell import node
+from tests.node.owner.owner_desks import desk_of, made_folder
+from tests.node.owner.owner_shell import node
 
 REASON = "it was not done after 2 s, its limit: ask for more in limits, or have the owner raise [runs] max_wall_s"
 

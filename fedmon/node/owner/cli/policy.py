@@ -1,4 +1,4 @@
-"""`fedmon node policy` and `config`: whom the node obeys, what leaves it, and every setting with its origin."""
+"""`fedmon node policy` and `config`: the researchers that are obeyed, the data that leaves, and every setting."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _change(folder: NodeFolder, verb: str, wish: PolicyWish, *, as_json: bool) -
 
 
 def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str, Any], PolicyChange]:
-    """Have node.toml changed, made anew from its present text whenever somebody else was faster."""
+    """Change node.toml; if it was changed by another process meanwhile, change its new text."""
     from fedmon.common.settings import load_node
     from fedmon.node.owner.settings_text import with_policy
     from fedmon.node.requests.policy import allow, deny
@@ -229,7 +229,7 @@ def show_config(directory: Dir = None, as_json: Json = False) -> None:
 def _origin(
     section: str, name: str, variable: str | None, written: Mapping[str, Any], environ: Mapping[str, str]
 ) -> str:
-    """Say who decides a value: our variables before the historic ones, then the file, then the default."""
+    """Return the origin of a value: our variables before the historic ones, then the file, then the default."""
     from fedmon.common.settings.keys import HISTORIC
 
     if variable is not None and variable in environ:

@@ -36,7 +36,7 @@ def record(text: str) -> str:
 def ask(option: str, question: str, *, as_json: bool, default: str | None = None) -> str:
     """Ask for a missing argument when a person sits at the terminal.
 
-    Raises InvalidInputError naming the option where nobody can answer.
+    Raises InvalidInputError naming the option if there is no terminal.
     """
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidInputError(f"missing {option}: give it on the command line; there is no terminal to ask at")

@@ -50,7 +50,7 @@ def opened(path: Path | None) -> NodeFolder:
 
 
 def login() -> str:
-    """Return who is at the shell, for the audit."""
+    """Return the name of the user at the shell, for the audit."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -61,7 +61,7 @@ def call(folder: NodeFolder, purpose: str, command: str, **args: Any) -> dict[st
     """Have a command of the owner run, by the daemon or here, and return its result.
 
     Another shell that works in the folder of a stopped node is waited for. Raises what the command raises,
-    FolderInUseError naming who does not let go, and NoAnswerError when a daemon is there but takes no calls.
+    FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
     """
     deadline = Deadline(REACH_WITHIN_S)
     retry = threading.Event()

@@ -15,7 +15,7 @@ from fedmon.common.wire.messages import PlanDecision
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.plans import PlanRegister
 from fedmon.node.requests.audit import Audit
-from tests.node.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder, running_node
+from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, done, events, made_folder, running_node
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
 

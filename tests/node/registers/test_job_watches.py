@@ -17,7 +17,7 @@ from fedmon.node.measure.sampler import Sampler
 from fedmon.node.registers.jobs import MAX_JOBS, JobWatches, WatchedJob
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
-from tests.node.owner_desks import desk_of, events, made_folder, running_node
+from tests.node.owner.owner_desks import desk_of, events, made_folder, running_node
 from tests.support.waiting import wait_until
 
 

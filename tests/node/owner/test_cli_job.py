@@ -9,8 +9,8 @@ from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.cli.shell import connected
 from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program
-from tests.node.owner_desks import events, made_folder
-from tests.node.owner_shell import node, refused, told
+from tests.node.owner.owner_desks import events, made_folder
+from tests.node.owner.owner_shell import node, refused, told
 from tests.support.node_process import NO_RUNS, NodeProcess
 from tests.support.waiting import wait_until
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
-from tests.node.owner_shell import Terminal, node, refused, told
+from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
+from tests.node.owner.owner_shell import Terminal, node, refused, told
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
 HIDDEN = "rate = 0.1 # \u202e\u200b\x1b[2J\x07 end\nepochs = 3\n".encode()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.owner_desks import desk_of, made_folder
-from tests.node.owner_shell import node, told
+from tests.node.owner.owner_desks import desk_of, made_folder
+from tests.node.owner.owner_shell import node, told
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.owner_shell import Terminal, refused, told
+from tests.node.owner.owner_shell import Terminal, refused, told
 from tests.support.node_process import fedmon, plain_environment
 
 BROKER = ("--broker", "mqtt://broker.example.org")

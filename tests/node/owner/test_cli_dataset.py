@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.owner_desks import events, made_folder
-from tests.node.owner_shell import Terminal, node, refused, told
+from tests.node.owner.owner_desks import events, made_folder
+from tests.node.owner.owner_shell import Terminal, node, refused, told
 
 TABLE = "id,age,weight\n1,30,70.5\n2,40,\n3,50,80.1\n"
 

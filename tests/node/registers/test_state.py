@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.ids import new_id
-from tests.node.owner_shell import told
+from tests.node.owner.owner_shell import told
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
 from tests.support.raw_researcher import RawResearcher

@@ -21,8 +21,8 @@ from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
-from tests.node.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
-from tests.node.owner_shell import node, refused, told
+from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
+from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess
 from tests.support.waiting import wait_until

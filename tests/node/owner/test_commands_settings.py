@@ -14,7 +14,7 @@ from fedmon.common.settings.broker import DEFAULT_URL
 from fedmon.common.settings.keys import keys_of
 from fedmon.node.owner.settings_text import new_settings, with_policy
 from fedmon.node.requests.policy import PolicyWish, allow, deny
-from tests.node.owner_desks import desk_of, done, events, made_folder, running_node
+from tests.node.owner.owner_desks import desk_of, done, events, made_folder, running_node
 
 RULES = PolicySettings
 

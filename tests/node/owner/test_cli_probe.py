@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.metrics.table import METRICS
-from tests.node.owner_desks import made_folder
-from tests.node.owner_shell import Ran, node
+from tests.node.owner.owner_desks import made_folder
+from tests.node.owner.owner_shell import Ran, node
 from tests.support.machine_tree import machine_tree
 from tests.support.node_process import fedmon, plain_environment
 
