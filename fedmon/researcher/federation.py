@@ -33,7 +33,7 @@ from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_st
 from fedmon.researcher.roster import Instant
 from fedmon.researcher.samples.leases import wished
 from fedmon.researcher.samples.logs import LogStream
-from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.samples.watch import LiveSample, Watch
 from fedmon.researcher.session.callbacks import Subscription
 from fedmon.researcher.session.session import EVENTS, FederationStatus, Forgotten, Session
 

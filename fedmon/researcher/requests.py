@@ -32,7 +32,7 @@ from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.kept import KeptReply
 from fedmon.researcher.replies.reply_queue import ReplyQueue
-from fedmon.researcher.samples.node_log import log_as_node
+from fedmon.researcher.samples.logs import log_as_node
 from fedmon.researcher.session.callbacks import Subscription
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from fedmon.common.errors import FedmonError, NoAnswerError
 from fedmon.common.log import escape_control
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import Watch
+from fedmon.researcher.samples.watch import Watch
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -21,7 +21,7 @@ from fedmon.researcher.cli.output import emit_line, verdict
 from fedmon.researcher.cli.watching.groups import GROUPS, Group
 from fedmon.researcher.cli.watching.screen import compose
 from fedmon.researcher.cli.watching.state import WatchState
-from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.samples.watch import LiveSample, Watch
 
 REDRAW_S = 0.25
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fedmon.common.metrics.rate import rate
 from fedmon.common.metrics.series import split_series
-from fedmon.researcher.samples.monitor import LiveSample
+from fedmon.researcher.samples.watch import LiveSample
 
 REMEMBERED_S = 150.0
 """A series that was not heard of for so long is gone: the slowest lane of a node reads every 60 s."""

@@ -12,7 +12,7 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.cli.watching.latest import Latest
 from fedmon.researcher.samples.gaps import GapAccount
-from fedmon.researcher.samples.monitor import LiveSample
+from fedmon.researcher.samples.watch import LiveSample
 
 SILENT_AFTER_S = 15.0
 """A node that sent nothing for three of its default intervals is shown as silent."""

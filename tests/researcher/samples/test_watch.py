@@ -17,9 +17,9 @@ import pytest
 from bench.echo_nodes import VERSION, Message
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.leases import LEASE_S
-from fedmon.researcher.samples.monitor import HELD_SAMPLES, LiveSample
+from fedmon.researcher.samples.watch import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
-from tests.researcher.test_decisions import decision
+from tests.researcher.replies.test_decisions import decision
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.recording_node import RecordingNode

@@ -43,7 +43,7 @@ class Taker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, mode: str) -> None:
-        command = [sys.executable, "-m", "tests.researcher.taker_process", self._broker.url]
+        command = [sys.executable, "-m", "tests.researcher.replies.taker_process", self._broker.url]
         self.process = subprocess.Popen([*command, str(self._folder), str(self._ledger), mode])
 
     def kill(self) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.researcher.test_record import rows, stored
+from tests.researcher.samples.test_record import rows, stored
 from tests.support.brokers import Broker
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.recording_node import RecordingNode

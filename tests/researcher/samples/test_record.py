@@ -12,8 +12,8 @@ from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.samples.follower import TOO_OLD
 from fedmon.researcher.samples.record import Record, RecordPosition
-from fedmon.researcher.samples.refill_follower import TOO_OLD
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.recording_node import CPU, RecordingNode

@@ -1,35 +1,75 @@
-"""Watching live metrics: every sample is handed on, pending, or known to be lost."""
+"""Watching live metrics: every sample is delivered, pending, or known to be lost."""
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
-from fedmon.common.wire.envelope import Reply
+from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.researcher.samples.consumer import Consumer
+from fedmon.researcher.samples.follower import Follower, Want
 from fedmon.researcher.samples.leases import Wish
-from fedmon.researcher.samples.live_sample import LiveSample, WantedSeries, samples_of
-from fedmon.researcher.samples.refill_follower import Follower
-from fedmon.researcher.samples.refill_line import Want
+from fedmon.researcher.samples.resend import Consumer
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
-
-__all__ = ["HELD_SAMPLES", "LiveSample", "Watch"]
 
 HELD_SAMPLES = 5_000
 HELD_BYTES = 16 * 1024 * 1024
+KNOWN_SERIES = 10_000
+
+
+class LiveSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample of one node: ``t`` is its Unix time and ``mono`` its monotonic time, in seconds.
+
+    ``values`` maps a series to its value, None for a missed reading, and ``reasons`` says why it is None. A series
+    that was not read for this sample is absent. ``late`` marks a sample that was missed at first and asked for again,
+    or that arrived after newer ones.
+    """
+
+    node_id: NodeId
+    boot: int
+    stream: str
+    seq: int
+    t: float
+    mono: float
+    values: Mapping[str, float | None]
+    reasons: Mapping[str, str] = {}
+    late: bool = False
+
+
+class SeriesFilter:
+    """Chooses series by the name of their metric, or by their whole name with labels, with ``*`` and ``?``."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(patterns)
+        self.has = functools.lru_cache(KNOWN_SERIES)(self._has)
+
+    def columns(self, batch: Batch) -> dict[str, list[float | None]]:
+        """Return the chosen columns of a batch."""
+        return {series: column for series, column in batch.columns.items() if self.has(series)}
+
+    def batch(self, batch: Batch) -> Batch:
+        """Return a batch with the chosen columns."""
+        reasons = {series: reason for series, reason in batch.reasons.items() if self.has(series)}
+        return msgspec.structs.replace(batch, columns=self.columns(batch), reasons=reasons)
+
+    def _has(self, series: str) -> bool:
+        names = (series, metric_name(series))
+        return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self._patterns)
 
 
 class Watch(Consumer):
-    """One watcher of live metrics: a context manager, and an iterator when no callback was given.
+    """One watcher of live metrics: a context manager, and an iterator if no callback was given.
 
-    Iterating waits for the next sample and ends when the watch is closed. Of samples that nobody takes the newest
-    5,000 are held, at most 16 MiB of them, and ``dropped`` counts the rest; an ordered watch drops none but asks the
-    nodes again when there is room. Safe from any thread.
+    Iterating waits for the next sample and ends when the watch is closed. The newest 5,000 samples that were not taken
+    are held, at most 16 MiB, and ``dropped`` counts the rest; an ordered watch drops none but asks the nodes again
+    when there is room. Safe from any thread.
     """
 
     def __init__(
@@ -46,8 +86,7 @@ class Watch(Consumer):
     ) -> None:
         super().__init__(wish)
         self.capabilities: dict[NodeId, MonitorReply] = {}
-        self.delivered = 0
-        self.dropped = 0
+        self.delivered = self.dropped = 0
         self.follower = Follower(self, nodes=wish.nodes, ordered=ordered, start=None, inquire=inquire)
         self._ordered, self._dispatcher, self._on_closed, self._wake = ordered, dispatcher, on_closed, wake
         self._subscription = Subscription(callback, lambda _: self.close()) if callback is not None else None
@@ -56,7 +95,7 @@ class Watch(Consumer):
         self._left = self._held_samples = self._held_bytes = 0
         self._was_full = False
         self._arrived = threading.Condition()
-        self._wanted = None if metrics is None else WantedSeries(metrics)
+        self._filter = None if metrics is None else SeriesFilter(metrics)
 
     @property
     def pending(self) -> int:
@@ -70,11 +109,11 @@ class Watch(Consumer):
 
     @property
     def repeated(self) -> int:
-        """How many samples arrived more than once; each was handed on once."""
+        """How many samples arrived more than once; each was delivered once."""
         return self.follower.repeated
 
     def next(self, timeout_s: float | None = None) -> LiveSample | None:
-        """Return the next sample, or null when none came within ``timeout_s`` or the watch was closed."""
+        """Return the next sample, or None if none came within ``timeout_s`` or the watch was closed."""
         if self._subscription is not None:
             raise TypeError("this watch has a callback; call monitor() without one to iterate")
         with self._arrived:
@@ -93,7 +132,7 @@ class Watch(Consumer):
             yield sample
 
     def close(self) -> None:
-        """End the watch; its leases are given back unless somebody else watches."""
+        """End the watch; its leases are given back unless another consumer needs them."""
         with self._arrived:
             if self.closed:
                 return
@@ -103,14 +142,10 @@ class Watch(Consumer):
             self._subscription.removed = True
         self._on_closed(self)
 
-    # --- called on the thread of the inbox ---------------------------------------------------------------------------
+    # --- called on the inbox thread ----------------------------------------------------------------------------------
 
-    def answered(self, reply: Reply) -> None:
-        """Note what a node said about the lease, and what it keeps."""
-        granted = self._granted(reply)
-        if granted is not None:
-            self.capabilities[NodeId(granted.node_id)] = granted
-        self.follower.answered(reply, time.monotonic())
+    def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
+        self.capabilities[node_id] = reply
 
     def has_room(self) -> bool:
         """Tell whether samples may be put; see `Sink`."""
@@ -123,8 +158,8 @@ class Watch(Consumer):
             return not self._was_full
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
-        """Hand samples on; see `Sink`."""
-        samples, count = samples_of(batch, self._wanted, late=late), len(batch.t)
+        """Deliver samples; see `Sink`."""
+        samples, count = _samples_of(batch, self._filter, late=late), len(batch.t)
         if self._subscription is not None:
             self._dispatcher.call(self._subscription, samples, urgent=False, size_bytes=size_bytes)
             self.delivered += count
@@ -141,7 +176,7 @@ class Watch(Consumer):
             self._arrived.notify_all()
 
     def lost_for_good(self, want: Want, reason: str) -> None:
-        """Hear that samples will not come; the follower has counted them."""
+        """Do nothing: the follower has counted them."""
 
     def _has_room(self, share: float) -> bool:
         return self._held_samples <= share * HELD_SAMPLES and self._held_bytes <= share * HELD_BYTES
@@ -154,3 +189,29 @@ class Watch(Consumer):
         self._left -= 1
         self._held_samples -= 1
         return next(self._head)
+
+
+def _samples_of(batch: Batch, chosen: SeriesFilter | None, *, late: bool) -> Iterator[LiveSample]:
+    """Take a batch apart, on the thread that uses the samples: columns need a tenth of their memory."""
+    columns = batch.columns if chosen is None else chosen.columns(batch)
+    names, node_id, reasons = tuple(columns), NodeId(batch.node_id), batch.reasons
+    rows = zip(*columns.values(), strict=True) if columns else iter(() for _ in batch.t)
+    gaps = [name for name, column in columns.items() if None in column]
+    not_due = [name for name in gaps if name not in reasons]
+    missed = [name for name in gaps if name in reasons]
+    for number, row in enumerate(rows):
+        values = dict(zip(names, row, strict=False))  # as many as there are columns, and this is most of the time
+        for name in not_due:
+            if values[name] is None:
+                del values[name]
+        yield LiveSample(
+            node_id=node_id,
+            boot=batch.boot,
+            stream=batch.stream,
+            seq=batch.seq + number,
+            t=batch.t[number],
+            mono=batch.mono[number],
+            values=values,
+            reasons={name: reasons[name] for name in missed if values[name] is None} if missed else {},
+            late=late,
+        )

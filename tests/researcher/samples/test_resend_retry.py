@@ -15,11 +15,8 @@ from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Roster
-from fedmon.researcher.samples.refill import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Refill
-from fedmon.researcher.samples.refill_delivery import HOLD_BYTES
-from fedmon.researcher.samples.refill_follower import Follower
-from fedmon.researcher.samples.refill_line import Want
-from fedmon.researcher.samples.refill_start import Since
+from fedmon.researcher.samples.follower import HOLD_BYTES, Follower, Since, Want
+from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
 from fedmon.researcher.session.connection import Connection, FedmonDialect
 
 NODE = NodeId("a")
@@ -63,7 +60,7 @@ class Shelf:
 
 
 class Bench:
-    """A refill with one consumer that misses samples 1 to 4 of a node, and a clock that stands still."""
+    """Resend requests with one consumer that misses samples 1 to 4 of a node, and a clock that stands still."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -79,20 +76,20 @@ class Bench:
             timeout_s=1.0,
             on_ended=lambda _waiting, _replies: None,
         )
-        self.refill = Refill(asker, self.pending, clock=lambda: self.now)
+        self.resend = Resend(asker, self.pending, clock=lambda: self.now)
         self.follower = Follower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
-        self.refill.link(up=True)
+        self.resend.link(up=True)
         for seq in (0, 5):
             self.follower.heard(_batch(seq), 100)
 
     def look(self) -> int:
         """Look, and return how often was asked so far."""
-        self.refill.look([self], self.now)
+        self.resend.look([self.follower], self.now)
         return len(self.line.sent)
 
     def until_due(self) -> float:
         """Let the time pass until something is due, and return how long that was."""
-        due_at = self.refill.due_at()
+        due_at = self.resend.due_at()
         assert due_at is not None
         passed, self.now = due_at - self.now, due_at
         return passed
@@ -113,7 +110,7 @@ def test_a_silent_node_that_is_alive_is_asked_again_after_longer_and_longer_paus
     pauses: list[float] = []
     for times in range(1, MAX_TRIES + 1):
         assert bench.look() == times
-        bench.refill.node_heard(NODE)
+        bench.resend.node_heard(NODE)
         assert bench.until_due() == pytest.approx(REPLY_WITHIN_S)
         assert bench.look() == times
         if times < MAX_TRIES:
@@ -141,7 +138,7 @@ def test_a_busy_node_is_asked_again_and_one_that_came_up_at_once() -> None:
 
     bench.refuse(ErrorCode.BUSY)
     asked_at_once = bench.look()
-    bench.refill.node_came_up(NODE)
+    bench.resend.node_came_up(NODE)
     asked_then = bench.look()
 
     assert (asked_at_once, asked_then) == (1, 2)
@@ -155,7 +152,7 @@ def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
             bench.look()
             bench.refuse(code)
             bench.look()
-            if bench.refill.due_at() is not None:
+            if bench.resend.due_at() is not None:
                 bench.until_due()
 
     assert busy.shelf.lost == []
@@ -166,9 +163,9 @@ def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_ba
     bench = Bench()
     bench.look()
 
-    bench.refill.link(up=False)
+    bench.resend.link(up=False)
     without = bench.look()
-    bench.refill.link(up=True)
+    bench.resend.link(up=True)
 
     assert (without, bench.look()) == (1, 2)
     assert bench.pending.all_open() != []

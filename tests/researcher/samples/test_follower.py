@@ -11,10 +11,17 @@ from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Extent, MonitorReply
-from fedmon.researcher.samples.refill_delivery import HOLD_BYTES
-from fedmon.researcher.samples.refill_follower import GRACE_S, TOO_OLD, Follower
-from fedmon.researcher.samples.refill_line import MAX_MISSING_RANGES, Want
-from fedmon.researcher.samples.refill_start import Resume, Since, Start
+from fedmon.researcher.samples.follower import (
+    GRACE_S,
+    HOLD_BYTES,
+    MAX_MISSING_RANGES,
+    TOO_OLD,
+    Follower,
+    Resume,
+    Since,
+    Start,
+    Want,
+)
 
 NODE = NodeId("a")
 ECHO: dict[str, Any] = {"node_id": NODE, "researcher_id": "r", "id": "1", "session": "s", "sequence": 1}

@@ -9,7 +9,7 @@ from fedmon.researcher.cli.output import rich_screen
 from fedmon.researcher.cli.watching.groups import GROUPS
 from fedmon.researcher.cli.watching.screen import Screen, compose
 from fedmon.researcher.cli.watching.state import WatchState
-from tests.researcher.watching.samples import labelled, live, said
+from tests.researcher.cli.watch_samples import labelled, live, said
 
 GIB = float(2**30)
 

@@ -10,8 +10,8 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.researcher.samples.record_writer import QUEUE_BYTES, RecordWriter
-from fedmon.researcher.samples.refill_line import Want
+from fedmon.researcher.samples.follower import Want
+from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter
 from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024

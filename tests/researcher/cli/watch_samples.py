@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.researcher.samples.monitor import LiveSample
+from fedmon.researcher.samples.watch import LiveSample
 
 
 def live(

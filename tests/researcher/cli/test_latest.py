@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fedmon.researcher.cli.watching.latest import REMEMBERED_S, Latest
-from tests.researcher.watching.samples import labelled, live
+from tests.researcher.cli.watch_samples import labelled, live
 
 READ = 'host_disk_read_bytes_total{device="sda"}'
 OTHER = 'host_disk_read_bytes_total{device="sdb"}'
