@@ -27,7 +27,7 @@ from fedmon.common.wire.transport import Link, Will
 from fedmon.researcher.asking.match import Pending, Verdict, Waiting
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
-from fedmon.researcher.replies.replies import MAX_KEPT, Replies
+from fedmon.researcher.replies.queue import MAX_KEPT, Replies
 from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
 from fedmon.researcher.runs.book import RunBook
 from fedmon.researcher.samples.logs import Logs

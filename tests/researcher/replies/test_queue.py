@@ -17,7 +17,7 @@ from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong
 from fedmon.researcher.asking.match import Pending, Waiting
-from fedmon.researcher.replies.replies import TAKEN_SOON_S, Replies
+from fedmon.researcher.replies.queue import TAKEN_SOON_S, Replies
 from fedmon.researcher.session.tally import Tally
 from tests.support.waiting import stays, wait_until
 
@@ -177,7 +177,7 @@ def test_answers_of_a_caller_that_was_interrupted_are_kept(keep: Keep, tmp_path:
 def test_a_message_to_be_kept_once_is_known_again_also_by_the_next_process(keep: Keep) -> None:
     heard: list[bool] = []
 
-    def on_kept(key: int, *, first: bool) -> None:
+    def on_kept(key: int, first: bool) -> None:
         heard.append(first)
 
     one = keep()
@@ -265,7 +265,7 @@ def rows(tmp_path: Path) -> int:
 
 
 def test_large_replies_make_room_and_decisions_outlast_them(tmp_path: Path) -> None:
-    from fedmon.researcher.replies.replies import MAX_KEPT_BYTES
+    from fedmon.researcher.replies.queue import MAX_KEPT_BYTES
 
     tally = Tally()
     replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)

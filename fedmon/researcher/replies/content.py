@@ -1,4 +1,4 @@
-"""One message that nobody has taken yet: as bytes in memory and on disk, and as a message again."""
+"""A kept message: as bytes in memory and on disk, and decoded again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import AnyReply, Result
 
-# What is kept was checked when it came, and may be longer than a message of our own wire.
+# Kept messages were checked when they came, and may be longer than a message of our own wire.
 _decode_reply = msgspec.json.Decoder(AnyReply).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Document(Reply, frozen=True, kw_only=True):
-    """A message in the words of another wire, kept as it came; its envelope is empty where it answers no request."""
+    """A message of another wire, kept as it came; its envelope is empty if it answers no request."""
 
     fields: dict[str, Any]
     researcher_id: str = ""
@@ -35,7 +35,7 @@ Keepable = Reply | Result
 
 
 class KeptReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply that nobody had taken; ``redelivered`` when a crash left open whether somebody had."""
+    """A reply that was not taken; ``redelivered`` if a crash left open whether it was."""
 
     key: int
     command: str
@@ -44,7 +44,7 @@ class KeptReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A kept message: its bytes, and what it is found by; ``id`` is that of the request which it answers."""
+    """A kept message: its bytes, and the fields by which it is found; ``id`` is that of the request it answers."""
 
     payload: bytes
     command: str
@@ -63,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def recovered(cls, stored: Mapping[str, Any], *, handed: bool) -> Self:
-        """Read an entry from disk. Raises InvalidMessageError for what is none."""
+        """Read an entry from disk. Raises InvalidMessageError if it cannot be read."""
         payload = stored.get("payload")
         try:
             content = payload.encode() if isinstance(payload, str) else b""
@@ -73,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidMessageError(f"it is no message: {error}") from None
 
     def stored(self) -> dict[str, Any]:
-        """Return what is written to the disk."""
+        """Return the document that is written to disk."""
         document: dict[str, Any] = {"payload": self.payload.decode()}
         return document | {"foreign": True, "id": self.id} if self.foreign else document
 
