@@ -18,9 +18,8 @@ from fedmon.demo.regression import PLAN, Regression, Round
 from fedmon.demo.rounds_table import explanation, round_columns, round_row
 from fedmon.demo.screen import Screen
 from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.watching.groups import HOST
-from fedmon.researcher.cli.watching.latest import Latest
-from fedmon.researcher.cli.watching.state import WatchState
+from fedmon.researcher.cli.latest import Latest, WatchState
+from fedmon.researcher.cli.screen import HOST
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedmon.researcher.cli.watching.latest import REMEMBERED_S, Latest
+from fedmon.researcher.cli.latest import REMEMBERED_S, Latest
 from tests.researcher.cli.watch_samples import labelled, live
 
 READ = 'host_disk_read_bytes_total{device="sda"}'
@@ -14,7 +14,7 @@ def test_a_counter_is_shown_as_its_growth_between_its_own_last_two_readings() ->
     latest.take(labelled(live(seq=2), {READ: 300.0}))
 
     assert latest.growth(READ) == 100.0
-    assert latest.total_growth("host_disk_read_bytes_total") == 100.0
+    assert latest.growths("host_disk_read_bytes_total") == [({"device": "sda"}, 100.0)]
 
 
 def test_a_counter_that_went_back_has_no_growth() -> None:
@@ -24,7 +24,6 @@ def test_a_counter_that_went_back_has_no_growth() -> None:
 
     assert latest.growth(READ) is None
     assert latest.growth(OTHER) == 10.0
-    assert latest.total_growth("host_disk_read_bytes_total") is None
 
 
 def test_a_value_of_a_slow_lane_stays_until_it_is_too_old() -> None:

@@ -5,10 +5,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from fedmon.researcher.cli.output import rich_screen
-from fedmon.researcher.cli.watching.groups import GROUPS
-from fedmon.researcher.cli.watching.screen import Screen, compose
-from fedmon.researcher.cli.watching.state import WatchState
+from fedmon.researcher.cli.latest import WatchState
+from fedmon.researcher.cli.screen import GROUPS, Screen, compose, rich_screen
 from tests.researcher.cli.watch_samples import labelled, live, said
 
 GIB = float(2**30)
