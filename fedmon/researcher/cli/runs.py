@@ -32,8 +32,7 @@ from fedmon.researcher.cli.shell import (
 )
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.states import NodeRun, RunStates
-from fedmon.researcher.runs.wording import by_reason, named, why_not
+from fedmon.researcher.runs.states import NodeRun, RunStates, by_reason, named, why_not
 
 INTERRUPTED = 130
 FOLLOW_EVERY_S = 1.0

@@ -29,7 +29,7 @@ from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import MAX_KEPT, Replies
 from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
-from fedmon.researcher.runs.book import RunBook
+from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.samples.logs import Logs
 from fedmon.researcher.samples.resend import Consumers, memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
