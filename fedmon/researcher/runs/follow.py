@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -22,6 +22,8 @@ from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.runs.states import NodeRun
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.tally import Tally
+
+T = TypeVar("T")
 
 MAX_SCALARS_KEPT = 100_000
 MAX_SCALARS_BYTES = 64 * 2**20
@@ -121,9 +123,32 @@ class Part:
         return not (self._lacks_result() or self._lacks_scalars()) or self._asks >= GIVE_UP_AFTER
 
     @property
+    def has_result(self) -> bool:
+        """Whether the job succeeded, and its result came or will not come."""
+        is_known = self.is_settled or self.result is not None
+        return is_known and self.job is not None and self.job.state is JobState.SUCCEEDED
+
+    @property
     def in_order(self) -> list[Scalar]:
         """The scalars, by number."""
         return [self.scalars[number] for number in sorted(self.scalars)]
+
+    @property
+    def latest(self) -> Mapping[str, float | None]:
+        """The values of the last scalar; empty if there is none."""
+        return self.scalars[max(self.scalars)].values if self.scalars else {}
+
+    @property
+    def view(self) -> NodeRun:
+        """The state, as far as the node said."""
+        return NodeRun(
+            node_id=self.node_id,
+            job=self.job,
+            asked=self.asked,
+            reason=self.reason,
+            scalars=len(self.scalars),
+            result=self.result is not None,
+        )
 
     def _lacks_result(self) -> bool:
         succeeded = self.job is not None and self.job.state is JobState.SUCCEEDED
@@ -400,46 +425,17 @@ class Ledger:
 
     def views(self) -> dict[NodeId, NodeRun]:
         """Return the state on each node, as far as the nodes said."""
+        return self.each(lambda part: part.view)
+
+    def each(self, view: Callable[[Part], T]) -> dict[NodeId, T]:
+        """Return something of each part, by node."""
         with self.changed:
-            return {
-                node_id: NodeRun(
-                    node_id=node_id,
-                    job=part.job,
-                    asked=part.asked,
-                    reason=part.reason,
-                    scalars=len(part.scalars),
-                    result=part.result is not None,
-                )
-                for node_id, part in self._parts.items()
-            }
+            return {node_id: view(part) for node_id, part in self._parts.items()}
 
     def results(self) -> dict[NodeId, Parcel | None]:
         """Return the results of the nodes that succeeded, as far as they came; None if the node no longer has it."""
         with self.changed:
-            return {
-                node_id: part.result
-                for node_id, part in self._parts.items()
-                if part.job is not None
-                and part.job.state is JobState.SUCCEEDED
-                and (part.is_settled or part.result is not None)
-            }
-
-    def scalars(self) -> dict[NodeId, list[Scalar]]:
-        """Return the scalars of each node, in order."""
-        with self.changed:
-            return {node_id: part.in_order for node_id, part in self._parts.items()}
-
-    def scalars_lost(self) -> dict[NodeId, int]:
-        """Return how many scalars of each node will not come, of the nodes that lost any."""
-        with self.changed:
-            return {node_id: part.scalars_lost for node_id, part in self._parts.items() if part.scalars_lost}
-
-    def latest(self) -> dict[NodeId, Mapping[str, float | None]]:
-        """Return the last scalars of each node that has any."""
-        with self.changed:
-            return {
-                node_id: part.scalars[max(part.scalars)].values for node_id, part in self._parts.items() if part.scalars
-            }
+            return {node_id: part.result for node_id, part in self._parts.items() if part.has_result}
 
     def listen(self, callback: Callable[[RunScalar], object]) -> Subscription:
         """Call back at each scalar, and now for those that came already, each once."""

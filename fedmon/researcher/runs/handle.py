@@ -40,7 +40,7 @@ Stream = Literal["stdout", "stderr"]
 class RunHandle:
     """One run over several nodes, under one ``job_id``. Safe from any thread; shows itself as a table of its nodes.
 
-    ``started`` says what each node answered when it was asked; null where the run was found again by its id.
+    ``started`` says what each node answered when it was asked; None if the run was found again by its id.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RunHandle:
     def states(self) -> RunStates:
         """Return the state on each node, why it does not run where it does not, and which nodes are not heard."""
         found = {node_id: self._seen(view) for node_id, view in self._ledger.views().items()}
-        return RunStates(self.job_id, found, self._ledger.latest())
+        return RunStates(self.job_id, found, self._ledger.each(lambda part: part.latest))
 
     @property
     def is_over(self) -> bool:
@@ -83,12 +83,13 @@ class RunHandle:
     @property
     def scalars(self) -> dict[str, list[Scalar]]:
         """The reports of the plan so far on each node, in order; complete when it is over, see `scalars_lost`."""
-        return {str(node_id): scalars for node_id, scalars in self._ledger.scalars().items()}
+        return {str(node_id): scalars for node_id, scalars in self._ledger.each(lambda part: part.in_order).items()}
 
     @property
     def scalars_lost(self) -> dict[str, int]:
         """How many scalars of each node will not come, because it no longer has them; empty when all came."""
-        return {str(node_id): number for node_id, number in self._ledger.scalars_lost().items()}
+        lost = self._ledger.each(lambda part: part.scalars_lost)
+        return {str(node_id): number for node_id, number in lost.items() if number}
 
     def on_scalar(self, callback: Callable[[RunScalar], object]) -> Subscription:
         """Call back at each scalar, also those that came already, until removed; missed ones come late."""

@@ -6,7 +6,7 @@ import heapq
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -72,7 +72,7 @@ class Sink(Protocol):
         """Hear that samples will not come."""
 
 
-class _Held(NamedTuple):
+class _Held(msgspec.Struct, frozen=True, order=True):
     """A batch that waits for earlier ones; sorted by boot and number, which occur once."""
 
     boot: int
@@ -136,7 +136,7 @@ class _Stream:
         while self.opened and self.accounts:
             boot = self.current
             account = self.accounts[boot]
-            if self.held and self.held[0][:2] < (boot, account.edge):
+            if self.held and (self.held[0].boot, self.held[0].seq) < (boot, account.edge):
                 return True
             if boot >= self.closed_below or account.missing or len(self.accounts) == 1:
                 return False
