@@ -246,7 +246,8 @@ class Federation:
         is None. Raises InvalidInputError, naming the value, before anything is sent, and NobodyToRunError, a
         NoAnswerError, when there is no node to ask.
         """
-        from fedmon.researcher.runs.start import digest_of, start_run
+        from fedmon.researcher.runs.inputs import digest_of
+        from fedmon.researcher.runs.start import start_run
 
         session = self.session
         return start_run(

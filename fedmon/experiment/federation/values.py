@@ -60,7 +60,7 @@ def json_object(value: Any) -> dict[str, Any]:
 
 def limits(value: Any) -> dict[str, Any]:
     """Return the limits of a job."""
-    from fedmon.researcher.runs.start import checked_limits
+    from fedmon.researcher.runs.inputs import checked_limits
 
     found = json_object(value)
     checked_limits(found)
@@ -193,6 +193,6 @@ def _parsed(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    from fedmon.researcher.runs.start import checked_arguments
+    from fedmon.researcher.runs.inputs import checked_arguments
 
     return checked_arguments(value)

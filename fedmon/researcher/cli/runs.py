@@ -136,7 +136,7 @@ def jobs(
         handle = federation.job(job, nodes=_each(node))
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
-        # What is over is complete after a question or two more: its result, and what was reported.
+        # A run that is over is complete after a question or two more: for its results and reports.
         if handle.states().is_over:
             handle.wait(timeout)
         results, failed = handle.results(), handle.failures()
@@ -179,7 +179,7 @@ def job_logs(
                     if log.text:
                         head = f"== {node_id} ==\n" if len(handle.nodes) > 1 and node_id != shown else ""
                         shown = node_id
-                        # The line that is printed ends with a newline of its own.
+                        # `emit_line` adds the last newline.
                         text = _printable(log.text.removesuffix("\n"))
                         emit_line(log, text=head + text, as_json=json)
                 if over:
@@ -306,7 +306,7 @@ _STYLES = {"succeeded": "green", "running": "cyan", "starting": "cyan", "unanswe
 
 @contextmanager
 def progress(*, silent: bool) -> Iterator[Show]:
-    """Show states on stderr, so that what is piped on are the results alone."""
+    """Show states on stderr, so that a pipe gets the results alone."""
     if silent:
         yield lambda _states: None
     elif sys.stderr.isatty():
@@ -335,7 +335,7 @@ class _Lines:
 
 
 def _line(part: NodeRun, latest: str) -> str:
-    """Return how a part stands; of one that succeeded, what it took and the last that it reported."""
+    """Return the state of a part; of one that succeeded, also its duration and last report."""
     usage = part.job.usage if part.job is not None else None
     if not part.succeeded or usage is None or usage.wall_s is None:
         return part.sentence()

@@ -1,4 +1,4 @@
-"""The researcher's verbs in a shell; each is an instance of its own, beside an open notebook of the same researcher."""
+"""The researcher's verbs in a shell; each is a separate instance, beside an open notebook of the same researcher."""
 
 from __future__ import annotations
 

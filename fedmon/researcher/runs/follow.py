@@ -157,7 +157,7 @@ class Part:
     def _lacks_scalars(self) -> bool:
         return self._next_scalar < self._expected
 
-    # --- what is heard -----------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
 
     def job_said(self, job: Job, now: float) -> None:
         """Take the state of the job; one that is over stays over."""
@@ -239,7 +239,7 @@ class Part:
         while self._next_scalar in self.scalars:
             self._next_scalar += 1
 
-    # --- what is to be asked -----------------------------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------------------------------
 
     def question(self, now: float) -> Question | None:
         """Return the question that is due now, or None."""
@@ -318,7 +318,7 @@ class Ledger:
                 part.asked, part.reason = status, reason
                 self._touch()
 
-    # --- what nodes say ----------------------------------------------------------------------------------------------
+    # --- messages of nodes --------------------------------------------------------------------------------------------
 
     def job_said(self, node_id: str, job: Job) -> None:
         """Take what a node answered about its job."""
@@ -404,7 +404,7 @@ class Ledger:
             return None
         return part
 
-    # --- what is to be asked -----------------------------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------------------------------
 
     def questions(self, now: float) -> list[tuple[NodeId, Question]]:
         """Return the questions that are due now, by node."""
@@ -421,7 +421,7 @@ class Ledger:
         with self.changed:
             return min((due for part in self._parts.values() if (due := part.due_at()) is not None), default=None)
 
-    # --- what users see ----------------------------------------------------------------------------------------------
+    # --- views and listeners ------------------------------------------------------------------------------------------
 
     def views(self) -> dict[NodeId, NodeRun]:
         """Return the state on each node, as far as the nodes said."""

@@ -1,14 +1,9 @@
-"""Starting runs and finding them again: nodes are chosen, inputs packed once, and every answer noted in a ledger."""
+"""Starting runs and finding them again: nodes are chosen, asked together, and every answer noted in a ledger."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import io
-import math
-import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,9 +11,8 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, InvalidMessageError
 from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, new_id
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
-from fedmon.common.wire.messages import ApprovalReply, ListDatasets, ListReply, SearchDatasets, SearchReply
-from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Parcel, Run, RunLimits, RunReply
+from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
+from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunLimits, RunReply
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
@@ -28,19 +22,10 @@ from fedmon.researcher.roster import Instant, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
 from fedmon.researcher.runs.follow import Ledger, RunBook
 from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.results import SLOWEST_BYTES_S
+from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
 
-if TYPE_CHECKING:
-    from fedmon.common.plan_source import Plan
-
 MAX_TAGS = 64
-INLINE_BYTES = 60_000
-"""Larger inputs go through the repository if there is one, as large messages hold up the others."""
-MAX_ARGUMENTS_BYTES = 65_536
-MAX_DEPTH = 24
-_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_INTEGERS = range(-(2**63), 2**64)
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
 
 
@@ -152,6 +137,16 @@ def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyTo
     return NobodyToRunError("; ".join([f"no {what}{asked}", *why_not(outcomes)]), exit_code=exit_code)
 
 
+def _checked_tags(tags: Sequence[str] | None) -> list[str]:
+    if tags is None:
+        return []
+    if isinstance(tags, str) or not isinstance(tags, list | tuple):
+        raise InvalidInputError(f"tags is {tags!r}: give a list of tags, such as [{str(tags)!r}]")
+    if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or len(tags) > MAX_TAGS:
+        raise InvalidInputError(f"tags: give at most {MAX_TAGS} texts of 1 to 256 characters each")
+    return list(tags)
+
+
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
@@ -208,149 +203,3 @@ def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
 def all_jobs(asker: Asker, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:
     """Return the jobs of this researcher that each node knows, newest first."""
     return RunList(asker.ask_pages(JobStatus, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s))
-
-
-# --- inputs -----------------------------------------------------------------------------------------------------------
-
-
-def digest_of(plan: Plan | ApprovalReply) -> str:
-    """Return the digest of a plan: of its source, of an answer to `approve`, or of a text ``sha256:...``.
-
-    Raises InvalidPlanError if it is no plan.
-    """
-    if isinstance(plan, ApprovalReply):
-        return plan.sha256
-    if isinstance(plan, str) and plan.startswith("sha256:"):
-        matched = _DIGEST.fullmatch(plan)
-        if matched is None:
-            raise InvalidInputError(f"plan {plan[:100]!r} is no digest: sha256: and 64 digits of 0-9 and a-f follow")
-        return matched[1]
-    from fedmon.common.plan_source import load_source
-
-    return load_source(plan).sha256
-
-
-def checked_arguments(arguments: object) -> dict[str, Any]:
-    """Return arguments as plain JSON values. Raises InvalidInputError naming the key of another value."""
-    if arguments is None:
-        return {}
-    if not isinstance(arguments, Mapping):
-        raise InvalidInputError(f"args is {type(arguments).__name__}: give a mapping of names to JSON values")
-    plain: dict[str, Any] = _plain(arguments, "args", depth=1)
-    size = len(msgspec.json.encode(plain))
-    if size > MAX_ARGUMENTS_BYTES:
-        raise InvalidInputError(
-            f"args take {size} bytes, and {MAX_ARGUMENTS_BYTES} are allowed: hand what is large in as inputs"
-        )
-    return plain
-
-
-def _checked_tags(tags: Sequence[str] | None) -> list[str]:
-    if tags is None:
-        return []
-    if isinstance(tags, str) or not isinstance(tags, list | tuple):
-        raise InvalidInputError(f"tags is {tags!r}: give a list of tags, such as [{str(tags)!r}]")
-    if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or len(tags) > MAX_TAGS:
-        raise InvalidInputError(f"tags: give at most {MAX_TAGS} texts of 1 to 256 characters each")
-    return list(tags)
-
-
-def checked_limits(limits: object) -> RunLimits:
-    """Return limits as the wire has them. Raises InvalidInputError naming the wrong one, and those there are."""
-    if limits is None or isinstance(limits, RunLimits):
-        return limits or RunLimits()
-    known = RunLimits.__struct_fields__
-    if not isinstance(limits, Mapping) or (unknown := [name for name in limits if name not in known]):
-        named = "limits" if not isinstance(limits, Mapping) else f"limits.{unknown[0]}"
-        raise InvalidInputError(f"{named} is not known: give a mapping of {', '.join(known)}")
-    try:
-        return msgspec.convert(dict(limits), RunLimits)
-    except msgspec.ValidationError as error:
-        raise InvalidInputError(f"limits: {error}") from None
-
-
-def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int = ENVELOPE_BYTES) -> Parcel | None:
-    """Return inputs as a parcel, inside the message while it fits beside other things, else uploaded.
-
-    Raises InvalidInputError for values that are neither JSON nor plain arrays, or too large where no repository is set,
-    and RepositoryError.
-    """
-    if inputs is None:
-        return None
-    if not isinstance(inputs, Mapping):
-        raise InvalidInputError(f"inputs is {type(inputs).__name__}: give a mapping of names to JSON values and arrays")
-    if not inputs:
-        return None
-    from fedmon.plan import parcels
-
-    parcel = parcels.pack(inputs)
-    stream = io.BytesIO()
-    parcel.write(stream)
-    content = stream.getbuffer()
-    about = Parcel(format=parcel.format, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-    inline = _inline(about, content)
-    most_bytes = INLINE_BYTES if repository.url else MAX_PAYLOAD_BYTES
-    if inline is not None and len(msgspec.json.encode(inline)) + beside_bytes <= most_bytes:
-        return inline
-    if repository.url is None:
-        raise InvalidInputError(
-            f"inputs take {len(content)} bytes and do not fit into a message of {MAX_PAYLOAD_BYTES}: set the file "
-            "repository, `url` in [repository] of researcher.toml or FEDMON_REPOSITORY_URL"
-        )
-    from fedmon.common.repository import upload_from
-
-    patience_s = 60.0 + len(content) / SLOWEST_BYTES_S
-    del content
-    url = upload_from(stream, repository, sha256=about.sha256, deadline_s=patience_s)
-    return msgspec.structs.replace(about, url=url)
-
-
-def _inline(about: Parcel, content: memoryview) -> Parcel | None:
-    if len(content) > MAX_PAYLOAD_BYTES:
-        return None
-    if about.format == "json":
-        return msgspec.structs.replace(about, json=bytes(content).decode())
-    return msgspec.structs.replace(about, base64=base64.b64encode(content).decode())
-
-
-def _plain(value: Any, place: str, *, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise InvalidInputError(f"{place}: values may be {MAX_DEPTH} deep")
-    match value:
-        case None | bool():
-            return value
-        case int():
-            if value not in _INTEGERS:
-                raise InvalidInputError(f"{place} is {value}: whole numbers have 64 bits at most; give a text")
-            return int(value)
-        case float():
-            if not math.isfinite(value):
-                raise InvalidInputError(f"{place} is {value}, which JSON does not have; give None or a text")
-            return float(value)
-        case str():
-            return _text(value, place)
-        case Mapping():
-            return {
-                _key(name, place): _plain(inner, f"{place}.{name}", depth=depth + 1) for name, inner in value.items()
-            }
-        case list() | tuple():
-            return [_plain(inner, f"{place}[{index}]", depth=depth + 1) for index, inner in enumerate(value)]
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    advice = "arrays belong into inputs, and .item() makes a plain number" if kind.startswith("numpy.") else (
-        "give numbers, texts, lists, mappings, True, False or None"
-    )  # fmt: skip
-    raise InvalidInputError(f"{place} is {kind}, which is no JSON value: {advice}")
-
-
-def _key(name: Any, place: str) -> str:
-    if not isinstance(name, str):
-        raise InvalidInputError(f"{place} has the key {name!r}: keys are texts")
-    return _text(name, f"{place} (a key)")
-
-
-def _text(text: str, place: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError(f"{place} is no text that can be written as UTF-8") from None
-    return str(text)

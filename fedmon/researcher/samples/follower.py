@@ -240,7 +240,7 @@ class Follower:
         """Tell whether samples of this node are wanted."""
         return self._chosen is None or node_id in self._chosen
 
-    # --- what comes in ------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------------
 
     def heard(self, batch: Batch, size_bytes: int) -> None:
         """Take a live batch."""
@@ -328,7 +328,7 @@ class Follower:
             stream.begin(search.boot, search.low, search.end)
             self._flush(stream)
 
-    # --- what is asked -----------------------------------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------------------------------
 
     def want(self, node_id: NodeId) -> Want | None:
         """Return what to ask a node for next; None for nothing, or for nothing at the moment."""

@@ -94,7 +94,7 @@ class Leases:
             self.ask(node_id)
 
     def ask(self, node_id: NodeId) -> None:
-        """Ask one node for its lease now: it has just come up, or what it keeps is to be known."""
+        """Ask one node for its lease now: it has just come up, or its extents are needed."""
         wishes = [wish for wish in self._wishes if wish.nodes is None or node_id in wish.nodes]
         if wishes:
             self._tell("start", [node_id], wishes)
