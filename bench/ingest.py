@@ -24,7 +24,7 @@ from bench.echo_nodes import VERSION, Message, without_delay
 from bench.line import print_line
 from fedmon.broker.engine import choose_engine
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.samples.watch import LiveSample, Watch
 
 SAMPLES = 10
 METRICS = 60

@@ -22,8 +22,8 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import LiveSample
 from fedmon.researcher.samples.record import Record
+from fedmon.researcher.samples.watch import LiveSample
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 

@@ -33,7 +33,7 @@ from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_st
 from fedmon.researcher.roster import Instant
 from fedmon.researcher.samples.leases import wished
 from fedmon.researcher.samples.logs import LogStream
-from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.samples.watch import LiveSample, Watch
 from fedmon.researcher.session.callbacks import Subscription
 from fedmon.researcher.session.session import EVENTS, FederationStatus, Forgotten, Session
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
     from fedmon.common.wire.runs import RunLimits
     from fedmon.researcher.runs.handle import RunHandle
-    from fedmon.researcher.runs.run_list import RunList
+    from fedmon.researcher.runs.states import RunList
     from fedmon.researcher.samples.record import Record
 
     Runnable = Plan | ApprovalReply
@@ -247,7 +247,7 @@ class Federation:
         NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of
-        from fedmon.researcher.runs.starting import start_run
+        from fedmon.researcher.runs.start import start_run
 
         session = self.session
         return start_run(
@@ -278,7 +278,7 @@ class Federation:
         Nodes that are ``expected`` to have it count as part of it while they are silent, until they say that they do
         not know it. Raises RunNotKnownError, a NotFoundError, when no node knows it, and nothing of it is kept here.
         """
-        from fedmon.researcher.runs.finding import find_run
+        from fedmon.researcher.runs.start import find_run
 
         session = self.session
         return find_run(
@@ -294,7 +294,7 @@ class Federation:
 
     def jobs(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> RunList:
         """Ask nodes for all jobs of this researcher that they know; shows the runs, newest first."""
-        from fedmon.researcher.runs.finding import all_jobs
+        from fedmon.researcher.runs.start import all_jobs
 
         return all_jobs(self.session.asker, nodes=node_ids(nodes), timeout_s=timeout_s)
 

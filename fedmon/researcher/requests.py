@@ -30,9 +30,9 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import checked, echoing, historic, is_ours, own_payload, parent_of
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
-from fedmon.researcher.replies.kept import KeptReply
-from fedmon.researcher.replies.reply_queue import ReplyQueue
-from fedmon.researcher.samples.node_log import log_as_node
+from fedmon.researcher.replies.content import KeptReply
+from fedmon.researcher.replies.queue import ReplyQueue
+from fedmon.researcher.samples.logs import log_as_node
 from fedmon.researcher.session.callbacks import Subscription
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import Watch
+from fedmon.researcher.samples.watch import Watch
 from tests.batch.slurm import Slurm
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder

@@ -14,7 +14,7 @@ import pytest
 import tomlkit
 
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.waiting import wait_until

@@ -17,7 +17,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import LiveSample, Watch
+from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.proxy import Proxy

@@ -28,7 +28,7 @@ from fedmon.compat.fedbiomed.telemetry import Rounds, RoundScalar, log_record_of
 from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.historic.forms import Train
-from fedmon.researcher.replies.kept import Document
+from fedmon.researcher.replies.content import Document
 from fedmon.researcher.session.tally import Tally
 
 MAX_REASON = 2_000

@@ -19,7 +19,7 @@ from fedmon.experiment.cli.options import EPILOG, EachOption, FileArgument, Json
 from fedmon.experiment.drawing import Picture, dot_of, draw, picture_of
 from fedmon.experiment.following import Follower
 from fedmon.experiment.standing import as_reached
-from fedmon.researcher.cli.output import emit
+from fedmon.researcher.cli.shell import emit
 
 IMPOSSIBLE = 2
 _FORMATS = ("png", "svg", "dot")

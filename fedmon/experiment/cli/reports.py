@@ -32,7 +32,7 @@ from fedmon.experiment.run_report import RunReport, report_on
 from fedmon.experiment.situation import State
 from fedmon.experiment.standing import as_reached
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.cli.output import emit
+from fedmon.researcher.cli.shell import emit
 
 _WIDEST = 160
 MAX_CURVES = 20

@@ -36,7 +36,7 @@ from fedmon.experiment.journal import NAME
 from fedmon.experiment.situation import State
 from fedmon.experiment.standing import Overview, followed, heading, is_over, overview_of
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.cli.output import NO_ANSWER, emit
+from fedmon.researcher.cli.shell import NO_ANSWER, emit
 
 INTERRUPTED = 130
 LOOK_S = 1.0

@@ -12,7 +12,7 @@ import msgspec
 
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.experiment.standing import Overview, heading
-from fedmon.researcher.cli.run_show import logs_above
+from fedmon.researcher.cli.shell import logs_above
 
 REDRAW_S = 0.25
 

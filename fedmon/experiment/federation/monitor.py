@@ -20,9 +20,8 @@ from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 
 if TYPE_CHECKING:
-    from fedmon.researcher.samples.live_sample import LiveSample
-    from fedmon.researcher.samples.monitor import Watch
     from fedmon.researcher.samples.record import Record
+    from fedmon.researcher.samples.watch import LiveSample, Watch
 
 MEMORY_SHARE = "host_memory_used_ratio"
 """Made here for conditions, of the two metrics that nodes send."""

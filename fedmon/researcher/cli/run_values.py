@@ -1,4 +1,4 @@
-"""What `fedmon run` reads from words and files, and what it writes of results."""
+"""Arguments and inputs that `fedmon run` reads, and results that it writes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_inputs(path: Path) -> dict[str, Any]:
 
 
 def save(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Write the result of each node to ``<node>.json``, or ``<node>.npz`` where there are arrays.
+    """Write the result of each node to ``<node>.json``, or ``<node>.npz`` if there are arrays.
 
     Raises StorageError naming the file.
     """

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedmon.common.log import escape_control
-from fedmon.researcher.cli.options import (
+from fedmon.researcher.cli.run_values import arguments, read_inputs, save, shown, sketched
+from fedmon.researcher.cli.shell import (
     EPILOG,
+    NO_ANSWER,
     BrokerOption,
     IdOption,
     JsonOption,
     LinesOption,
     SettingsOption,
     TimeoutOption,
+    emit,
+    emit_line,
+    exit_code,
+    logs_above,
     opened,
+    outcomes_document,
+    rich_table,
 )
-from fedmon.researcher.cli.output import NO_ANSWER, emit, emit_line, exit_code, outcomes_document
-from fedmon.researcher.cli.run_show import progress, run_document
-from fedmon.researcher.cli.run_values import arguments, read_inputs, save, sketched
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.wording import by_reason, named, why_not
+from fedmon.researcher.runs.states import NodeRun, RunStates, by_reason, named, why_not
 
 INTERRUPTED = 130
 FOLLOW_EVERY_S = 1.0
+
+Show = Callable[[RunStates], None]
+"""Shows the states as they change."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
@@ -96,7 +107,7 @@ def run(
             limits={name: value for name, value in limits.items() if value is not None},
         )
         if detach:
-            emit(run_document(handle, {}, {}), text=f"{handle}\n{_how_to_go_on(handle)}", as_json=json)
+            emit(_document(handle, {}, {}), text=f"{handle}\n{_how_to_go_on(handle)}", as_json=json)
             raise typer.Exit(exit_code(handle.started, named=True) if handle.started is not None else 0)
         _finish(handle, wait=wait, output=output, as_json=json)
 
@@ -125,13 +136,13 @@ def jobs(
         handle = federation.job(job, nodes=_each(node))
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
-        # What is over is complete after a question or two more: its result, and what was reported.
+        # A run that is over is complete after a question or two more: for its results and reports.
         if handle.states().is_over:
             handle.wait(timeout)
         results, failed = handle.results(), handle.failures()
         written = save(results, output) if output else []
         text = f"{handle}\n{_results_text(results, written)}".rstrip()
-        emit(run_document(handle, results, failed), text=text, as_json=json)
+        emit(_document(handle, results, failed), text=text, as_json=json)
         if failed and handle.is_over:
             raise typer.Exit(1)
 
@@ -168,7 +179,7 @@ def job_logs(
                     if log.text:
                         head = f"== {node_id} ==\n" if len(handle.nodes) > 1 and node_id != shown else ""
                         shown = node_id
-                        # The line that is printed ends with a newline of its own.
+                        # `emit_line` adds the last newline.
                         text = _printable(log.text.removesuffix("\n"))
                         emit_line(log, text=head + text, as_json=json)
                 if over:
@@ -225,12 +236,12 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
     except KeyboardInterrupt:
         sys.stderr.write(f"fedmon: stopped waiting; {_how_to_go_on(handle)}\n")
         if as_json:
-            emit(run_document(handle, {}, {}), text="", as_json=True)
+            emit(_document(handle, {}, {}), text="", as_json=True)
         raise typer.Exit(INTERRUPTED) from None
     written = save(results, output) if output is not None else []
     text = _results_text(results, written)
     if text or as_json:
-        emit(run_document(handle, results, failed), text=text, as_json=as_json)
+        emit(_document(handle, results, failed), text=text, as_json=as_json)
     if complaint:
         sys.stderr.write(f"fedmon: {_printable(complaint)}\n")
     raise typer.Exit(code)
@@ -262,3 +273,118 @@ def _results_text(results: dict[str, dict[str, Any]], written: Any) -> str:
 
 def _printable(text: str) -> str:
     return "\n".join(map(escape_control, text.split("\n")))
+
+
+def _document(handle: RunHandle, results: dict[str, dict[str, Any]], failed: dict[str, str]) -> dict[str, Any]:
+    """Return everything that is known of a run, for programs."""
+    return {
+        "job_id": handle.job_id,
+        "sha256": handle.sha256,
+        "over": handle.is_over,
+        "nodes": [
+            {
+                "node_id": part.node_id,
+                "state": part.state,
+                "reason": part.explanation(),
+                "unheard": part.unheard,
+                "unheard_since": part.unheard_since,
+                "job": part.job,
+                "scalars": part.scalars,
+            }
+            for part in handle.states().values()
+        ],
+        "scalars": handle.scalars,
+        "results": shown(results),
+        "failed": failed,
+    }
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+_STYLES = {"succeeded": "green", "running": "cyan", "starting": "cyan", "unanswered": "yellow"}
+
+
+@contextmanager
+def progress(*, silent: bool) -> Iterator[Show]:
+    """Show states on stderr, so that a pipe gets the results alone."""
+    if silent:
+        yield lambda _states: None
+    elif sys.stderr.isatty():
+        with _on_terminal() as show:
+            yield show
+    else:
+        yield _Lines()
+
+
+class _Lines:
+    """The job, then a line for each change of a state; nodes that change alike share it."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, str] = {}
+
+    def __call__(self, states: RunStates) -> None:
+        if not self._before:
+            sys.stderr.write(f"job {states.job_id}\n")
+        said = {str(node_id): _line(part, states.latest(node_id)) for node_id, part in states.items()}
+        changed = {str(node_id): part.sentence() for node_id, part in states.items()}
+        new = {node_id: said[node_id] for node_id in changed if self._before.get(node_id) != changed[node_id]}
+        for line in by_reason(new):
+            sys.stderr.write(f"{escape_control(line)}\n")
+        self._before = changed
+        sys.stderr.flush()
+
+
+def _line(part: NodeRun, latest: str) -> str:
+    """Return the state of a part; of one that succeeded, also its duration and last report."""
+    usage = part.job.usage if part.job is not None else None
+    if not part.succeeded or usage is None or usage.wall_s is None:
+        return part.sentence()
+    return f"{part.sentence()} after {usage.wall_s:.2f} s" + (f", {latest}" if latest else "")
+
+
+@contextmanager
+def _on_terminal() -> Iterator[Show]:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False)
+    began = time.monotonic()
+    shown: list[RunStates] = []
+
+    def screen() -> Any:
+        return _screen(shown[-1], time.monotonic() - began) if shown else ""
+
+    def show(states: RunStates) -> None:
+        shown[:] = [states]
+        live.refresh()
+
+    # Refreshed by itself, too: a run that reports nothing shows by its seconds that it is waited for.
+    torn = sys.stderr
+    with (
+        Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live,
+        logs_above(torn),
+    ):
+        yield show
+
+
+def _screen(states: RunStates, waited_s: float) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    summary = states.summary() if states.is_over else f"{states.summary()}, {waited_s:.0f} s"
+    return Group(_table(states), *(Text(escape_control(line)) for line in states.notes()), Text(summary))
+
+
+def _table(states: RunStates) -> Any:
+    from rich.text import Text
+
+    rows = states.text_rows()
+    columns = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)] if rows else []
+    table = rich_table()
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        styles = {"state": _STYLES.get(row["state"], "red")}
+        texts = {name: "" if row[name] is None else escape_control(str(row[name])) for name in columns}
+        table.add_row(*(Text(text, style=styles.get(name, "")) for name, text in texts.items()))
+    return table

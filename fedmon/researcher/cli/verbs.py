@@ -1,4 +1,4 @@
-"""The researcher's verbs in a shell; each is an instance of its own, beside an open notebook of the same researcher."""
+"""The researcher's verbs in a shell; each is a separate instance, beside an open notebook of the same researcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.options import (
+from fedmon.researcher.cli.record import record
+from fedmon.researcher.cli.shell import (
     EPILOG,
     BrokerOption,
     ForOption,
@@ -19,10 +20,12 @@ from fedmon.researcher.cli.options import (
     NodesOption,
     SettingsOption,
     TimeoutOption,
+    emit,
+    emit_line,
+    exit_code,
     opened,
+    outcomes_document,
 )
-from fedmon.researcher.cli.output import emit, emit_line, exit_code, outcomes_document
-from fedmon.researcher.cli.record import record
 from fedmon.researcher.cli.watch import watch
 from fedmon.researcher.federation import Federation
 

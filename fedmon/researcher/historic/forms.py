@@ -44,7 +44,7 @@ from fedmon.common.wire.messages import (
 )
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.submission import StatusByUrl
-from fedmon.researcher.replies.kept import Document
+from fedmon.researcher.replies.content import Document
 
 PARENTS = (REPLIES, LOGGER, MONITORING)
 _OURS = PROTOCOL.partition("/")[0] + "/"

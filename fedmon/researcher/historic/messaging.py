@@ -24,8 +24,8 @@ from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
-from fedmon.researcher.replies.kept import Entry, KeptReply
-from fedmon.researcher.replies.replies import Replies
+from fedmon.researcher.replies.content import Entry, KeptReply
+from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Instant
 from fedmon.researcher.session.callbacks import Subscription
 from fedmon.researcher.session.session import Session

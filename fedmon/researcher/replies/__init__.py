@@ -1,1 +1,1 @@
-"""The durable queue of replies that nobody has taken yet."""
+"""The durable queue of replies, and announcements of nodes."""

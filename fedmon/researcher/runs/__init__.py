@@ -1,1 +1,1 @@
-"""Runs of a plan over nodes, as the researcher who started them sees them."""
+"""Runs of a plan over nodes, at their researcher."""

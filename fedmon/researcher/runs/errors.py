@@ -1,4 +1,4 @@
-"""What can go wrong with a run: it failed on nodes, it is not over in time, or nobody takes part."""
+"""Errors of runs: they failed on nodes, are not over in time, or have no node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError, SettingsError
 from fedmon.common.log import escape_control
-from fedmon.researcher.runs.wording import by_reason
+from fedmon.researcher.runs.states import by_reason
 
 MAX_REASONS = 20
 
@@ -43,7 +43,7 @@ class RunFailedError(FedmonError):
 
 
 class RunNotOverError(NoAnswerError):
-    """The time is over and nodes still run: ``unfinished`` says how each stands, ``results`` holds what is there."""
+    """The time is over and nodes still run: ``unfinished`` has the state of each, ``results`` those that came."""
 
     def __init__(
         self, job_id: str, *, waited_s: float, unfinished: Mapping[str, str], results: dict[str, dict[str, Any]]

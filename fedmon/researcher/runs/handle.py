@@ -6,39 +6,41 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import NotConnectedError
+from fedmon.common.errors import ConflictError, NoAnswerError, NotConnectedError, NotFoundError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire.runs import RunReply, Scalar, Stop, StopReply
-from fedmon.researcher.asking.outcome import Outcomes
+from fedmon.common.wire.runs import JobsReply, JobStatus, RunReply, Scalar, Stop, StopReply, Trace
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Instant, NodeState
-from fedmon.researcher.runs import tables
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.results import Results
-from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates
-from fedmon.researcher.runs.traces import JobLog, read_log
+from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates, job_rows, shown_in_place, stop_rows
 
 if TYPE_CHECKING:
-    from fedmon.researcher.runs.book import RunBook
-    from fedmon.researcher.runs.ledger import Ledger
-    from fedmon.researcher.runs.scalar_listener import RunScalar
+    from fedmon.researcher.runs.follow import Ledger, RunBook, RunScalar
     from fedmon.researcher.session.callbacks import Subscription
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """How often a wait looks whether the connection still lives, and whether nodes are heard."""
+MAX_PAGES = 1_000
+MAX_TEXT = 64 * 2**20
+"""Characters of a log that are read at once; `JobLog.next_offset` says where it continues."""
 
 Values = dict[str, dict[str, Any]]
+Stream = Literal["stdout", "stderr"]
 
 
 class RunHandle:
     """One run over several nodes, under one ``job_id``. Safe from any thread; shows itself as a table of its nodes.
 
-    ``started`` says what each node answered when it was asked; null where the run was found again by its id.
+    ``started`` says what each node answered when it was asked; None if the run was found again by its id.
     """
 
     def __init__(
@@ -69,83 +71,80 @@ class RunHandle:
         return sorted(self._ledger.nodes)
 
     def states(self) -> RunStates:
-        """Return how it stands on each node, why not where it does not run, and which nodes are not heard."""
+        """Return the state on each node, why it does not run where it does not, and which nodes are not heard."""
         found = {node_id: self._seen(view) for node_id, view in self._ledger.views().items()}
-        return RunStates(self.job_id, found, self._ledger.latest())
+        return RunStates(self.job_id, found, self._ledger.each(lambda part: part.latest))
 
     @property
     def is_over(self) -> bool:
-        """Whether it goes on nowhere, and everything that was reported is here."""
+        """Whether it runs nowhere any more, and all reports came."""
         return not self._ledger.unsettled
 
     @property
     def scalars(self) -> dict[str, list[Scalar]]:
-        """What the plan reported so far on each node, in order; complete when it is over, see `scalars_lost`."""
-        return {str(node_id): scalars for node_id, scalars in self._ledger.scalars().items()}
+        """The reports of the plan so far on each node, in order; complete when it is over, see `scalars_lost`."""
+        return {str(node_id): scalars for node_id, scalars in self._ledger.each(lambda part: part.in_order).items()}
 
     @property
     def scalars_lost(self) -> dict[str, int]:
-        """How many scalars of each node will never come, because it keeps them no more; empty when all came."""
-        return {str(node_id): number for node_id, number in self._ledger.scalars_lost().items()}
+        """How many scalars of each node will not come, because it no longer has them; empty when all came."""
+        lost = self._ledger.each(lambda part: part.scalars_lost)
+        return {str(node_id): number for node_id, number in lost.items() if number}
 
     def on_scalar(self, callback: Callable[[RunScalar], object]) -> Subscription:
-        """Call back at each scalar, also those that are here already, until removed; what was lost comes late."""
+        """Call back at each scalar, also those that came already, until removed; missed ones come late."""
         return self._ledger.listen(callback)
 
     def on_over(self, callback: Callable[[], object], *, without: Sequence[str] = ()) -> Subscription:
-        """Call back once, when it is over (at once where it is) or the federation was closed, unless removed before.
+        """Call back once, when it is over (at once if it is) or the federation was closed, unless removed before.
 
         It counts as over without the nodes named in ``without``.
         """
         return self._ledger.on_over(callback, without={NodeId(node) for node in without})
 
     def expect(self, nodes: Sequence[str]) -> None:
-        """Count nodes as part of it from which nothing was heard yet; they are asked until they say how it stands."""
+        """Count nodes as part of it before they were heard; they are asked until they tell its state."""
         self._ledger.take_part(NodeId(node) for node in nodes)
         self._book.wake()
 
     @property
     def closed(self) -> str:
-        """Why nothing more will be heard of it; empty as long as it may be."""
+        """Why nothing more will come; empty as long as something may."""
         return self._ledger.closed
 
-    def logs(self, node: str, stream: Literal["stdout", "stderr"] = "stdout", *, offset: int = 0) -> JobLog:
-        """Return what the plan printed on a node from byte ``offset`` on, or why its owner does not let it leave.
+    def logs(self, node: str, stream: Stream = "stdout", *, offset: int = 0) -> JobLog:
+        """Return the plan's output on a node from byte ``offset`` on, or why its owner does not let it leave.
 
-        Raises NoAnswerError when the node does not answer, and ConflictError when it refuses.
+        Raises NoAnswerError if the node does not answer, and ConflictError if it refuses.
         """
-        return read_log(self._asker, self.job_id, NodeId(node), stream, offset=offset)
+        return _read_log(self._asker, self.job_id, NodeId(node), stream, offset=offset)
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is over on every node; return whether it is. A node that is not heard is warned of, once.
 
-        Raises NotConnectedError when the federation was closed, and the connection's error when that is not tried
-        again.
+        Raises NotConnectedError if the federation was closed, and the connection's error if that is not tried again.
         """
-        deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
-        while not self.is_over:
-            self._check()
-            if deadline is not None and deadline.passed():
-                return False
-            self._ledger.wait(lambda: self.is_over, _step_s(deadline))
-        return True
+        return self._wait_for(lambda: self.is_over, timeout_s)
 
     def wait_for_end(self, *, nodes: Sequence[str], timeout_s: float) -> bool:
         """Wait until it is over on these nodes, whatever of it is still to come; return whether it is."""
-        wanted = [NodeId(node) for node in nodes]
-        deadline = Deadline(checked_timeout(timeout_s))
-        while not self._ended(wanted):
-            self._check()
-            if deadline.passed():
-                return False
-            self._ledger.wait(lambda: self._ended(wanted), _step_s(deadline))
-        return True
 
-    def _ended(self, nodes: Sequence[NodeId]) -> bool:
-        views = self._ledger.views()
-        return all(views[node].is_over for node in nodes if node in views)
+        def ended() -> bool:
+            views = self._ledger.views()
+            return all(views[NodeId(node)].is_over for node in nodes if node in views)
+
+        return self._wait_for(ended, timeout_s)
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
+        while not condition():
+            self._check()
+            if deadline is not None and deadline.passed():
+                return False
+            self._ledger.wait(condition, _step_s(deadline))
+        return True
 
     def changes(self, timeout_s: float | None = None, *, every_s: float = 0.25) -> Iterator[RunStates]:
         """Yield the states now, after each change (at most each ``every_s``), and when it is over, until then."""
@@ -161,10 +160,10 @@ class RunHandle:
                 self._ledger.wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
 
     def result(self, timeout_s: float | None = None) -> Values:
-        """Wait until it is over, and return what the plan returned on each node: JSON values and numpy arrays.
+        """Wait until it is over, and return the plan's results by node: JSON values and numpy arrays.
 
         Raises RunFailedError, naming every node that did not succeed and why, with the ``results`` of the others;
-        RunNotOverError when ``timeout_s`` is over before, with what is there.
+        RunNotOverError if ``timeout_s`` is over before, with the results so far.
         """
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         if not self.wait(timeout_s):
@@ -175,7 +174,7 @@ class RunHandle:
         return results
 
     def not_over(self, *, waited_s: float) -> RunNotOverError:
-        """Return the error that says where it goes on, with what is there of the other nodes."""
+        """Return the error that names the nodes where it still runs, with the results of the others."""
         states = self.states()
         unfinished = {str(node_id): part.sentence() for node_id, part in states.items() if not part.is_over}
         unfinished = unfinished or {
@@ -185,9 +184,9 @@ class RunHandle:
         return RunNotOverError(self.job_id, waited_s=waited_s, unfinished=unfinished, results=self._opened(1.0)[0])
 
     def results(self, *, partial: bool = True) -> Values:
-        """Return what is there now of the nodes that succeeded, without waiting.
+        """Return the results of the nodes that succeeded so far, without waiting.
 
-        Without ``partial`` it raises as `result` does when a node failed, or is not over.
+        Without ``partial`` it raises as `result` does if a node failed, or is not over.
         """
         return self._opened(None)[0] if partial else self.result(timeout_s=0.001)
 
@@ -196,7 +195,7 @@ class RunHandle:
         return self._opened(None)[1]
 
     def _exit_code(self) -> int:
-        """Return 1 where it ran anywhere, 4 where it was refused, and 6 where nobody could be asked."""
+        """Return 1 if it ran anywhere, 4 if it was refused, and 6 if no node could be asked."""
         states = self.states().values()
         if any(part.job is not None for part in states):
             return 1
@@ -215,11 +214,11 @@ class RunHandle:
     # --- stopping ----------------------------------------------------------------------------------------------------
 
     def stop(self, *, nodes: Sequence[str] | None = None, timeout_s: float | None = None) -> Outcomes[StopReply]:
-        """Ask every node where it goes on, or those named, to end it; how it ended comes as with any other end."""
+        """Ask every node where it runs, or those named, to end it; the outcome comes as with any other end."""
         going = {node_id for node_id, view in self._ledger.views().items() if not view.is_over}
         named = sorted(going if nodes is None else {NodeId(node) for node in nodes})
         request = self._asker.request(Stop, job_id=self.job_id)
-        outcomes = self._asker.ask(request, StopReply, tables.stopping, nodes=named, timeout_s=timeout_s)
+        outcomes = self._asker.ask(request, StopReply, stop_rows, nodes=named, timeout_s=timeout_s)
         for node_id, reply in outcomes.ok.items():
             self._ledger.job_said(node_id, reply.job)
         return outcomes
@@ -228,8 +227,6 @@ class RunHandle:
 
     def show(self, timeout_s: float | None = None) -> bool:
         """Show the states in a notebook as they change, until it is over; elsewhere only wait. Return whether it is."""
-        from fedmon.researcher.runs.notebook import shown_in_place
-
         return shown_in_place(self.changes(timeout_s)) if timeout_s is None or timeout_s > 0 else self.is_over
 
     def __str__(self) -> str:
@@ -253,7 +250,7 @@ class RunHandle:
         return view.unheard_from(None if node is None else node.last_seen or node.since)
 
     def _check(self, *, warns: bool = True) -> None:
-        """Say that nodes are not heard, unless who waits is shown that. Raises what makes waiting vain."""
+        """Warn of nodes that are not heard, if ``warns``. Raises the error that makes waiting useless."""
         if self._ledger.closed:
             raise NotConnectedError(f"{self._ledger.closed}: open it again, and find the run with job({self.job_id!r})")
         for node_id, part in self.states().items() if warns else ():
@@ -268,3 +265,66 @@ class RunHandle:
 
 def _step_s(deadline: Deadline | None) -> float:
     return LOOK_EVERY_S if deadline is None else max(0.001, min(LOOK_EVERY_S, deadline.left_s()))
+
+
+class JobLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of a plan; ``withheld`` says why there is none if its owner does not let it leave.
+
+    ``size_bytes`` is its size so far, ``skipped_bytes`` how much of that is not kept, and ``next_offset`` where to
+    continue.
+    """
+
+    node_id: NodeId
+    stream: Stream
+    text: str = ""
+    size_bytes: int = 0
+    skipped_bytes: int = 0
+    next_offset: int = 0
+    withheld: str = ""
+    is_over: bool = False
+
+    def __str__(self) -> str:
+        """Return it for a terminal, with control characters escaped; `text` has it as it was printed."""
+        if self.withheld:
+            return f"({self.stream} of {self.node_id} is withheld: {escape_control(self.withheld)})"
+        return escape_control(self.text, keep="\n\t")
+
+
+def _read_log(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, *, offset: int) -> JobLog:
+    """Return the output from a byte on. Raises NoAnswerError, ConflictError for a refusal, or NotFoundError."""
+    texts: list[str] = []
+    log = JobLog(node_id=node_id, stream=stream, next_offset=offset)
+    for _ in range(MAX_PAGES):
+        reply = _page(asker, job_id, node_id, stream, log.next_offset)
+        trace = reply.stdout if stream == "stdout" else reply.stderr
+        log = msgspec.structs.replace(log, is_over=reply.jobs[0].state.is_over)
+        if trace is None:
+            return msgspec.structs.replace(log, withheld=reply.withheld or "the node keeps nothing of it")
+        texts.append(_with_gap(trace))
+        # A node whose pages do not advance is not asked for more.
+        ended = trace.next_offset <= log.next_offset or trace.next_offset >= trace.size_bytes
+        log = msgspec.structs.replace(
+            log,
+            size_bytes=trace.size_bytes,
+            skipped_bytes=log.skipped_bytes + trace.skipped_bytes,
+            next_offset=max(log.next_offset, trace.next_offset),
+        )
+        if ended or sum(map(len, texts)) > MAX_TEXT:
+            break
+    return msgspec.structs.replace(log, text="".join(texts))
+
+
+def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: int) -> JobsReply:
+    fields = {f"{stream}_from": offset}
+    request = asker.request(JobStatus, job_id=job_id, **fields)
+    outcome = asker.ask(request, JobsReply, job_rows, nodes=[node_id], timeout_s=None)[node_id]
+    if outcome.reply is None:
+        kind = ConflictError if outcome.status in (OutcomeStatus.REFUSED, OutcomeStatus.FAILED) else NoAnswerError
+        raise kind(f"{stream} of {node_id}: {outcome.reason}")
+    if not outcome.reply.jobs or outcome.reply.jobs[0].job_id != job_id:
+        raise NotFoundError(f"node {node_id} does not know job {job_id}; `fedmon jobs` lists those that nodes know")
+    return outcome.reply
+
+
+def _with_gap(trace: Trace) -> str:
+    return f"\n[... {trace.skipped_bytes} bytes not kept ...]\n{trace.text}" if trace.skipped_bytes else trace.text

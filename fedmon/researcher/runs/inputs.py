@@ -1,4 +1,4 @@
-"""What a run is given, checked before sending: arguments as JSON values, inputs as a parcel, the digest of its plan."""
+"""Inputs of a run, checked before sending: arguments as JSON values, inputs as a parcel, the digest of its plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
 
 INLINE_BYTES = 60_000
-"""Above this inputs go through the repository where there is one, as large messages hold up the others."""
+"""Larger inputs go through the repository if there is one, as large messages hold up the others."""
 MAX_ARGUMENTS_BYTES = 65_536
 MAX_DEPTH = 24
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -34,7 +34,7 @@ _INTEGERS = range(-(2**63), 2**64)
 def digest_of(plan: Plan | ApprovalReply) -> str:
     """Return the digest of a plan: of its source, of an answer to `approve`, or of a text ``sha256:...``.
 
-    Raises InvalidPlanError for what is no plan.
+    Raises InvalidPlanError if it is no plan.
     """
     if isinstance(plan, ApprovalReply):
         return plan.sha256
@@ -49,7 +49,7 @@ def digest_of(plan: Plan | ApprovalReply) -> str:
 
 
 def checked_arguments(arguments: object) -> dict[str, Any]:
-    """Return arguments as plain JSON values. Raises InvalidInputError naming the key of what is none."""
+    """Return arguments as plain JSON values. Raises InvalidInputError naming the key of another value."""
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
@@ -64,7 +64,7 @@ def checked_arguments(arguments: object) -> dict[str, Any]:
 
 
 def checked_limits(limits: object) -> RunLimits:
-    """Return limits as the wire has them. Raises InvalidInputError naming what is wrong, and what there is."""
+    """Return limits as the wire has them. Raises InvalidInputError naming the wrong one, and those there are."""
     if limits is None or isinstance(limits, RunLimits):
         return limits or RunLimits()
     known = RunLimits.__struct_fields__

@@ -1,4 +1,4 @@
-"""What plans returned: fetched where it is not in the outcome, checked, and unpacked; nothing of it is believed."""
+"""Results of plans: fetched if they are not in the outcome, checked, and unpacked; nothing in them is trusted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import binascii
 import hashlib
 import importlib.util
 import io
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,14 +20,14 @@ from fedmon.common.wire.runs import Parcel
 from fedmon.researcher.runs.errors import MissingNumpyError
 
 MAX_RESULT_BYTES = 2**30
-"""Of one node, where the run was not given another limit: a node cannot make us fetch more."""
+"""Of one node, unless the run was given another limit: a node cannot make us fetch more."""
 AT_ONCE = 4
 SLOWEST_BYTES_S = 1_000_000.0
 """A file that comes slower than this, beyond a minute, is given up."""
 
 
 class BadResultError(FedmonError):
-    """What a node says to be its result is none that can be used; the message says why."""
+    """The result of a node cannot be used; the message says why."""
 
 
 class Results:
@@ -37,16 +36,12 @@ class Results:
     def __init__(self, repository: RepositorySettings, *, max_bytes: int | None) -> None:
         self._repository = repository
         self._max_bytes = MAX_RESULT_BYTES if max_bytes is None else max_bytes
-        self._lock = threading.Lock()
-        self._opened: dict[NodeId, dict[str, Any]] = {}
-        self._refused: dict[NodeId, str] = {}
+        self._known: dict[NodeId, dict[str, Any] | str] = {}
 
     def open(
         self, parcels: Mapping[NodeId, Parcel | None], *, timeout_s: float | None
     ) -> tuple[dict[NodeId, dict[str, Any]], dict[NodeId, str]]:
         """Return the values of each node, and why there are none of the others."""
-        with self._lock:
-            new = [node_id for node_id in parcels if node_id not in self._opened and node_id not in self._refused]
 
         def open_one(node_id: NodeId) -> None:
             try:
@@ -54,18 +49,17 @@ class Results:
             except MissingNumpyError:
                 raise
             except FedmonError as error:
-                with self._lock:
-                    self._refused[node_id] = f"its result was dropped: {escape_control(str(error))}"
+                self._known[node_id] = f"its result was dropped: {escape_control(str(error))}"
             else:
-                with self._lock:
-                    self._opened[node_id] = values
+                self._known[node_id] = values
 
+        new = [node_id for node_id in parcels if node_id not in self._known]
         _each(open_one, new, fetched=any(parcel is not None and parcel.url for parcel in parcels.values()))
-        with self._lock:
-            return (
-                {node_id: self._opened[node_id] for node_id in parcels if node_id in self._opened},
-                {node_id: self._refused[node_id] for node_id in parcels if node_id in self._refused},
-            )
+        known = {node_id: self._known[node_id] for node_id in parcels}
+        return (
+            {node_id: values for node_id, values in known.items() if not isinstance(values, str)},
+            {node_id: reason for node_id, reason in known.items() if isinstance(reason, str)},
+        )
 
 
 def opened(
@@ -120,7 +114,7 @@ def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
 
 
 def trusted_urls(repository: RepositorySettings) -> list[str]:
-    """Return from where files are fetched: what the settings allow, and the repository that we upload to ourselves."""
+    """Return from where files are fetched: the allowed URLs of the settings, and our own repository."""
     if repository.url is None:
         return list(repository.allowed_urls)
     split = urlsplit(repository.url)
@@ -129,7 +123,7 @@ def trusted_urls(repository: RepositorySettings) -> list[str]:
 
 
 def _each(work: Callable[[NodeId], None], nodes: Iterable[NodeId], *, fetched: bool) -> None:
-    """Do it for each; those that are fetched some at a time, and Ctrl-C does not wait for them."""
+    """Do it for each; a few at a time if files are fetched, and Ctrl-C does not wait for them."""
     if not fetched:
         for node_id in nodes:
             work(node_id)

@@ -1,18 +1,19 @@
-"""How a run stands on each node, as a mapping that shows itself as a table."""
+"""The state of runs on their nodes, as tables and sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.wire.runs import Job, JobState, Usage
-from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.common.wire.runs import Job, JobsReply, JobState, RunReply, StopReply, Usage
+from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
-from fedmon.researcher.runs.wording import by_reason
 
 REFUSED, UNANSWERED = "refused", "unanswered"
 _SHOWN = (
@@ -22,15 +23,66 @@ _SHOWN = (
 _MIB = 2**20
 _WHOLE = 1e12
 """Whole numbers up to here are shown with all of their digits: they count something."""
+_MAX_NODES_NAMED = 20
+
+
+def by_reason(reasons: Mapping[str, str]) -> list[str]:
+    """Return ``a, b: reason`` for each reason, in the order in which they come first."""
+    nodes: dict[str, list[str]] = {}
+    for node_id, reason in reasons.items():
+        nodes.setdefault(reason, []).append(node_id)
+    return [f"{named(node_ids)}: {reason}" for reason, node_ids in nodes.items()]
+
+
+def named(node_ids: Sequence[str]) -> str:
+    """Return the names of nodes, of many the first ones and how many more."""
+    more = len(node_ids) - _MAX_NODES_NAMED
+    return ", ".join(node_ids[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def why_not(outcomes: Mapping[Any, Outcome[Any]]) -> list[str]:
+    """Return ``a, b: refused (reason)`` for outcomes that are no success; the status is not repeated in the reason."""
+    return by_reason(
+        {
+            str(node_id): f"{one.status.value} ({one.reason.removeprefix(f'{one.status.value}: ')})"
+            for node_id, one in outcomes.items()
+            if not one.ok
+        }
+    )
+
+
+def run_rows(reply: RunReply) -> list[Row]:
+    """Return the table row of a job that was accepted."""
+    return [_job_row(reply.job)]
+
+
+def stop_rows(reply: StopReply) -> list[Row]:
+    """Return the table row of a job that is asked to end."""
+    return [{"job": reply.job.job_id, "state": reply.job.state.value, "why": reply.job.reason}]
+
+
+def job_rows(reply: JobsReply) -> list[Row]:
+    """Return one table row a job."""
+    return [_job_row(job) for job in reply.jobs]
+
+
+def _job_row(job: Job) -> Row:
+    # An id that is folded cannot be copied: no more columns than leave room for it.
+    return {
+        "job": job.job_id,
+        "state": job.state.value,
+        "name": job.name,
+        "created": job.created,
+        "why": job.reason,
+    }
 
 
 class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stands on one node.
+    """The state of a run on one node.
 
-    ``job`` is what the node said of it last, null as long as it said nothing. Then ``asked`` is what came of asking
-    it, and ``reason`` why it does not run there. ``scalars`` is how many are here, ``result`` whether what the plan
-    returned is there to be had. ``unheard`` while a node that should be running it is not heard, ``unheard_since`` when
-    that is known.
+    ``job`` is the node's last message about it, None as long as there is none. Then ``asked`` is the outcome of asking
+    it, and ``reason`` why it does not run there. ``scalars`` is how many came, ``result`` whether the plan's result can
+    be had. ``unheard`` while a node that should be running it is not heard, ``unheard_since`` if that is known.
     """
 
     node_id: NodeId
@@ -46,8 +98,8 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     def state(self) -> str:
         """The state of the job there, such as ``running`` or ``memory-limit``, or why there is none.
 
-        That is ``refused``, ``unanswered``, ``no-sandbox``, or for what was not even asked ``offline``, ``stale``,
-        ``too-old`` or ``id-in-use``.
+        That is ``refused``, ``unanswered``, ``no-sandbox``, or for a node that was not even asked ``offline``,
+        ``stale``, ``too-old`` or ``id-in-use``.
         """
         if self.job is not None:
             return self.job.state.value
@@ -66,20 +118,20 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.job is not None and self.job.state is JobState.SUCCEEDED
 
     def unheard_from(self, since: datetime | None) -> NodeRun:
-        """Return this with the word that the node is not heard, since a moment where that is known."""
+        """Return this with the node not heard, since a moment if that is known."""
         return msgspec.structs.replace(self, unheard=True, unheard_since=since)
 
     def sentence(self) -> str:
-        """Say how it stands, and why."""
+        """Return the state, and why."""
         reason = self.explanation()
         # A node that was not reached says by which state, and its reason begins with the same word.
         reason = reason.removeprefix(f"{self.state}: ")
         return f"{self.state} ({reason})" if reason else self.state
 
     def explanation(self) -> str:
-        """Say why it stands as it does, in a line that does nothing to a terminal; empty where there is nothing to say.
+        """Return why the state is as it is, as one line that is safe for a terminal; empty if there is no reason.
 
-        What the plan's error says is in ``job.problem`` as it was said.
+        The message of the plan's error is in ``job.problem``, unchanged.
         """
         said: list[str] = []
         if self.unheard:
@@ -92,7 +144,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
         return escape_control("; ".join(said))
 
     def row(self, *, latest: Mapping[str, float | None]) -> Row:
-        """Return what a table shows; ``latest`` are the last scalars."""
+        """Return the table row; ``latest`` are the last scalars."""
         usage = self.job.usage if self.job is not None else Usage()
         return {
             "node": str(self.node_id),
@@ -109,7 +161,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStates(Mapping[NodeId, NodeRun]):
-    """How a run stands on each of its nodes, sorted by id; immutable. A table by `str`, and in a notebook."""
+    """The state of a run on each of its nodes, sorted by id; immutable. A table by `str`, and in a notebook."""
 
     def __init__(
         self, job_id: str, parts: Mapping[NodeId, NodeRun], latest: Mapping[NodeId, Mapping[str, float | None]]
@@ -129,11 +181,11 @@ class RunStates(Mapping[NodeId, NodeRun]):
 
     @property
     def is_over(self) -> bool:
-        """Whether it goes on nowhere."""
+        """Whether it runs nowhere any more."""
         return all(part.is_over for part in self.values())
 
     def latest(self, node_id: str) -> str:
-        """Return the last that the plan reported on a node, as text."""
+        """Return the last report of the plan on a node, as text."""
         return shown_scalars(self._latest.get(NodeId(node_id), {}))
 
     def rows(self) -> list[Row]:
@@ -141,23 +193,23 @@ class RunStates(Mapping[NodeId, NodeRun]):
         return [part.row(latest=self._latest.get(node_id, {})) for node_id, part in self.items()]
 
     def text_rows(self) -> list[Row]:
-        """Return the rows for a terminal: what is the same on all nodes, or as long as a sentence, stands below."""
+        """Return the rows for a terminal: a value that all nodes share, and reasons, stand below the table."""
         rows = self.rows()
         left_out = {"reason", "scalars", *(["sandbox"] if self._level else [])}
         return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
     def notes(self) -> list[str]:
-        """Return why nodes stand as they do, a line for each reason; those that have the same share it."""
+        """Return a line for each reason, with the nodes that share it."""
         return by_reason({str(node_id): part.sentence() for node_id, part in self.items() if part.explanation()})
 
     @property
     def _level(self) -> str | None:
-        """The level of confinement, where it is the same wherever it runs or ran."""
+        """The level of confinement, if it is the same on all nodes."""
         levels = {part.job.sandbox for part in self.values() if part.job is not None}
         return levels.pop() if len(levels) == 1 else None
 
     def summary(self) -> str:
-        """Say in a line how it stands as a whole."""
+        """Return the state as a whole, as one line."""
         counts: dict[str, int] = {}
         for part in self.values():
             counts[part.state] = counts.get(part.state, 0) + 1
@@ -183,7 +235,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def shown_scalars(values: Mapping[str, float | None]) -> str:
-    """Return what was reported, as text."""
+    """Return reported values, as text."""
     return ", ".join(f"{name}={_shown(value)}" for name, value in values.items())
 
 
@@ -194,7 +246,7 @@ def _shown(value: float | None) -> str:
 
 
 def _why(job: Job) -> list[str]:
-    """Return why a job ended as it did; nothing is said twice."""
+    """Return why a job ended as it did, without repetition."""
     problem, said = job.problem, []
     if problem is not None and problem.message:
         said.append(f"{problem.type}: {problem.message}")
@@ -202,9 +254,91 @@ def _why(job: Job) -> list[str]:
         said.append(problem.type)
     if job.reason and job.reason not in said:
         said.append(job.reason)
-    # What ended it from outside is in the reason; the code is news only where the plan itself ended the process.
+    # The reason names an end from outside; the code is news only if the plan itself ended the process.
     if job.state is JobState.FAILED and job.exit_code and problem is None and "exit code" not in job.reason:
         said.append(f"exit code {job.exit_code}")
     if job.state is JobState.FAILED and job.dataset_id is None and problem is not None and not problem.message:
         said.append("it ran without a dataset: name one by its tags or its id if it needs one")
     return said
+
+
+class RunList(Outcomes[JobsReply]):
+    """What each node answered, by node id; shown as the runs that they know, newest first."""
+
+    def __init__(self, outcomes: Outcomes[JobsReply]) -> None:
+        super().__init__(
+            outcomes.command,
+            dict(outcomes.items()),
+            circumstances=outcomes.circumstances,
+            rows_of=job_rows,
+            elapsed_s=outcomes.elapsed_s,
+        )
+
+    def runs(self) -> dict[str, dict[str, Job]]:
+        """Return the jobs by their id and the node, newest first."""
+        found: dict[str, dict[str, Job]] = {}
+        for node_id, reply in self.ok.items():
+            for job in reply.jobs:
+                found.setdefault(job.job_id, {})[str(node_id)] = job
+        return dict(sorted(found.items(), key=lambda one: min(job.created for job in one[1].values()), reverse=True))
+
+    def rows(self) -> list[Row]:
+        """Return a row for each run: its id, its plan, when it was asked for, and its state on the nodes."""
+        return [
+            {
+                "job": job_id,
+                "plan": next(iter(jobs.values())).name,
+                "began": min(job.created for job in jobs.values()),
+                "nodes": _standing(jobs),
+            }
+            for job_id, jobs in self.runs().items()
+        ]
+
+    def explanation(self) -> str:
+        """Return how many runs there are, and which nodes did not answer."""
+        if not self:
+            return super().explanation()
+        known = f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
+        return "; ".join([known, *why_not(self)])
+
+    def text(self, limit: int | None = None) -> str:
+        """Return the newest runs as a table, and how many more there are."""
+        rows = self.rows()
+        # An id is not to be folded: the moment takes no more than it must.
+        shown = [row | {"began": local_time(row["began"])[5:16]} for row in rows[:limit]]
+        more = [f"... and {len(rows) - len(shown)} older ones"] if len(shown) < len(rows) else []
+        return "\n".join([*([text_table(shown)] if shown else []), *more, self.explanation()])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows(), caption=self.explanation())
+
+
+def _standing(jobs: Mapping[str, Job]) -> str:
+    """Return how many nodes have which state, with the names of those that did not succeed."""
+    nodes: dict[JobState, list[str]] = {}
+    for node_id, job in jobs.items():
+        nodes.setdefault(job.state, []).append(node_id)
+    alike = len(nodes) == 1
+    return ", ".join(
+        f"{len(node_ids)} {state.value}"
+        + ("" if alike or state is JobState.SUCCEEDED else f" ({named(sorted(node_ids))})")
+        for state, node_ids in sorted(nodes.items(), key=lambda one: one[0].value)
+    )
+
+
+def shown_in_place(changes: Iterable[RunStates]) -> bool:
+    """Show each in place of the one before, if a notebook runs us; return whether the last one is over."""
+    # Only a notebook has loaded it; to load it ourselves would take longer than most runs.
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    is_notebook = get_shell is not None and hasattr(get_shell(), "kernel")
+    display = getattr(sys.modules.get("IPython.display"), "display", None) if is_notebook else None
+    place, last = None, None
+    for last in changes:
+        if display is not None and place is None:
+            place = display(last, display_id=True)
+        elif place is not None:
+            place.update(last)
+    return last is not None and last.is_over

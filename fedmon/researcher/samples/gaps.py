@@ -1,4 +1,4 @@
-"""Accounting for every sample of a stream: here, missing, or given up."""
+"""Accounting for every sample of a stream: received, missing, or given up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Arrival(enum.Enum):
-    """How a batch relates to what came before it."""
+    """How a batch relates to earlier ones."""
 
     NEXT = "next"
     LATE = "late"
@@ -17,7 +17,7 @@ class GapAccount:
     """The samples of one (node, boot, stream), by their numbers; belongs to one thread.
 
     It begins with ``begin``, or with the first number heard. Every number from there on is received once, pending
-    (known to exist, not here yet), or lost because it was given up. ``missing`` are the pending ones, as ranges
+    (known to exist, not received yet), or lost because it was given up. ``missing`` are the pending ones, as ranges
     whose end is not included, in order.
     """
 
@@ -33,11 +33,11 @@ class GapAccount:
 
     @property
     def edge(self) -> int:
-        """The first number that is neither here nor given up."""
+        """The first number that was neither received nor given up."""
         return self.missing[0][0] if self.missing else self.next
 
     def begin_back(self, begin: int) -> None:
-        """Let the account begin earlier than it does; what lies between is missing."""
+        """Let the account begin earlier; the numbers in between are missing."""
         if self._begin is None:
             self._begin = self._next = begin
         elif begin < self._begin:
@@ -49,8 +49,11 @@ class GapAccount:
         """Note that every number below ``end`` exists; those not heard of so far are missing."""
         if self._next is None or end <= self._next:
             return
-        self._miss(self._next, end)
-        self._next = end
+        begin, self._next = self._next, end
+        self.pending += end - begin
+        if self.missing and self.missing[-1][1] == begin:
+            begin = self.missing.pop()[0]
+        self.missing.append((begin, end))
 
     def arrived(self, first: int, length: int) -> list[tuple[int, int, Arrival]]:
         """Account for samples ``first`` to ``first + length - 1``.
@@ -67,43 +70,32 @@ class GapAccount:
             self._next = end
             self.received += length
             return [(0, length, Arrival.NEXT)]
-        parts = self._late(first, min(end, self._next))
+        parts = self._take(first, min(end, self._next))
         if end > self._next:
             parts.append((self._next - first, end - self._next, Arrival.NEXT))
             self._next = end
-        for _offset, count, arrival in parts:
-            if arrival is Arrival.REPEATED:
-                self.repeated += count
-            else:
-                self.received += count
+        repeated = sum(count for _offset, count, arrival in parts if arrival is Arrival.REPEATED)
+        self.repeated += repeated
+        self.received += length - repeated
         return parts
 
     def refilled(self, first: int, length: int) -> list[tuple[int, int]]:
-        """Account for samples that were pulled; returns the parts that were missing, as (offset, length)."""
-        parts = self._late(first, first + length)
-        late = [(offset, count) for offset, count, arrival in parts if arrival is Arrival.LATE]
+        """Account for samples that were resent; returns the parts that were missing, as (offset, length)."""
+        late = self._take_missing(first, first + length)
         self.received += sum(count for _offset, count in late)
         return late
 
     def give_up(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Declare lost what is missing from ``first`` up to ``end``, which is not included; returns those ranges."""
-        pieces = [
-            (first + offset, first + offset + count)
-            for offset, count, arrival in self._late(first, end)
-            if arrival is Arrival.LATE
-        ]
-        self.lost += sum(high - low for low, high in pieces)
-        return pieces
+        """Declare missing samples from ``first`` up to ``end``, not included, lost; returns those ranges."""
+        late = self._take_missing(first, end)
+        self.lost += sum(count for _offset, count in late)
+        return [(first + offset, first + offset + count) for offset, count in late]
 
-    def _miss(self, low: int, high: int) -> None:
-        self.pending += high - low
-        if self.missing and self.missing[-1][1] == low:
-            self.missing[-1] = (self.missing[-1][0], high)
-        else:
-            self.missing.append((low, high))
+    def _take_missing(self, first: int, end: int) -> list[tuple[int, int]]:
+        return [(offset, count) for offset, count, arrival in self._take(first, end) if arrival is Arrival.LATE]
 
-    def _late(self, first: int, end: int) -> list[tuple[int, int, Arrival]]:
-        """Take the numbers from the missing ranges; what is not missing was there before."""
+    def _take(self, first: int, end: int) -> list[tuple[int, int, Arrival]]:
+        """Take the numbers from the missing ranges; those that are not missing are repeated."""
         parts: list[tuple[int, int, Arrival]] = []
         left: list[tuple[int, int]] = []
         at = first

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.ids import NodeId
-from fedmon.common.log import escape_control
+from fedmon.common.ids import ID_PATTERN, NodeId
+from fedmon.common.log import LEVELS, escape_control
 from fedmon.common.wire.messages import LogRecord
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
@@ -30,14 +33,14 @@ class LogStream(Subscription):
     ) -> None:
         super().__init__(callback or _nothing, on_removed)
         self.nodes = nodes
-        self.level_number = level_number(level)
+        self._level = level_number(level)
 
     def wants(self, record: LogRecord) -> bool:
         """Tell whether this listener asked for a record."""
         return (
             not self.removed
             and (self.nodes is None or record.node_id in self.nodes)
-            and level_number(record.level) >= self.level_number
+            and level_number(record.level) >= self._level
         )
 
 
@@ -51,7 +54,7 @@ class Logs:
         self._dispatcher, self._on_changed = dispatcher, on_changed
         self._lock = threading.Lock()
         self._loggers: dict[str, logging.Logger] = {}
-        self._logging = Subscription(self._to_logging, lambda _: None)
+        self._logging = Subscription(self._log, lambda _: None)
         self.streams: tuple[LogStream, ...] = ()
 
     def add(self, stream: LogStream) -> None:
@@ -67,15 +70,13 @@ class Logs:
         self._on_changed()
 
     def take(self, record: LogRecord) -> None:
-        """Hand a record on; called on the thread of the inbox."""
+        """Hand a record on; called on the inbox thread."""
         wanting = [stream for stream in self.streams if stream.wants(record)]
-        if wanting:
-            self._dispatcher.call(self._logging, (record,), urgent=False, size_bytes=len(record.msg))
-            for stream in wanting:
-                if stream.callback is not _nothing:
-                    self._dispatcher.call(stream, (record,), urgent=False, size_bytes=len(record.msg))
+        with_callback = [stream for stream in wanting if stream.callback is not _nothing]
+        for subscription in (self._logging, *with_callback) if wanting else ():
+            self._dispatcher.call(subscription, (record,), urgent=False, size_bytes=len(record.msg))
 
-    def _to_logging(self, record: LogRecord) -> None:
+    def _log(self, record: LogRecord) -> None:
         logger = self._loggers.get(record.node_id)
         if logger is None:
             if len(self._loggers) >= MAX_LOGGERS:
@@ -84,14 +85,30 @@ class Logs:
                 logger = self._loggers[record.node_id] = logging.getLogger(f"{LOGGER_PREFIX}.{record.node_id}")
         number = level_number(record.level)
         if logger.isEnabledFor(number):
-            text = f"{escape_control(record.logger)}: {escape_control(record.msg)}"
-            made = logger.makeRecord(logger.name, number, record.node_id, 0, text, (), None)
+            text = _text(record.logger, record.msg)
+            made = logger.makeRecord(
+                logger.name, number, record.node_id, 0, text, (), None, extra=_marks(record.node_id)
+            )
             made.created = record.time.timestamp()
             made.msecs = made.created % 1 * 1000
-            # What a node sent must not be sent on by a process that is node and researcher at once.
-            made.fedmon_remote = True
-            made.node_id = record.node_id
             logger.handle(made)
+
+
+class _HistoricRecord(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    name: str = ""
+
+
+def log_as_node(log: Mapping[str, Any]) -> None:
+    """Log a message of version 4.4 as one record on one line; a ``msg`` that is no JSON record is logged as it is."""
+    text, node_id, level = str(log.get("msg", "")), str(log.get("node_id", "")), str(log.get("level", "")).upper()
+    try:
+        record = msgspec.json.decode(text, type=_HistoricRecord)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        record = _HistoricRecord(message=text)
+    logger = logging.getLogger(f"{LOGGER_PREFIX}.{node_id}" if ID_PATTERN.fullmatch(node_id) else LOGGER_PREFIX)
+    number = level_number(level if level in LEVELS else "INFO")
+    logger.log(number, "%s", _text(record.name, record.message), extra=_marks(node_id))
 
 
 def level_number(level: str) -> int:
@@ -101,8 +118,17 @@ def level_number(level: str) -> int:
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise InvalidInputError(f"level {level!r} is not one of DEBUG, INFO, WARNING, ERROR, CRITICAL")
+        raise InvalidInputError(f"level {level!r} is not one of {', '.join(LEVELS)}")
     return number
+
+
+def _text(name: str, message: str) -> str:
+    return f"{escape_control(name)}: {escape_control(message)}" if name else escape_control(message)
+
+
+def _marks(node_id: str) -> dict[str, object]:
+    # A process that is node and researcher at once must not send on what it got from a node.
+    return {"fedmon_remote": True, "node_id": node_id}
 
 
 def _nothing(_record: LogRecord) -> None:

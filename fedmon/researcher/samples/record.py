@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
-from fedmon.common.store.recording import RecordedStream
-from fedmon.common.wire.envelope import Reply
+from fedmon.common.store.damage import tells_of_damage
+from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.samples.consumer import Consumer
+from fedmon.researcher.samples.follower import Follower, Resume, Since, Start, Want
 from fedmon.researcher.samples.leases import Wish
-from fedmon.researcher.samples.live_sample import WantedSeries
-from fedmon.researcher.samples.record_writer import RecordWriter
-from fedmon.researcher.samples.refill_consumers import Consumers
-from fedmon.researcher.samples.refill_follower import Follower
-from fedmon.researcher.samples.refill_line import Want
-from fedmon.researcher.samples.refill_start import Resume, Since, Start
+from fedmon.researcher.samples.resend import Consumer, Consumers
+from fedmon.researcher.samples.watch import SeriesFilter
 
 logger = logging.getLogger(__name__)
+
+QUEUE_BYTES = 32 * 1024 * 1024
+CALM_BYTES = QUEUE_BYTES // 4
+"""While less than this waits, there is time to merge rows."""
+LOST_BYTES = 500
+"""Memory of one loss in the queue, so that very many of them are bounded too."""
+LINGER_S, AT_ONCE_BYTES = 0.5, 2 * 1024 * 1024
+"""So long, or so much, is gathered for one transaction; samples that a killed process had not written are resent."""
+MANY_STREAMS = 200
+LONG_LINGER_S, MANY_AT_ONCE_BYTES = 5.0, QUEUE_BYTES // 2
+"""The same with more streams than that: each has a row in each transaction, and longer rows cost less."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+OPEN_WITHIN_S = 600.0
+STOP_WITHIN_S = 30.0
 
 
 class RecordPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +52,12 @@ class RecordPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened since a record began.
+    """Counters since a record began.
 
-    ``stored`` samples, ``late`` ones among them (missed at first, or of before), ``repeated`` ones that came twice and
-    were left out, ``lost`` ones that their nodes do not have any more, ``pending`` ones that are known to exist and not
-    stored yet. ``nodes`` and ``size_bytes`` are those of the whole store. ``error`` is the last one, also when all is
-    well again.
+    ``stored`` samples, ``late`` ones among them (missed at first, or older), ``repeated`` ones that came twice and were
+    left out, ``lost`` ones that their nodes no longer have, ``pending`` ones that are known to exist and not stored
+    yet. ``nodes`` and ``size_bytes`` are those of the whole store. ``error`` is the last one, also when all is well
+    again.
     """
 
     stored: int
@@ -61,8 +73,8 @@ class RecordCounts(msgspec.Struct, frozen=True, kw_only=True):
 class Record(Consumer):
     """Keeps a store until `stop`: a context manager. Safe from any thread.
 
-    Each stream is stored in order and without a hole, but for what is lost for good. A store that was there goes on
-    where it ended, also after a crash; of other nodes it begins ``history_s`` back, as far as they still have that.
+    Each stream is stored in order and without a hole, but for samples that are lost for good. An existing store is
+    continued, also after a crash; of other nodes it begins ``history_s`` back, as far as they still have that.
     """
 
     def __init__(
@@ -78,7 +90,7 @@ class Record(Consumer):
     ) -> None:
         super().__init__(wish)
         self.path = path
-        self._wanted = None if metrics is None else WantedSeries(metrics)
+        self._filter = None if metrics is None else SeriesFilter(metrics)
         self._on_closed = on_closed
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
         self._writer = RecordWriter(path, on_room=wake)
@@ -87,7 +99,7 @@ class Record(Consumer):
 
     @property
     def counts(self) -> RecordCounts:
-        """What happened so far."""
+        """The counters so far."""
         writer = self._writer
         return RecordCounts(
             stored=writer.stored,
@@ -124,17 +136,7 @@ class Record(Consumer):
 
     stop = close
 
-    # --- called on the thread of the inbox ---------------------------------------------------------------------------
-
-    def answered(self, reply: Reply) -> None:
-        """Take what a node says of itself, and of what it keeps."""
-        node_id = NodeId(reply.node_id)
-        if self.closed or (self.wish.nodes is not None and node_id not in self.wish.nodes):
-            return
-        self.follower.answered(reply, time.monotonic())
-        granted = self._granted(reply)
-        if granted is not None:
-            self._describe(node_id, granted)
+    # --- called on the inbox thread ----------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Tell whether samples may be put; see `Sink`."""
@@ -142,14 +144,14 @@ class Record(Consumer):
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Store samples; see `Sink`."""
-        chosen = batch if self._wanted is None else self._wanted.batch(batch)
+        chosen = batch if self._filter is None else self._filter.batch(batch)
         self._writer.put(chosen, size_bytes=size_bytes, late=late)
 
     def lost_for_good(self, want: Want, reason: str) -> None:
-        """Write down that samples will not come."""
+        """Note in the store that samples will not come."""
         self._writer.lose(want, reason)
 
-    def _describe(self, node_id: NodeId, reply: MonitorReply) -> None:
+    def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         boot = self.follower.newest_boot(node_id)
         document = {
             "streams": reply.streams,
@@ -194,7 +196,7 @@ def begin_record(
 
 
 def _start(found: Sequence[RecordedStream], *, since: float) -> Start:
-    """Return where each stream begins: where the store ends, or else with what it may hold of that node."""
+    """Return where each stream begins: where the store ends, else at the oldest time that it has of the node."""
     ends: dict[tuple[str, str], Resume] = {}
     oldest: dict[str, float] = {}
     for one in sorted(found, key=lambda one: one.boot):
@@ -205,3 +207,236 @@ def _start(found: Sequence[RecordedStream], *, since: float) -> Start:
         return ends.get((node_id, stream)) or Since(t=oldest.get(node_id, since))
 
     return start
+
+
+class _Samples(msgspec.Struct, frozen=True, kw_only=True):
+    batch: Batch
+    size_bytes: int
+    late: bool
+
+
+class _Lost(msgspec.Struct, frozen=True, kw_only=True):
+    want: Want
+    reason: str
+    size_bytes: int = LOST_BYTES
+
+
+class _Description(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: str
+    boot: int
+    document: Mapping[str, Any]
+    size_bytes: int
+
+
+_Entry = _Samples | _Lost | _Description
+
+
+class RecordWriter:
+    """Owns the store from `open` to `stop`. Safe from any thread; nothing but these two waits.
+
+    Entries that cannot be written, as on a full disk, wait in up to 32 MiB and are tried again after pauses of 1 to
+    30 s. ``on_room`` is called on the writer's thread when there is room again after `has_room` said no.
+    """
+
+    def __init__(self, path: Path, *, on_room: Callable[[], None]) -> None:
+        self.path, self._on_room = path, on_room
+        self.stored = self.late = self.repeated = self.size_bytes = 0
+        self.error = self.last_error = ""
+        self.positions: dict[tuple[str, str], tuple[int, int, float]] = {}
+        self._changed = threading.Condition()
+        self._queue: deque[_Entry] = deque()
+        self._queued_bytes = 0
+        self._was_full = self._stopping = False
+        self._opened = threading.Event()
+        self._found: list[RecordedStream] = []
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="fedmon-record", daemon=True)
+
+    def open(self) -> list[RecordedStream]:
+        """Open the store, which is made if it is missing, and return what it holds. Raises StorageError."""
+        self._thread.start()
+        if not self._opened.wait(OPEN_WITHIN_S):
+            raise StorageError(f"cannot open {self.path}: it took longer than {OPEN_WITHIN_S:.0f} s")
+        if self._failure is not None:
+            raise self._failure
+        return self._found
+
+    def stop(self) -> bool:
+        """Write the queue, and end; tells whether everything was written."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(STOP_WITHIN_S)
+        return not self._thread.is_alive() and not self._queue
+
+    def has_room(self) -> bool:
+        """Tell whether samples may be put; once not, not before half of the bound is empty."""
+        with self._changed:
+            bound = QUEUE_BYTES / 2 if self._was_full else QUEUE_BYTES
+            self._was_full = self._queued_bytes > bound
+            return not self._was_full
+
+    def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
+        """Queue samples."""
+        self._add(_Samples(batch=batch, size_bytes=size_bytes, late=late))
+
+    def lose(self, want: Want, reason: str) -> None:
+        """Queue a note that samples will not come."""
+        self._add(_Lost(want=want, reason=reason))
+
+    def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
+        """Queue the description of a node."""
+        size_bytes = 2 * len(msgspec.json.encode(document))
+        self._add(_Description(node_id=node_id, boot=boot, document=document, size_bytes=size_bytes))
+
+    def _add(self, entry: _Entry) -> None:
+        with self._changed:
+            if self._stopping:
+                return
+            self._queue.append(entry)
+            self._queued_bytes += entry.size_bytes
+            if len(self._queue) == 1 or self._queued_bytes >= self._at_once_bytes():
+                self._changed.notify_all()
+
+    # --- the writer's thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            recording = Recording(self.path)
+            self._found = recording.extents()
+            self.size_bytes = recording.size_bytes()
+            for stream in sorted(self._found, key=lambda stream: stream.boot):
+                self.positions[stream.node_id, stream.stream] = (stream.boot, stream.last_seq, stream.last_t)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            self._failure = error
+            return
+        finally:
+            self._opened.set()
+        try:
+            self._serve(recording)
+        except BaseException as error:
+            self.error = self.last_error = f"the writer ended: {type(error).__name__}: {error}"
+            raise
+
+    def _serve(self, recording: Recording) -> None:
+        retry_s, damaged = FIRST_RETRY_S, False
+        try:
+            while self._queue or not self._stopping:
+                try:
+                    if damaged:
+                        # Closed first: the last one to close a file removes its log, by name.
+                        recording.close()
+                        recording, damaged = Recording(self.path), False
+                    self._wait(recording)
+                    self._write(recording)
+                    retry_s = FIRST_RETRY_S
+                except StorageError as error:
+                    self._failed(error)
+                    damaged = damaged or tells_of_damage(error)
+                    if self._stopping:
+                        break
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._stopping, retry_s)
+                    retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+        finally:
+            recording.close()
+
+    def _failed(self, error: StorageError) -> None:
+        if not self.error:
+            logger.error("what was recorded waits in memory and is tried again: %s", error)
+        self.error = self.last_error = str(error)
+
+    def _has_many_streams(self) -> bool:
+        return len(self.positions) > MANY_STREAMS
+
+    def _at_once_bytes(self) -> int:
+        return MANY_AT_ONCE_BYTES if self._has_many_streams() else AT_ONCE_BYTES
+
+    def _lingering(self) -> Deadline:
+        return Deadline(LONG_LINGER_S if self._has_many_streams() else LINGER_S)
+
+    def _wait(self, recording: Recording) -> None:
+        """Gather entries for one transaction; meanwhile rows are merged, as long as few entries wait.
+
+        Raises StorageError when merging finds the store damaged.
+        """
+        deadline = self._lingering()
+        try:
+            while self._is_calm(deadline) and recording.maintain():
+                pass
+            self.size_bytes = recording.size_bytes()
+        except StorageError as error:
+            if tells_of_damage(error):
+                raise
+            logger.debug("store %s cannot be tidied now: %s", self.path, error)
+        with self._changed:
+            if not self._queue:
+                self._changed.wait_for(lambda: self._queue or self._stopping)
+                deadline = self._lingering()
+            self._changed.wait_for(
+                lambda: self._stopping or self._queued_bytes >= self._at_once_bytes(), deadline.left_s()
+            )
+
+    def _is_calm(self, deadline: Deadline) -> bool:
+        """Tell whether there is time to merge rows."""
+        with self._changed:
+            return not self._stopping and self._queued_bytes < CALM_BYTES and not (self._queue and deadline.passed())
+
+    def _write(self, recording: Recording) -> None:
+        """Write what waits now; later entries are for the next turn, so that rows are merged in between."""
+        left = len(self._queue)
+        while left > 0:
+            entries = self._next()
+            left -= len(entries)
+            samples = [entry for entry in entries if isinstance(entry, _Samples)]
+            if samples:
+                self._store(recording, samples)
+            losses = [entry for entry in entries if isinstance(entry, _Lost)]
+            if losses:
+                recording.set_all_lost(
+                    ((lost.want.node_id, lost.want.stream, lost.want.boot), lost.want.first_seq, lost.want.last_seq,
+                     lost.reason)
+                    for lost in losses
+                )  # fmt: skip
+            for entry in entries:
+                if isinstance(entry, _Description):
+                    recording.describe(entry.node_id, entry.boot, entry.document)
+            self._done(entries)
+        self.size_bytes = recording.size_bytes()
+        if self.error:
+            logger.warning("store %s is written again", self.path)
+            self.error = ""
+
+    def _store(self, recording: Recording, samples: Sequence[_Samples]) -> None:
+        stored = recording.append(entry.batch for entry in samples)
+        self.stored += stored
+        self.late += sum(len(entry.batch.t) for entry in samples if entry.late)
+        self.repeated += sum(len(entry.batch.t) for entry in samples) - stored
+        for entry in samples:
+            batch = entry.batch
+            self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
+
+    def _next(self) -> list[_Entry]:
+        """Return the entries of one transaction, left in the queue: samples, losses, or one description."""
+        entries: list[_Entry] = []
+        size_bytes = 0
+        with self._changed:
+            for entry in self._queue:
+                if entries and (isinstance(entry, _Description) or type(entry) is not type(entries[0])):
+                    break
+                entries.append(entry)
+                size_bytes += entry.size_bytes
+                if size_bytes >= self._at_once_bytes():
+                    break
+        return entries
+
+    def _done(self, entries: Sequence[_Entry]) -> None:
+        with self._changed:
+            for entry in entries:
+                self._queue.popleft()
+                self._queued_bytes -= entry.size_bytes
+            room_again = self._was_full and self._queued_bytes <= QUEUE_BYTES / 2
+            self._was_full = self._was_full and not room_again
+        if room_again:
+            self._on_room()

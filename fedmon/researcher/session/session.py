@@ -26,12 +26,11 @@ from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, Sam
 from fedmon.researcher.asking.match import Pending, Verdict, Waiting
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
-from fedmon.researcher.replies.replies import MAX_KEPT, Replies
+from fedmon.researcher.replies.queue import MAX_KEPT, Replies
 from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
-from fedmon.researcher.runs.book import RunBook
+from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.samples.logs import Logs
-from fedmon.researcher.samples.refill_consumers import Consumers
-from fedmon.researcher.samples.refill_weight import memory_bytes
+from fedmon.researcher.samples.resend import Consumers, memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.connection import Connection, Dialect, FedmonDialect
 from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, Status, Unreadable

@@ -14,7 +14,7 @@ from fedmon.compat.nebula import Reporter
 from fedmon.node.broker_link import BrokerLink
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Instant
-from fedmon.researcher.samples.monitor import LiveSample
+from fedmon.researcher.samples.watch import LiveSample
 from tests.compat.nebula.reporters import HOST, participant, reporter, run, until
 from tests.support.brokers import Broker
 from tests.support.listener import Listener

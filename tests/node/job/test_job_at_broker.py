@@ -11,7 +11,7 @@ from fedmon.broker.users import Role
 from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import LiveSample
+from fedmon.researcher.samples.watch import LiveSample
 from tests.broker.production import PASSWORD, Production
 from tests.support.waiting import wait_until
 

@@ -29,7 +29,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.node.job.streaming import Stream
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.monitor import LiveSample
+from fedmon.researcher.samples.watch import LiveSample
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.stubborn import frozen_line, silent_peer

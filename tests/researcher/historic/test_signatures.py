@@ -10,7 +10,7 @@ import pytest
 from fedmon.common.store.queue import TasksQueue
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
-from fedmon.researcher.replies.reply_queue import ReplyQueue
+from fedmon.researcher.replies.queue import ReplyQueue
 from fedmon.researcher.requests import Requests
 
 NEEDED = inspect.Parameter.empty

@@ -16,7 +16,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import Job, JobState, Problem, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
-from fedmon.researcher.cli.run_show import progress
+from fedmon.researcher.cli.runs import progress
 from fedmon.researcher.runs.states import NodeRun, RunStates, shown_scalars
 
 JOB = Job(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
@@ -100,7 +100,7 @@ def test_a_notebook_shows_a_table_that_changes_in_place() -> None:
     notebook.cells.append(
         nbformat.v4.new_code_cell(
             "from tests.researcher.runs.test_runs_shown import *\n"
-            "from fedmon.researcher.runs.notebook import shown_in_place\n"
+            "from fedmon.researcher.runs.states import shown_in_place\n"
             "over = NodeRun(node_id=NodeId('a'), asked=OutcomeStatus.REFUSED, reason='<b>no</b>')\n"
             "shown_in_place([states(NodeRun(node_id=NodeId('a'), job=JOB)), states(over)])"
         )

@@ -1,0 +1,193 @@
+"""The newest values of every stream heard while watching, how fast counters grow, and which readings are missing."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from fedmon.common.metrics.batch import is_user_stream
+from fedmon.common.metrics.sample import rate
+from fedmon.common.metrics.series import metric_name, split_series
+from fedmon.common.wire.samples import MonitorReply
+from fedmon.researcher.samples.gaps import GapAccount
+from fedmon.researcher.samples.watch import LiveSample
+
+REMEMBERED_S = 150.0
+"""A series that was not heard of for so long is gone: the slowest lane of a node reads every 60 s."""
+SILENT_AFTER_S = 15.0
+"""A node that sent nothing for three of its default intervals is shown as silent."""
+
+Labels = Mapping[str, str]
+
+
+@functools.lru_cache(maxsize=32_768)
+def _split(series: str) -> tuple[str, Labels]:
+    try:
+        return split_series(series)
+    except ValueError:
+        return series, {}
+
+
+class Latest:
+    """Takes the samples of one stream; times are the node's monotonic clock. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self.newest: LiveSample | None = None
+        self.samples = 0
+        self._points: dict[str, tuple[float, float | None]] = {}
+        self._before: dict[str, tuple[float, float | None]] = {}
+        self._reasons: dict[str, str] = {}
+        self._of_name: dict[str, dict[str, Labels]] = {}
+
+    def take(self, sample: LiveSample) -> None:
+        """Take a sample; a late one only counts."""
+        self.samples += 1
+        newest = self.newest
+        if newest is not None and (sample.boot, sample.seq) <= (newest.boot, newest.seq):
+            return
+        if newest is not None and newest.boot != sample.boot:
+            self._points, self._before, self._reasons, self._of_name = {}, {}, {}, {}
+        self.newest = sample
+        for series, value in sample.values.items():
+            known = self._points.get(series)
+            if known is None:
+                name, labels = _split(series)
+                self._of_name.setdefault(name, {})[series] = labels
+            else:
+                self._before[series] = known
+            self._points[series] = (sample.mono, value)
+        if self._reasons:
+            self._reasons = {series: why for series, why in self._reasons.items() if series not in sample.values}
+        self._reasons.update(sample.reasons)
+
+    def value(self, series: str) -> float | None:
+        """Return the newest value of a series; None if it was missed, is not measured, or is too old."""
+        return self._points[series][1] if self.has(series) else None
+
+    def has(self, series: str) -> bool:
+        """Tell whether a series was heard of lately."""
+        point = self._points.get(series)
+        return point is not None and self.newest is not None and self.newest.mono - point[0] <= REMEMBERED_S
+
+    def growth(self, series: str) -> float | None:
+        """Return how fast one counter grew between its last two readings, per second; None if that is unknown."""
+        before = self._before.get(series)
+        if before is None or not self.has(series):
+            return None
+        point = self._points[series]
+        return rate(before[1], point[1], point[0] - before[0])
+
+    def each(self, name: str) -> list[tuple[Labels, float | None]]:
+        """Return labels and newest value of each series of a metric."""
+        return [(labels, self.value(series)) for series, labels in self._series(name)]
+
+    def growths(self, name: str) -> list[tuple[Labels, float | None]]:
+        """Return labels and growth of each series of a counter."""
+        return [(labels, self.growth(series)) for series, labels in self._series(name)]
+
+    def _series(self, name: str) -> list[tuple[str, Labels]]:
+        return [(series, labels) for series, labels in self._of_name.get(name, {}).items() if self.has(series)]
+
+    def missed(self) -> dict[str, str]:
+        """Map each series whose newest reading was missed to the reason."""
+        return {series: why for series, why in self._reasons.items() if self.has(series)}
+
+
+class Absent(msgspec.Struct, frozen=True, kw_only=True):
+    """Metrics that some nodes do not measure, or miss at present, and why."""
+
+    metric: str
+    reason: str
+    nodes: tuple[str, ...]
+
+
+class WatchState:
+    """The newest values of all nodes. Belongs to one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._latest: dict[tuple[str, str], Latest] = {}
+        self._accounts: dict[tuple[str, int, str], GapAccount] = {}
+        self._heard: dict[str, float] = {}
+        self.samples = 0
+        self.late = 0
+
+    def take(self, sample: LiveSample) -> None:
+        """Take a sample of any stream."""
+        node = str(sample.node_id)
+        self.samples += 1
+        self.late += sample.late
+        self._heard[node] = self._clock()
+        self._accounts.setdefault((node, sample.boot, sample.stream), GapAccount()).arrived(sample.seq, 1)
+        self._latest.setdefault((node, sample.stream), Latest()).take(sample)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes that were heard, by name."""
+        return sorted(self._heard)
+
+    def streams(self, prefix: str) -> list[tuple[str, str, Latest]]:
+        """Return node, stream and newest values of each stream whose name begins so; ended jobs are left out."""
+        return [
+            (node, stream, latest)
+            for (node, stream), latest in sorted(self._latest.items())
+            if stream.startswith(prefix) and not self._has_ended(node, latest)
+        ]
+
+    def latest(self, node: str, stream: str) -> Latest | None:
+        """Return the newest values of a stream; None if it was not heard of."""
+        return self._latest.get((node, stream))
+
+    def missing(self, node: str) -> int:
+        """Return how many samples of a node are known to exist and did not arrive so far."""
+        return sum(account.pending for (its, _, _), account in self._accounts.items() if its == node)
+
+    def silent_s(self, node: str) -> float | None:
+        """Return how long a node has sent nothing, if that is longer than it should be."""
+        quiet_s = self._clock() - self._heard.get(node, self._clock())
+        host = self.latest(node, "host")
+        interval_s = host.value("agent_interval_seconds") if host is not None else None
+        return quiet_s if quiet_s > max(SILENT_AFTER_S, 3 * (interval_s or 0.0)) else None
+
+    def absent(self, capabilities: Mapping[str, MonitorReply]) -> list[Absent]:
+        """Return the metrics that are not measured or missed now, grouped by reason; those of most nodes first."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for node, reply in capabilities.items():
+            for name, reason in reply.capabilities.items():
+                if reason:
+                    found.setdefault((metric_name(name), _short(reason)), set()).add(str(node))
+        for (node, _), latest in self._latest.items():
+            for series, reason in latest.missed().items():
+                found.setdefault((metric_name(series), _short(reason)), set()).add(node)
+        merged: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for (metric, reason), nodes in sorted(found.items()):
+            merged.setdefault((reason, tuple(sorted(nodes))), []).append(metric)
+        groups = [
+            Absent(metric=_named(metrics), reason=reason, nodes=nodes) for (reason, nodes), metrics in merged.items()
+        ]
+        return sorted(groups, key=lambda one: (-len(one.nodes), one.metric))
+
+    def _has_ended(self, node: str, latest: Latest) -> bool:
+        """Tell whether a stream fell silent while its node did not."""
+        host = self._latest.get((node, "host"))
+        if host is None or host.newest is None or latest.newest is None or latest is host:
+            return False
+        if is_user_stream(latest.newest.stream):
+            return False
+        return latest.newest.boot != host.newest.boot or host.newest.mono - latest.newest.mono > SILENT_AFTER_S
+
+
+def _short(reason: str) -> str:
+    return " ".join(reason.split())[:200]
+
+
+def _named(metrics: list[str]) -> str:
+    """Name metrics that are missing together: one or two by name, more by how they begin and their number."""
+    names = sorted(set(metrics))
+    if len(names) <= 2:
+        return ", ".join(names)
+    prefixes = sorted({name.split("_", 1)[0] for name in names})
+    return f"{', '.join(f'{prefix}_*' for prefix in prefixes[:4])} ({len(names)} metrics)"

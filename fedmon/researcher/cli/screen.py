@@ -1,0 +1,463 @@
+"""The screen of `fedmon watch`: tables that fit, the worst rows first, missing metrics with reasons, and totals."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fedmon.common.log import escape_control
+from fedmon.common.metrics.table import MISSING, format_rate, format_value
+from fedmon.common.wire.samples import MonitorReply
+from fedmon.researcher.cli.latest import Absent, Labels, Latest, WatchState
+
+if TYPE_CHECKING:
+    import rich.console
+
+GAP = 2
+MAX_ABSENT = 6
+"""How many reasons are shown; the rest is counted."""
+
+
+class Grade(enum.IntEnum):
+    """How bad a value is."""
+
+    FINE = 0
+    HIGH = 1
+    BAD = 2
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A value as people read it, and how bad it is."""
+
+    text: str
+    grade: Grade = Grade.FINE
+    weight: float = 0.0
+    """How near the value is to its worst, 0 to 1; rows are sorted by their heaviest cell."""
+
+
+NOTHING = Cell(MISSING)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The cells of one node, job or device; ``key`` keeps rows of equal weight in their order."""
+
+    key: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def weight(self) -> tuple[int, float]:
+        """How bad the row is: by its worst grade, then by how near a value is to its worst.
+
+        In steps of a tenth, so that rows do not change places with every sample.
+        """
+        return max(cell.grade for cell in self.cells), round(max(cell.weight for cell in self.cells), 1)
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Headers and rows; on a narrow screen the column of the highest order goes first. The first column is text."""
+
+    title: str
+    headers: tuple[str, ...]
+    orders: tuple[int, ...]
+    rows: tuple[Row, ...]
+    more: int = 0
+    """How many rows were left out."""
+
+    def worst_first(self) -> Table:
+        """Return the rows by weight; equal ones by name."""
+        rows = sorted(self.rows, key=lambda row: row.key)
+        return msgspec.structs.replace(self, rows=tuple(sorted(rows, key=lambda row: row.weight, reverse=True)))
+
+    def cut(self, rows: int) -> Table:
+        """Return the first rows; ``more`` says how many were left out."""
+        left_out = max(0, len(self.rows) - rows)
+        return msgspec.structs.replace(self, rows=self.rows[:rows], more=self.more + left_out)
+
+    def narrowed(self, width: int) -> Table:
+        """Return the table with as many columns as fit, at least two; columns without any value go."""
+        columns = [[header, *(row.cells[at].text for row in self.rows)] for at, header in enumerate(self.headers)]
+        widths = [max(map(len, column)) for column in columns]
+        shown = [at for at, column in enumerate(columns) if at == 0 or any(text != MISSING for text in column[1:])]
+        while len(shown) > 2 and sum(widths[at] + GAP for at in shown) - GAP > width:
+            shown.remove(max(shown, key=lambda at: (self.orders[at], at)))
+        return msgspec.structs.replace(
+            self,
+            headers=tuple(self.headers[at] for at in shown),
+            orders=tuple(self.orders[at] for at in shown),
+            rows=tuple(msgspec.structs.replace(row, cells=tuple(row.cells[at] for at in shown)) for row in self.rows),
+        )
+
+
+def fitted(tables: Sequence[Table], *, height: int) -> list[Table]:
+    """Return tables that together fit into ``height`` lines: each gives its last rows, but for one."""
+    rows = [min(1, len(table.rows)) for table in tables]
+    # Title, headers, the line that counts rows left out, and a blank one.
+    free = height - sum(4 + count for count in rows)
+    while free > 0 and any(count < len(table.rows) for count, table in zip(rows, tables, strict=True)):
+        for index, table in enumerate(tables):
+            if rows[index] < len(table.rows) and free > 0:
+                rows[index] += 1
+                free -= 1
+    return [table.cut(count) for count, table in zip(rows, tables, strict=True)]
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+Limits = tuple[float, float]
+"""Where a value is high, and where it is bad."""
+Show = Callable[[Latest, Labels], Cell]
+Subject = tuple[tuple[str, ...], Latest, Labels]
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A header, its cells, and when it gives way on a narrow screen: the highest ``order`` goes first."""
+
+    header: str
+    cell: Show
+    order: int = 5
+
+
+def value(metric: str, *, worst: Limits | None = None) -> Show:
+    """Show the series of a metric with the row's labels."""
+
+    def cell(latest: Latest, labels: Labels) -> Cell:
+        matching = _matching(latest.each(metric), labels)
+        return shown(metric, matching[0] if len(matching) == 1 else None, worst=worst)
+
+    return cell
+
+
+def growth(metric: str) -> Show:
+    """Show how fast a counter grows, over all its series that have the row's labels."""
+
+    def cell(latest: Latest, labels: Labels) -> Cell:
+        total = _total(_matching(latest.growths(metric), labels))
+        return NOTHING if total is None else Cell(format_rate(metric, total))
+
+    return cell
+
+
+def shown(metric: str, number: float | None, *, worst: Limits | None = None, ratio: float | None = None) -> Cell:
+    """Return the cell of a number; its grade is that of ``ratio`` if there is one."""
+    if number is None:
+        return NOTHING
+    graded = number if ratio is None else ratio
+    if worst is None:
+        return Cell(format_value(metric, number))
+    high, bad = worst
+    grade = Grade.BAD if graded >= bad else Grade.HIGH if graded >= high else Grade.FINE
+    return Cell(format_value(metric, number), grade, min(1.0, max(0.0, graded / bad)))
+
+
+def _matching(found: Iterable[tuple[Labels, float | None]], labels: Labels) -> list[float | None]:
+    return [number for its, number in found if labels.items() <= its.items()]
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None if there is no value, or one is unknown."""
+    known = [number for number in values if number is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the screen: its name on the command line, title, rows and columns."""
+
+    name: str
+    title: str
+    about: tuple[str, ...]
+    subjects: Callable[[WatchState], Iterable[Subject]]
+    columns: tuple[Column, ...]
+
+    def table(self, state: WatchState) -> Table:
+        """Return the group as a table; without rows if no node measures it."""
+        rows = []
+        for key, latest, labels in self.subjects(state):
+            cells = (*(Cell(part) for part in key), *(column.cell(latest, labels) for column in self.columns))
+            silent_s = state.silent_s(key[0])
+            if silent_s is not None:
+                silent = f"{key[0]} (silent {format_value('host_uptime_seconds', silent_s)})"
+                cells = (Cell(silent, Grade.BAD, 1.0), *cells[1:])
+            rows.append(Row(key=key, cells=cells))
+        return Table(
+            title=self.title,
+            headers=(*self.about, *(column.header for column in self.columns)),
+            orders=(*(0 for _ in self.about), *(column.order for column in self.columns)),
+            rows=tuple(rows),
+        )
+
+
+BUSY = (0.8, 0.95)
+"""Limits of a share of CPU or memory."""
+
+
+def _hosts(state: WatchState) -> Iterable[Subject]:
+    return [((node,), latest, {}) for node, stream, latest in state.streams("host") if stream == "host"]
+
+
+def _memory(latest: Latest) -> tuple[float, float] | None:
+    """Return used bytes, and their share."""
+    total, available = latest.value("host_memory_total_bytes"), latest.value("host_memory_available_bytes")
+    return None if available is None or not total else (total - available, (total - available) / total)
+
+
+def _memory_used(latest: Latest, _labels: Labels) -> Cell:
+    memory = _memory(latest)
+    return NOTHING if memory is None else shown("host_memory_total_bytes", memory[0], ratio=memory[1], worst=BUSY)
+
+
+def _memory_ratio(latest: Latest, _labels: Labels) -> Cell:
+    memory = _memory(latest)
+    return NOTHING if memory is None else shown("host_cpu_busy_ratio", memory[1], worst=BUSY)
+
+
+def _load(latest: Latest, _labels: Labels) -> Cell:
+    load, cpus = latest.value("host_load1"), latest.value("host_cpu_count")
+    return shown("host_load1", load, ratio=load / cpus if load is not None and cpus else 0.0, worst=(1.5, 4.0))
+
+
+def _fullest_disk(latest: Latest, _labels: Labels) -> Cell:
+    sizes = {labels.get("mountpoint"): size for labels, size in latest.each("host_filesystem_size_bytes")}
+    shares = []
+    for labels, available in latest.each("host_filesystem_available_bytes"):
+        size = sizes.get(labels.get("mountpoint"))
+        if size and available is not None:
+            shares.append(1 - available / size)
+    return shown("host_cpu_busy_ratio", max(shares, default=None), worst=(0.85, 0.95))
+
+
+def _hottest(latest: Latest, _labels: Labels) -> Cell:
+    known = [celsius for _, celsius in latest.each("host_temperature_celsius") if celsius is not None]
+    return shown("host_temperature_celsius", max(known, default=None), worst=(80.0, 95.0))
+
+
+def _missed_ticks(latest: Latest, _labels: Labels) -> Cell:
+    return shown("agent_ticks_missed_total", latest.value("agent_ticks_missed_total"))
+
+
+HOST = Group(
+    name="host",
+    title="HOSTS",
+    about=("node",),
+    subjects=_hosts,
+    columns=(
+        Column("CPU", value("host_cpu_busy_ratio", worst=BUSY), 1),
+        Column("mem", _memory_ratio, 1),
+        Column("mem used", _memory_used, 5),
+        Column("load", _load, 2),
+        Column("disk full", _fullest_disk, 4),
+        Column("read", growth("host_disk_read_bytes_total"), 4),
+        Column("written", growth("host_disk_written_bytes_total"), 4),
+        Column("net in", growth("host_network_receive_bytes_total"), 3),
+        Column("net out", growth("host_network_transmit_bytes_total"), 3),
+        Column("temp", _hottest, 6),
+        Column("overruns", _missed_ticks, 7),
+    ),
+)
+
+
+def _jobs(state: WatchState) -> Iterable[Subject]:
+    return [((node, stream.removeprefix("job-")), latest, {}) for node, stream, latest in state.streams("job-")]
+
+
+def _gpu_memory_of_job(latest: Latest, _labels: Labels) -> Cell:
+    return shown("job_gpu_memory_bytes", _total(_matching(latest.each("job_gpu_memory_bytes"), {})))
+
+
+JOBS = Group(
+    name="jobs",
+    title="JOBS",
+    about=("node", "job"),
+    subjects=_jobs,
+    columns=(
+        Column("CPUs busy", value("job_cpus_busy"), 1),
+        Column("memory", value("job_memory_rss_bytes"), 1),
+        Column("peak", value("job_memory_peak_bytes"), 4),
+        Column("processes", value("job_processes"), 5),
+        Column("read", growth("job_io_read_bytes_total"), 3),
+        Column("written", growth("job_io_written_bytes_total"), 3),
+        Column("power", growth("job_energy_joules_total"), 2),
+        Column("GPU memory", _gpu_memory_of_job, 2),
+    ),
+)
+
+_ENERGY_MARKS = ("node_energy_joules_total", "rapl_energy_joules_total", "hwmon_power_watts")
+
+
+def _energies(state: WatchState) -> Iterable[Subject]:
+    return [subject for subject in _hosts(state) if any(subject[1].each(metric) for metric in _ENERGY_MARKS)]
+
+
+def _method(latest: Latest, _labels: Labels) -> Cell:
+    methods = sorted({labels["method"] for labels, _ in latest.each("node_energy_joules_total") if "method" in labels})
+    return Cell(", ".join(methods)) if methods else NOTHING
+
+
+ENERGY = Group(
+    name="energy",
+    title="ENERGY",
+    about=("node",),
+    subjects=_energies,
+    columns=(
+        Column("power", growth("node_energy_joules_total"), 1),
+        Column("since start", value("node_energy_kilowatt_hours_total"), 2),
+        Column("CO2e", value("node_emissions_grams_total"), 2),
+        Column("measured by", _method, 3),
+    ),
+)
+
+_GPU_MARKS = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
+_HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "none"})
+
+
+def _gpus(state: WatchState) -> Iterable[Subject]:
+    for (node,), latest, _ in _hosts(state):
+        names = {labels["gpu"] for metric in _GPU_MARKS for labels, _ in latest.each(metric) if "gpu" in labels}
+        for gpu in sorted(names):
+            yield (node, gpu), latest, {"gpu": gpu}
+
+
+def _gpu_memory(latest: Latest, labels: Labels) -> Cell:
+    used, total = (
+        next(iter(_matching(latest.each(metric), labels)), None)
+        for metric in ("gpu_memory_used_bytes", "gpu_memory_total_bytes")
+    )
+    ratio = used / total if used is not None and total else 0.0
+    return shown("gpu_memory_used_bytes", used, ratio=ratio, worst=(0.9, 0.98))
+
+
+def _throttle(latest: Latest, labels: Labels) -> Cell:
+    """Name why the clocks are held back now; those of an idle GPU are too, and that is no trouble."""
+    reasons = [
+        its.get("reason", "")
+        for its, number in latest.each("gpu_throttle_active")
+        if number and labels.items() <= its.items()
+    ]
+    named = [reason for reason in reasons if reason not in _HARMLESS]
+    return Cell(", ".join(named), Grade.HIGH, 0.8) if named else NOTHING
+
+
+GPU = Group(
+    name="gpu",
+    title="GPUS",
+    about=("node", "gpu"),
+    subjects=_gpus,
+    columns=(
+        Column("busy", value("gpu_utilization_ratio"), 1),
+        Column("memory", _gpu_memory, 1),
+        Column("power", value("gpu_power_watts"), 2),
+        Column("temp", value("gpu_temperature_celsius", worst=(80.0, 90.0)), 3),
+        Column("throttled by", _throttle, 4),
+        Column("processes", value("gpu_processes"), 5),
+    ),
+)
+
+
+def _values(state: WatchState) -> Iterable[Subject]:
+    for node, _, latest in state.streams("user"):
+        for labels, _ in latest.each("user_value"):
+            yield (node, labels.get("name", "")), latest, labels
+
+
+USER = Group(
+    name="user",
+    title="REPORTED VALUES",
+    about=("node", "name"),
+    subjects=_values,
+    columns=(Column("value", value("user_value"), 1), Column("step", value("user_step"), 2)),
+)
+GROUPS = {group.name: group for group in (HOST, JOBS, GPU, ENERGY, USER)}
+"""Every group by its name, in the order of the screen."""
+
+# --- the screen -------------------------------------------------------------------------------------------------------
+
+
+class Screen(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the screen, from top to bottom."""
+
+    tables: tuple[Table, ...]
+    absent: tuple[str, ...]
+    totals: str
+
+
+def compose(
+    state: WatchState,
+    groups: Sequence[Group],
+    *,
+    capabilities: Mapping[str, MonitorReply],
+    refusals: Mapping[str, str],
+    width: int,
+    height: int | None,
+    worst_first: bool = True,
+    lost: int = 0,
+) -> Screen:
+    """Return a screen of this size; ``height`` None shows every row."""
+    tables = [group.table(state) for group in groups]
+    tables = [table.worst_first() if worst_first else table for table in tables if table.rows]
+    absent = _absent_lines(state.absent(capabilities), refusals, nodes=len(state.nodes), width=width)
+    if height is not None:
+        # A low screen shows numbers before reasons.
+        absent = absent[: max(1, min(len(absent), height // 5))] if absent else absent
+        tables = fitted(tables, height=height - len(absent) - (2 if absent else 0) - 2)
+    tables = [table.narrowed(width) for table in tables]
+    return Screen(tables=tuple(tables), absent=tuple(absent), totals=_totals(state, lost))
+
+
+def rich_screen(screen: Screen) -> rich.console.Group:
+    """Return a screen for a terminal, with numbers to the right and bad values in colour."""
+    from rich import console
+    from rich.text import Text
+
+    from fedmon.researcher.cli.shell import rich_table
+
+    styles = ("", "yellow", "bold red")
+    parts: list[Any] = []
+    for one in screen.tables:
+        table = rich_table(title=one.title)
+        for index, column in enumerate(one.headers):
+            table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True, overflow="ellipsis")
+        for row in one.rows:
+            table.add_row(*(Text(escape_control(cell.text), style=styles[cell.grade]) for cell in row.cells))
+        parts += [table, Text(f"... {one.more} more, none of them worse" if one.more else "")]
+    if screen.absent:
+        lines = (Text(line, no_wrap=True, overflow="ellipsis") for line in screen.absent)
+        parts += [Text("NOT MEASURED", style="bold"), *lines, Text("")]
+    return console.Group(*parts, Text(screen.totals, style="dim"))
+
+
+def _totals(state: WatchState, lost: int) -> str:
+    parts = [_counted(len(state.nodes), "node"), _counted(state.samples, "sample"), f"{lost} lost"]
+    if state.late:
+        parts.append(f"{state.late} late")
+    gaps = {node: missing for node in state.nodes if (missing := state.missing(node))}
+    if gaps:
+        worst = sorted(gaps, key=lambda node: -gaps[node])
+        parts.append(f"{sum(gaps.values())} missing: {', '.join(f'{node} {gaps[node]}' for node in worst[:3])}")
+    return ", ".join(parts)
+
+
+def _absent_lines(absent: list[Absent], refusals: Mapping[str, str], *, nodes: int, width: int) -> list[str]:
+    lines = [f"{node}: {reason}" for node, reason in sorted(refusals.items())]
+    for one in absent[:MAX_ABSENT]:
+        where = "" if nodes <= 1 else " everywhere" if len(one.nodes) == nodes else f" on {_some(one.nodes)}"
+        lines.append(f"{one.metric}{where}: {one.reason}")
+    if len(absent) > MAX_ABSENT:
+        lines.append(f"... {len(absent) - MAX_ABSENT} more reasons; fedmon watch --absent shows all")
+    return [_cut(escape_control(line), width) for line in lines]
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes) if len(nodes) <= 2 else f"{nodes[0]}, {nodes[1]} and {len(nodes) - 2} more"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(1, width - 3)]}..."

@@ -1,0 +1,144 @@
+"""The options, output and exit codes that the researcher's verbs share."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import msgspec
+import typer
+
+from fedmon.common.errors import FedmonError, NoAnswerError
+from fedmon.common.log import OUR_LOGGER
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
+from fedmon.researcher.federation import Federation
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedmon.researcher.samples.resend import Consumer
+
+REFUSED, NO_ANSWER = 4, 6
+
+EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 wrong use or settings, 3 not found, 4 refused, 5 no connection, 6 no answer in "
+    "time. A node that is known to be offline is an error only when it was named."
+)
+
+BrokerOption = Annotated[
+    str | None, typer.Option("--broker", "-b", metavar="URL", help="The broker; without it the one of your settings.")
+]
+SettingsOption = Annotated[
+    Path | None, typer.Option("--settings", help="Your settings file, instead of the usual one.")
+]
+IdOption = Annotated[str | None, typer.Option("--researcher", help="Your researcher id, instead of the one kept.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+LinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")]
+NodesOption = Annotated[
+    list[str] | None, typer.Option("--node", "-n", help="Only this node; may be given several times.")
+]
+MetricsOption = Annotated[
+    list[str] | None, typer.Option("--metric", "-m", help="Only these metrics, with * and ?; may be repeated.")
+]
+IntervalOption = Annotated[
+    float | None, typer.Option("--interval", help="Seconds between samples; without it each owner's.")
+]
+ForOption = Annotated[
+    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to go on; without it until Ctrl-C.")
+]
+
+
+def opened(broker: str | None, settings: Path | None, researcher: str | None, timeout: float) -> Federation:
+    """Return a federation for one verb: its own instance, beside an open notebook of the same researcher."""
+    instance = f"shell-{secrets.token_hex(4)}"
+    return Federation(broker, settings=settings, researcher_id=researcher, timeout_s=timeout, instance=instance)
+
+
+def emit(document: Any, *, text: str, as_json: bool) -> None:
+    """Print a JSON document on one line, or the text."""
+    sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode() if as_json else text}\n")
+
+
+def emit_line(value: Any, *, text: str, as_json: bool) -> None:
+    """Print one line of a stream at once."""
+    emit(value, text=text, as_json=as_json)
+    sys.stdout.flush()
+
+
+def outcomes_document(federation: Federation, outcomes: Outcomes[Any]) -> dict[str, Any]:
+    """Return everything that is known about a request, for programs."""
+    return {
+        "command": outcomes.command,
+        "broker": federation.settings.broker.url,
+        "researcher_id": federation.researcher_id,
+        "elapsed_s": round(outcomes.elapsed_s, 6),
+        "outcomes": [
+            {
+                "node_id": node_id,
+                "status": outcome.status,
+                "reason": outcome.reason,
+                "elapsed_s": outcome.elapsed_s,
+                "reply": outcome.reply,
+            }
+            for node_id, outcome in outcomes.items()
+        ],
+        "explanation": outcomes.explanation(),
+    }
+
+
+def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
+    """Return 0 if all expected nodes did it; a node known to be offline is expected only when named."""
+    expected = [outcome for outcome in outcomes.values() if named or outcome.status is not OutcomeStatus.OFFLINE]
+    if not expected:
+        return NO_ANSWER
+    statuses = {outcome.status for outcome in expected if not outcome.ok}
+    if not statuses:
+        return 0
+    if statuses <= {OutcomeStatus.REFUSED}:
+        return REFUSED
+    return 1 if statuses <= {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX} else NO_ANSWER
+
+
+def no_sample(consumer: Consumer, federation: Federation) -> FedmonError:
+    """Return the error that says why no sample came."""
+    if consumer.refusals:
+        said = "; ".join(f"{node_id}: {reason}" for node_id, reason in consumer.refusals.items())
+        return NoAnswerError(f"no sample came: {said}")
+    return NoAnswerError(f"no sample came. {federation.nodes().explanation()}")
+
+
+def rich_table(*, title: str | None = None) -> Table:
+    """Return an empty table in the style of every screen of ours."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+
+
+@contextmanager
+def logs_above(terminal: TextIO) -> Iterator[None]:
+    """Print log lines above a live table: written to the terminal beside it, they would tear it."""
+    handlers = [one for one in logging.getLogger(OUR_LOGGER).handlers if isinstance(one, logging.StreamHandler)]
+    moved = [handler for handler in handlers if handler.stream is terminal]
+    for handler in moved:
+        handler.setStream(sys.stderr)
+    try:
+        yield
+    finally:
+        for handler in moved:
+            handler.setStream(terminal)

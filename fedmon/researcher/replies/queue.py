@@ -1,0 +1,419 @@
+"""The durable queue of replies: kept in order, on disk for instance ``main``, until they are taken."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import InvalidMessageError, StorageError
+from fedmon.common.store.queue import TasksQueue, TasksQueueError
+from fedmon.common.wire.envelope import Reply
+from fedmon.researcher.asking.match import CLOSED, READS, Waiting
+from fedmon.researcher.replies.content import Document, Entry, Keepable, KeptReply
+from fedmon.researcher.session.tally import Tally
+
+logger = logging.getLogger(__name__)
+
+TAKEN_SOON_S, READ_TAKEN_SOON_S = 0.02, 1.0
+"""A caller that takes its replies within this time never causes a write; the second is for reads.
+
+The replies to a read can be asked for again, and writing those of many nodes costs more than receiving them.
+"""
+MAX_KEPT = 10_000
+MAX_KEPT_BYTES = 16 * 2**20
+_LAST_TO_GO = ("job-outcome", "plan-decision")
+"""These are announced once; the result of a job can be asked for again, a decision cannot."""
+MAX_INCOMING = 20_000
+MAX_SEEN = 10_000
+STOP_WAITS_S = 5.0
+FIRST_MEMORY_KEY = 2**62
+"""Keys from here on are of messages that the disk refused; no row of a queue has such a number."""
+
+OnKept = Callable[[int, bool], object]
+"""Called with the key of a message that is stored, and whether it came for the first time."""
+
+
+class _Incoming(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A message on its way to the disk; with ``waiting`` it is an answer to that request."""
+
+    message: Keepable
+    only_once: bool = False
+    on_kept: OnKept | None = None
+    waiting: Waiting | None = None
+
+    def stored(self, key: int, *, first: bool) -> None:
+        try:
+            if self.on_kept is not None:
+                self.on_kept(key, first)
+        except Exception:  # a callback that fails must not end the thread that writes for all
+            logger.exception("the step after keeping message %s failed", self.message.id)
+
+
+class _Watched(msgspec.Struct, kw_only=True):
+    """A request whose caller still waits: when to look, how many answers were stored, and under which keys."""
+
+    due_at: float
+    every_s: float
+    stored: int = 0
+    kept: dict[int, Entry] = {}
+
+
+class Replies:
+    """Keeps late and unknown replies, and answers that their caller does not take soon.
+
+    Bounded: beyond 10,000, or 16 MiB, the oldest goes and is counted, outcomes of jobs and then decisions of owners
+    last. Every method is safe from any thread; one thread writes to the disk, many replies at once. Without a queue
+    everything is kept in memory.
+    """
+
+    def __init__(self, queue: TasksQueue | None, *, tally: Tally, limit: int = MAX_KEPT) -> None:
+        self.durable = queue is not None
+        self.released = self._stopping = False
+        self._disk, self._tally, self._limit = _Disk(queue, tally), tally, limit
+        self._changed = threading.Condition()
+        # By key, rising, so that the oldest is found first.
+        self._kept, self._gone = self._disk.recovered()
+        self._incoming: list[_Incoming] = []
+        self._watched: dict[Waiting, _Watched] = {}
+        self._to_mark: list[int] = []
+        self._handed: dict[int, list[int]] = {}
+        self._writes_wanted = self._writes_done = 0
+        self._thread = threading.Thread(target=self._run, name="fedmon-replies", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that writes."""
+        self._thread.start()
+
+    def release(self) -> None:
+        """End every wait of `take`."""
+        with self._changed:
+            self.released = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Write the rest, and end; replies that were handed over count as taken."""
+        with self._changed:
+            self._stopping = True
+            for keys in self._handed.values():
+                self._gone.extend(keys)
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STOP_WAITS_S)
+        self._disk.close()
+
+    # --- putting -----------------------------------------------------------------------------------------------------
+
+    def keep(self, message: Keepable, *, only_once: bool = False, on_kept: OnKept | None = None) -> None:
+        """Keep a message that no caller waits for; ``on_kept`` is called on the writing thread when it is safe.
+
+        With ``only_once`` a message whose id was seen before, in this process or an earlier one, is not kept again.
+        """
+        with self._changed:
+            if len(self._incoming) >= MAX_INCOMING:
+                self._tally.count("replies dropped: the disk is too slow", message.node_id)
+                return
+            self._incoming.append(_Incoming(message=message, only_once=only_once, on_kept=on_kept))
+            self._changed.notify_all()
+
+    def watch(self, waiting: Waiting) -> None:
+        """Keep the answers of a request if its caller does not take them soon."""
+        if self.durable and waiting not in self._watched:
+            every_s = READ_TAKEN_SOON_S if isinstance(waiting.request, READS) else TAKEN_SOON_S
+            with self._changed:
+                due_at = time.monotonic() + every_s
+                is_first = all(due_at < watched.due_at for watched in self._watched.values())
+                self._watched[waiting] = _Watched(due_at=due_at, every_s=every_s)
+                if is_first:
+                    self._changed.notify_all()
+
+    def ended(self, waiting: Waiting, answers: Sequence[Reply]) -> None:
+        """Forget the answers of a request if its caller took them; else keep those that were not kept yet."""
+        if waiting.taken and waiting not in self._watched:
+            return
+        with self._changed:
+            watched = self._watched.pop(waiting, None) or _Watched(due_at=0.0, every_s=0.0)
+            if waiting.taken:
+                self._gone.extend(watched.kept)
+            else:
+                self._kept = dict(sorted((self._kept | watched.kept).items()))
+                self._incoming.extend(_Incoming(message=reply) for reply in answers[watched.stored :])
+            self._changed.notify_all()
+
+    # --- taking ------------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        commands: Collection[str] | None = None,
+        *,
+        wanted: Callable[[Entry], bool] | None = None,
+        limit: int | None = None,
+        timeout_s: float | None = 0.0,
+    ) -> list[KeptReply]:
+        """Take kept replies of these commands, or of all, oldest first; the others stay.
+
+        ``wanted`` chooses further. Waits up to ``timeout_s``, None for ever, for the first. Replies that a thread took
+        leave the disk when it takes again, at `confirm`, or at `stop`: after a crash in between, they come again
+        marked ``redelivered``.
+        """
+        with self._changed:
+            self._gone.extend(self._handed.pop(threading.get_ident(), ()))
+            self._changed.wait_for(
+                lambda: self.released or next(self._matching(commands, wanted), None) is not None, timeout=timeout_s
+            )
+            keys = list(itertools.islice(self._matching(commands, wanted), limit))
+            taken = [(key, self._kept.pop(key)) for key in keys]
+            if keys and self.durable:
+                self._handed[threading.get_ident()] = keys
+                self._to_mark.extend(keys)
+                self._wait_written()
+            else:
+                self._changed.notify_all()
+        return [entry.kept(key) for key, entry in taken]
+
+    def confirm(self) -> None:
+        """Remove the replies that this thread took from the disk before this returns: they do not come again."""
+        with self._changed:
+            keys = self._handed.pop(threading.get_ident(), ())
+            self._gone.extend(keys)
+            if keys and not self._stopping:
+                self._wait_written()
+
+    def kept(self, command: str) -> list[tuple[int, Keepable]]:
+        """Return the kept messages of one command, and leave them."""
+        with self._changed:
+            found = [(key, self._kept[key]) for key in self._matching([command], None)]
+        return [(key, entry.kept(key).message) for key, entry in found]
+
+    def keeps(self, key: int) -> bool:
+        """Tell whether this one was not taken yet."""
+        return key in self._kept
+
+    def discard(self, key: int) -> None:
+        """Remove one, because it was taken elsewhere."""
+        with self._changed:
+            if self._kept.pop(key, None) is not None:
+                self._gone.append(key)
+                self._changed.notify_all()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _matching(self, commands: Collection[str] | None, wanted: Callable[[Entry], bool] | None) -> Iterator[int]:
+        for key, entry in self._kept.items():
+            if (commands is None or entry.command in commands) and (wanted is None or wanted(entry)):
+                yield key
+
+    def _wait_written(self) -> None:
+        """Wait, with the lock held, until the disk has everything that was marked or removed so far."""
+        self._writes_wanted += 1
+        mine = self._writes_wanted
+        self._changed.notify_all()
+        self._changed.wait_for(lambda: self._writes_done >= mine, timeout=STOP_WAITS_S)
+
+    # --- the thread that writes --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._incoming or self._gone or self._to_mark or self._stopping or self._pause_s() == 0):
+                    self._changed.wait(self._pause_s())
+                ending, writes = self._stopping, self._writes_wanted
+                incoming, self._incoming = [*self._incoming, *self._answers_due()], []
+                gone, self._gone = self._gone, []
+                marks, self._to_mark = self._to_mark, []
+            self._disk.change(handed=marks, gone=gone)
+            if writes > self._writes_done:
+                with self._changed:
+                    self._writes_done = writes
+                    self._changed.notify_all()
+            self._store(incoming)
+            with self._changed:
+                if ending and not (self._incoming or self._gone):
+                    return
+
+    def _pause_s(self) -> float | None:
+        due_at = min((watched.due_at for watched in self._watched.values()), default=None)
+        return None if due_at is None else max(0.0, due_at - time.monotonic())
+
+    def _answers_due(self) -> list[_Incoming]:
+        now = time.monotonic()
+        found: list[_Incoming] = []
+        for waiting, watched in self._watched.items():
+            if watched.due_at <= now:
+                new = waiting.answered_since(watched.stored)
+                found.extend(_Incoming(message=answer.reply, waiting=waiting) for answer in new)
+                watched.stored += len(new)
+                watched.due_at = now + watched.every_s
+        return found
+
+    def _store(self, incoming: Sequence[_Incoming]) -> None:
+        new: list[_Incoming] = []
+        repeated: list[_Incoming] = []
+        for one in incoming:
+            (repeated if one.only_once and self._disk.was_seen(one.message.id) else new).append(one)
+        entries = [Entry.of(one.message) for one in new]
+        keys, safe = self._disk.add(entries, [one.message.id if one.only_once else None for one in new])
+        with self._changed:
+            for one, key, entry in zip(new, keys, entries, strict=True):
+                if one.waiting is not None:
+                    self._settle_answer(one.waiting, key, entry)
+                elif safe or not one.only_once:
+                    self._kept[key] = entry
+            self._keep_bounded()
+            self._changed.notify_all()
+        if safe:
+            for one, key in zip(new, keys, strict=True):
+                one.stored(key, first=True)
+        for one in repeated:
+            one.stored(0, first=False)
+
+    def _settle_answer(self, waiting: Waiting, key: int, entry: Entry) -> None:
+        watched = self._watched.get(waiting)
+        if watched is not None:
+            watched.kept[key] = entry
+        elif waiting.taken:
+            self._gone.append(key)
+        else:
+            self._kept[key] = entry
+
+    def _keep_bounded(self) -> None:
+        """Drop the oldest if there are too many, or they are too large; announcements go last."""
+        over, size = len(self._kept) - self._limit, sum(len(entry.payload) for entry in self._kept.values())
+        if over <= 0 and size <= MAX_KEPT_BYTES:
+            return
+        for key in sorted(self._kept, key=lambda key: _worth(self._kept[key])):
+            if over <= 0 and size <= MAX_KEPT_BYTES:
+                return
+            size -= len(self._kept.pop(key).payload)
+            over -= 1
+            self._gone.append(key)
+            self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}, or too large")
+
+
+def _worth(entry: Entry) -> int:
+    return _LAST_TO_GO.index(entry.command) + 1 if entry.command in _LAST_TO_GO else 0
+
+
+class _Disk:
+    """Numbers messages, writes them if there is a queue, and knows repeated ids; a failing disk is only counted.
+
+    Belongs to one thread, but for making and closing it.
+    """
+
+    def __init__(self, queue: TasksQueue | None, tally: Tally) -> None:
+        self._queue, self._tally = queue, tally
+        self._seen: dict[str, None] = {}
+        self._next_key = FIRST_MEMORY_KEY
+
+    def recovered(self) -> tuple[dict[int, Entry], list[int]]:
+        """Return the entries of an earlier process, by key, and the keys of unreadable ones."""
+        entries: dict[int, Entry] = {}
+        unreadable: list[int] = []
+        for key, document, handed in self._queue.pending() if self._queue is not None else ():
+            try:
+                entries[key] = Entry.recovered(document, handed=handed)
+            except InvalidMessageError as error:
+                self._tally.count("unreadable entries of the reply queue", error.reason)
+                unreadable.append(key)
+        return entries, unreadable
+
+    def add(self, entries: Sequence[Entry], ids: Sequence[str | None]) -> tuple[list[int], bool]:
+        """Write entries and return their keys, and whether they are safe; those that the disk refuses get keys too."""
+        safe = True
+        if self._queue is not None and entries:
+            try:
+                return self._queue.add_many([entry.stored() for entry in entries], ids=ids), True
+            except StorageError as error:
+                self._failed(error)
+                for seen in ids:
+                    if seen is not None:
+                        self._seen.pop(seen, None)
+                safe = False
+        first = self._next_key
+        self._next_key += len(entries)
+        return list(range(first, self._next_key)), safe
+
+    def change(self, *, handed: Collection[int], gone: Collection[int]) -> None:
+        """Mark entries that are being handed over, and remove those that are gone."""
+        if self._queue is None:
+            return
+        try:
+            if handed:
+                self._queue.mark_handed([key for key in handed if key < FIRST_MEMORY_KEY])
+            if gone:
+                self._queue.discard([key for key in gone if key < FIRST_MEMORY_KEY])
+        except StorageError as error:
+            self._failed(error)
+
+    def was_seen(self, message_id: str) -> bool:
+        """Tell whether a message came before, and remember it; here, so that two copies in one batch are noticed."""
+        if message_id in self._seen:
+            return True
+        try:
+            if self._queue is not None and self._queue.seen(message_id):
+                return True
+        except StorageError as error:
+            self._failed(error)
+        self._seen[message_id] = None
+        if len(self._seen) > MAX_SEEN:
+            del self._seen[next(iter(self._seen))]
+        return False
+
+    def close(self) -> None:
+        """Give the folder back."""
+        if self._queue is not None:
+            self._queue.close()
+
+    def _failed(self, error: StorageError) -> None:
+        self._tally.count("failures of the reply queue", str(error))
+
+
+class ReplyQueue:
+    """The four methods of a `TasksQueue` over kept replies, as scripts of Fed-BioMed use it. Safe from any thread.
+
+    A reply that a thread got comes again, marked ``redelivered``, if the process dies before that thread called
+    `task_done`, or `get` again.
+    """
+
+    def __init__(self, replies: Callable[[], Replies], told: Callable[[KeptReply], dict[str, Any]]) -> None:
+        self._replies, self._told = replies, told
+
+    def add(self, task: dict[str, Any]) -> None:
+        """Put a message in, as it is; it is safe when this returns, on disk if this process keeps a queue there.
+
+        Raises TasksQueueError if it is no JSON object.
+        """
+        if not isinstance(task, dict):
+            raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
+        try:
+            document = Document.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
+        safe = threading.Event()
+        self._replies().keep(document, on_kept=lambda _key, _first: safe.set())
+        safe.wait(STOP_WAITS_S)
+
+    def get(self, block: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the historic signature
+        """Take the oldest message, waiting for one unless ``block`` is false.
+
+        Raises TasksQueueError if there is none, or if the connection is closed meanwhile.
+        """
+        replies = self._replies()
+        taken = replies.take(limit=1, timeout_s=None if block else 0.0)
+        if not taken:
+            raise TasksQueueError(CLOSED if replies.released else "no reply is waiting")
+        return self._told(taken[0])
+
+    def task_done(self) -> None:
+        """Note that this thread is done with the reply it got; does nothing if it got none."""
+        self._replies().confirm()
+
+    def qsize(self) -> int:
+        """Return how many messages wait."""
+        return len(self._replies())

@@ -1,0 +1,585 @@
+"""Following runs: what nodes answer, announce and stream about each, and which of it is missing and asked for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Error, ErrorCode
+from fedmon.common.wire.runs import Job, JobOutcome, JobsReply, JobState, JobStatus, Parcel, Scalar
+from fedmon.common.wire.samples import AddScalar
+from fedmon.researcher.asking.match import Waiting
+from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.runs.states import NodeRun
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
+from fedmon.researcher.session.tally import Tally
+
+T = TypeVar("T")
+
+MAX_SCALARS_KEPT = 100_000
+MAX_SCALARS_BYTES = 64 * 2**20
+"""Of one node; later ones are not kept, so that no plan fills the memory of its researcher."""
+QUIET_S = 2.0
+LONGEST_QUIET_S = 16.0
+"""After so long without a message about a running job, doubling, its node is asked: its outcome may have been lost."""
+PACE_S = 0.5
+"""Missed scalars are asked for at most so often while the job runs."""
+RETRY_S = 2.0
+LONGEST_RETRY_S = 30.0
+GIVE_UP_AFTER = 4
+"""Questions about a job that is over which its node leaves unanswered until the missing parts count as lost."""
+DROPPED = "answers about runs dropped"
+_VALUE_BYTES = 128
+"""Memory of a value beside its name, about."""
+
+Question = dict[str, Any]
+"""The fields of a JobStatus."""
+
+
+class RunScalar(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``context.report`` of a plan on one node; see Scalar."""
+
+    node_id: NodeId
+    number: int
+    t: float
+    values: Mapping[str, float | None]
+    step: int | None = None
+
+
+class ScalarListener(Subscription):
+    """Hands scalars to a callback in order, each once, until removed; only one call waits. Safe from any thread."""
+
+    def __init__(
+        self,
+        callback: Callable[[RunScalar], object],
+        on_removed: Callable[[Subscription], None],
+        dispatcher: Dispatcher,
+    ) -> None:
+        super().__init__(callback, on_removed)
+        self._dispatcher = dispatcher
+        self._lock = threading.Lock()
+        self._queue: deque[RunScalar] = deque()
+        self._called = False
+
+    def put(self, node_id: NodeId, scalars: Iterable[Scalar]) -> None:
+        """Have the callback called with each."""
+        with self._lock:
+            self._queue.extend(
+                RunScalar(node_id=node_id, number=one.number, t=one.t, values=one.values, step=one.step)
+                for one in scalars
+            )
+            if self._called or not self._queue:
+                return
+            self._called = True
+        if not self._dispatcher.call(self, self._drained(), urgent=True):
+            with self._lock:
+                self._called = False
+
+    def _drained(self) -> Iterator[RunScalar]:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._called = False
+                    return
+                scalar = self._queue.popleft()
+            yield scalar
+
+
+class Part:
+    """One node's part in a run: its answers so far, and the next question; belongs to the lock of its ledger.
+
+    ``asked`` is the outcome of asking it to run.
+    """
+
+    def __init__(self, node_id: NodeId, *, now: float, asked: OutcomeStatus) -> None:
+        self.node_id, self.asked, self.reason = node_id, asked, ""
+        self.job: Job | None = None
+        self.result: Parcel | None = None
+        self.scalars: dict[int, Scalar] = {}
+        self.scalars_lost = self._bytes = self._next_scalar = self._expected = self._asks = 0
+        self._result_gone = self._forgotten = False
+        self._news_at = self._may_ask_at = now
+        self._quiet_s = QUIET_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, or never began."""
+        return self.job.state.is_over if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more will come."""
+        if self.job is None or not self.is_over:
+            return self.is_over
+        return not (self._lacks_result() or self._lacks_scalars()) or self._asks >= GIVE_UP_AFTER
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the job succeeded, and its result came or will not come."""
+        is_known = self.is_settled or self.result is not None
+        return is_known and self.job is not None and self.job.state is JobState.SUCCEEDED
+
+    @property
+    def in_order(self) -> list[Scalar]:
+        """The scalars, by number."""
+        return [self.scalars[number] for number in sorted(self.scalars)]
+
+    @property
+    def latest(self) -> Mapping[str, float | None]:
+        """The values of the last scalar; empty if there is none."""
+        return self.scalars[max(self.scalars)].values if self.scalars else {}
+
+    @property
+    def view(self) -> NodeRun:
+        """The state, as far as the node said."""
+        return NodeRun(
+            node_id=self.node_id,
+            job=self.job,
+            asked=self.asked,
+            reason=self.reason,
+            scalars=len(self.scalars),
+            result=self.result is not None,
+        )
+
+    def _lacks_result(self) -> bool:
+        succeeded = self.job is not None and self.job.state is JobState.SUCCEEDED
+        return succeeded and self.result is None and not self._result_gone
+
+    def _lacks_scalars(self) -> bool:
+        return self._next_scalar < self._expected
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def job_said(self, job: Job, now: float) -> None:
+        """Take the state of the job; one that is over stays over."""
+        self._heard(now)
+        known = None if self.job is None or self._forgotten else self.job.state
+        if known is not None and (known.is_over or (job.state is JobState.STARTING and known is JobState.RUNNING)):
+            return
+        self._forgotten = False
+        self.job, self.asked, self.reason = job, OutcomeStatus.OK, ""
+        self._expected = max(self._expected, min(job.scalars, MAX_SCALARS_KEPT))
+        if job.state.is_over:
+            self._may_ask_at = now
+
+    def result_said(self, result: Parcel | None, *, final: bool) -> None:
+        """Take the result; ``final`` if a missing one means that there is none."""
+        self.result = self.result or result
+        self._result_gone = final and self.result is None
+
+    def scalar_heard(self, scalar: Scalar, now: float) -> Scalar | None:
+        """Take a live scalar; return it if it is new."""
+        self._news_at = now
+        self._expected = max(self._expected, min(scalar.number + 1, MAX_SCALARS_KEPT))
+        if self.job is not None and self.job.state is JobState.STARTING:
+            self.job = msgspec.structs.replace(self.job, state=JobState.RUNNING)  # only a running plan reports
+        return self._kept(scalar)
+
+    def page_said(self, scalars: Sequence[Scalar], now: float) -> list[Scalar]:
+        """Take a page of scalars from the first missing one on; return the new ones."""
+        self._heard(now)
+        # A page has all that the node keeps up to its last: the others, and with an empty page all that were
+        # announced, it no longer keeps. A plan that reports without end leaves such a gap before nearly each page.
+        asked_from = self._next_scalar
+        new = [scalar for scalar in scalars if self._kept(scalar) is not None]
+        reached = max((scalar.number + 1 for scalar in scalars), default=self._expected)
+        page = range(asked_from, min(reached, MAX_SCALARS_KEPT))
+        self.scalars_lost += sum(number not in self.scalars for number in page)
+        self._next_scalar = max(self._next_scalar, page.stop)
+        self._advance()
+        return new
+
+    def refused_to_say(self, reason: str, now: float) -> None:
+        """Note that the node does not tell the state of the job."""
+        self._heard(now)
+        self.reason = reason
+
+    def not_known(self, reason: str, now: float) -> None:
+        """Note that the node knows no such job: it did not begin, or the node has forgotten it."""
+        self._heard(now)
+        if self.job is None:
+            self.asked, self.reason = OutcomeStatus.FAILED, reason or "the node does not know the job: it did not begin"
+        elif not self.job.state.is_over:
+            said = reason or "the node does not know the job any more"
+            self.job, self._forgotten = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said), True
+        self._result_gone = self.result is None
+        self._expected = self._next_scalar
+
+    def may_have_missed(self, now: float) -> None:
+        """Note that the node, or our own connection, came up: messages in between did not reach us."""
+        self._asks, self._quiet_s = 0, QUIET_S
+        self._may_ask_at = now
+        self._news_at = now - QUIET_S
+
+    def _heard(self, now: float) -> None:
+        self._news_at, self._asks = now, 0
+        self._may_ask_at = now if self.is_over else now + PACE_S
+
+    def _kept(self, scalar: Scalar) -> Scalar | None:
+        if scalar.number in self.scalars or scalar.number >= MAX_SCALARS_KEPT:
+            return None
+        self._bytes += sum(len(name) + _VALUE_BYTES for name in scalar.values)
+        if self._bytes > MAX_SCALARS_BYTES:
+            self.scalars_lost += 1
+            scalar = msgspec.structs.replace(scalar, values={})
+        self.scalars[scalar.number] = scalar
+        self._advance()
+        return scalar if scalar.values else None
+
+    def _advance(self) -> None:
+        while self._next_scalar in self.scalars:
+            self._next_scalar += 1
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def question(self, now: float) -> Question | None:
+        """Return the question that is due now, or None."""
+        due_at = self.due_at()
+        if due_at is None or due_at > now:
+            return None
+        self._asks += 1
+        self._may_ask_at = now + min(RETRY_S * 2 ** (self._asks - 1), LONGEST_RETRY_S)
+        if self.is_over and self._lacks_result():
+            return {"result": True}
+        if not self.is_over:
+            self._quiet_s = min(2 * self._quiet_s, LONGEST_QUIET_S)
+        return {"scalars_from": self._next_scalar}
+
+    def due_at(self) -> float | None:
+        """Return when the next question is due, None for never."""
+        if self.is_settled:
+            return None
+        if self.is_over or self._lacks_scalars():
+            return self._may_ask_at
+        return max(self._may_ask_at, self._news_at + self._quiet_s)
+
+
+class Ledger:
+    """The parts of one run, by node. Safe from any thread; ``changed`` is notified at each change.
+
+    Only nodes that were asked have a part, and only messages about this job and this plan are taken: others are
+    counted, with the reason. ``sha256`` None takes the plan of the first node that tells one. ``is_complete`` says
+    that no further node will take part.
+    """
+
+    def __init__(self, job_id: str, *, sha256: str | None, dispatcher: Dispatcher, tally: Tally) -> None:
+        self.job_id, self.sha256 = job_id, sha256
+        self.changed = threading.Condition()
+        self.version = 0
+        self.closed = ""
+        self.is_complete = False
+        self._dispatcher, self._tally = dispatcher, tally
+        self._parts: dict[NodeId, Part] = {}
+        self._listeners: tuple[ScalarListener, ...] = ()
+        self._at_end: tuple[tuple[Subscription, frozenset[NodeId]], ...] = ()
+        self._settled = 0
+
+    @property
+    def nodes(self) -> frozenset[NodeId]:
+        """The nodes that take part."""
+        with self.changed:
+            return frozenset(self._parts)
+
+    @property
+    def unsettled(self) -> frozenset[NodeId]:
+        """The nodes of which something is still to come."""
+        with self.changed:
+            return frozenset(node_id for node_id, part in self._parts.items() if not part.is_settled)
+
+    def take_part(self, nodes: Iterable[NodeId], *, asked: OutcomeStatus = OutcomeStatus.TIMED_OUT) -> None:
+        """Begin to take messages of these nodes."""
+        now = time.monotonic()
+        with self.changed:
+            for node_id in nodes:
+                self._parts.setdefault(node_id, Part(node_id, now=now, asked=asked))
+            self._touch()
+
+    def leave_out(self, node_id: NodeId) -> None:
+        """Forget a node that turned out to take no part, unless it has said otherwise meanwhile."""
+        with self.changed:
+            if node_id in self._parts and self._parts[node_id].job is None:
+                del self._parts[node_id]
+            self._touch()
+
+    def came_of_asking(self, node_id: NodeId, status: OutcomeStatus, reason: str) -> None:
+        """Note why a node does not run it, or that it did not answer."""
+        with self.changed:
+            part = self._parts.get(node_id)
+            if part is not None and part.job is None:
+                part.asked, part.reason = status, reason
+                self._touch()
+
+    # --- messages of nodes --------------------------------------------------------------------------------------------
+
+    def job_said(self, node_id: str, job: Job) -> None:
+        """Take what a node answered about its job."""
+        with self.changed:
+            part = self._part(node_id, job)
+            if part is not None:
+                part.job_said(job, time.monotonic())
+                self._touch()
+
+    def outcome(self, outcome: JobOutcome) -> bool:
+        """Take how it ended on a node; False if it is about something else."""
+        with self.changed:
+            part = self._part(outcome.node_id, outcome.job)
+            if part is None or not outcome.job.state.is_over:
+                return False
+            part.job_said(outcome.job, time.monotonic())
+            part.result_said(outcome.result, final=False)
+            self._touch()
+            return True
+
+    def heard(self, message: AddScalar) -> None:
+        """Take a live scalar."""
+        if message.number is None:
+            return
+        values = {str(name): value for name, value in message.metric.items()}
+        t = time.time() if message.t is None else message.t
+        scalar = Scalar(number=message.number, t=t, values=values, step=message.iteration)
+        with self.changed:
+            part = self._parts.get(NodeId(message.node_id))
+            if part is None:
+                self._tally.count(DROPPED, f"scalars of {message.node_id}, which was not asked to run {self.job_id}")
+                return
+            new = part.scalar_heard(scalar, time.monotonic())
+            self._tell(part.node_id, [] if new is None else [new])
+            self._touch()
+
+    def answered(self, reply: Reply, question: Mapping[str, Any]) -> None:
+        """Take the answer to a question of `questions`."""
+        now = time.monotonic()
+        node_id = NodeId(reply.node_id)
+        with self.changed:
+            part = self._parts.get(node_id)
+            if part is None:
+                return
+            if isinstance(reply, JobsReply):
+                job = next((job for job in reply.jobs if job.job_id == self.job_id), None)
+                if job is None:
+                    part.not_known("", now)
+                elif self._part(node_id, job) is not None:
+                    part.job_said(job, now)
+                    if "result" in question:
+                        part.result_said(reply.result, final=job.state.is_over)
+                    else:
+                        self._tell(node_id, part.page_said(reply.scalars, now))
+            elif isinstance(reply, Error):
+                if reply.code is ErrorCode.FAILED:
+                    part.not_known(reply.reason, now)
+                else:
+                    part.refused_to_say(f"it does not say how the job stands: {reply.reason}", now)
+            self._touch()
+
+    def may_have_missed(self, node_id: NodeId | None) -> None:
+        """Note that a node, or with None our own connection, came back: the state is asked for at once."""
+        now = time.monotonic()
+        with self.changed:
+            for part in self._parts.values():
+                if node_id is None or part.node_id == node_id:
+                    part.may_have_missed(now)
+            self._touch()
+
+    def _part(self, node_id: str, job: Job) -> Part | None:
+        part = self._parts.get(NodeId(node_id))
+        if part is None:
+            self._tally.count(DROPPED, f"job {self.job_id} of {node_id}, which was not asked to run it")
+            return None
+        if job.job_id != self.job_id:
+            self._tally.count(DROPPED, f"{node_id} answered about job {job.job_id} in place of {self.job_id}")
+            return None
+        self.sha256 = self.sha256 or job.sha256
+        if job.sha256 != self.sha256:
+            part.reason = f"it told of another plan, {job.sha256[:12]}, under this job; that was dropped"
+            self._tally.count(DROPPED, f"{node_id}, job {self.job_id}: {part.reason}")
+            return None
+        return part
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def questions(self, now: float) -> list[tuple[NodeId, Question]]:
+        """Return the questions that are due now, by node."""
+        with self.changed:
+            asked = [(node_id, part.question(now)) for node_id, part in self._parts.items()]
+            settled = sum(part.is_settled for part in self._parts.values())
+            if settled != self._settled:
+                self._settled = settled
+                self._touch()
+        return [(node_id, fields) for node_id, fields in asked if fields is not None]
+
+    def due_at(self) -> float | None:
+        """Return when the next question is due, None for never."""
+        with self.changed:
+            return min((due for part in self._parts.values() if (due := part.due_at()) is not None), default=None)
+
+    # --- views and listeners ------------------------------------------------------------------------------------------
+
+    def views(self) -> dict[NodeId, NodeRun]:
+        """Return the state on each node, as far as the nodes said."""
+        return self.each(lambda part: part.view)
+
+    def each(self, view: Callable[[Part], T]) -> dict[NodeId, T]:
+        """Return something of each part, by node."""
+        with self.changed:
+            return {node_id: view(part) for node_id, part in self._parts.items()}
+
+    def results(self) -> dict[NodeId, Parcel | None]:
+        """Return the results of the nodes that succeeded, as far as they came; None if the node no longer has it."""
+        with self.changed:
+            return {node_id: part.result for node_id, part in self._parts.items() if part.has_result}
+
+    def listen(self, callback: Callable[[RunScalar], object]) -> Subscription:
+        """Call back at each scalar, and now for those that came already, each once."""
+
+        def removed(subscription: Subscription) -> None:
+            with self.changed:
+                self._listeners = tuple(one for one in self._listeners if one is not subscription)
+
+        listener = ScalarListener(callback, removed, self._dispatcher)
+        with self.changed:
+            for node_id, part in self._parts.items():
+                listener.put(node_id, part.in_order)
+            self._listeners += (listener,)
+        return listener
+
+    def on_over(self, callback: Callable[[], object], *, without: Collection[NodeId] = ()) -> Subscription:
+        """Call back once, when nothing more will come, or everything was closed; now, if that is so already."""
+        listener = Subscription(lambda _: callback(), lambda _: None)
+        with self.changed:
+            self._at_end += ((listener, frozenset(without)),)
+            self._touch()
+        return listener
+
+    def close(self, why: str) -> None:
+        """End every wait: nothing comes any more."""
+        with self.changed:
+            self.closed = self.closed or why
+            self._touch()
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until a condition holds, or everything was closed; return whether it holds."""
+        with self.changed:
+            self.changed.wait_for(lambda: bool(self.closed) or condition(), timeout=timeout_s)
+            return condition()
+
+    def wait_for_change(self, version: int, timeout_s: float) -> None:
+        """Wait until something changed since a version, or everything was closed."""
+        self.wait(lambda: self.version != version, timeout_s)
+
+    def _tell(self, node_id: NodeId, scalars: Collection[Scalar]) -> None:
+        for listener in self._listeners if scalars else ():
+            listener.put(node_id, scalars)
+
+    def _touch(self) -> None:
+        self.version += 1
+        self.changed.notify_all()
+        if not self._at_end:
+            return
+        unsettled = {node_id for node_id, part in self._parts.items() if not part.is_settled}
+        for entry in self._at_end:
+            if self.closed or unsettled <= entry[1]:
+                self._at_end = tuple(one for one in self._at_end if one is not entry)
+                self._dispatcher.call(entry[0], (None,), urgent=True)
+
+
+class RunBook:
+    """The runs that this process follows: it routes messages to their ledgers, and asks for missing parts.
+
+    Belongs to the inbox thread; `open`, `holds`, `forget` and `wake` are safe from any thread. A run is followed until
+    everything is there; after that as long as a handle holds it, so that repeated messages are known. ``wake`` has the
+    inbox call `tick` now: parts of a run may be missing.
+    """
+
+    def __init__(self, asker: Asker, dispatcher: Dispatcher, tally: Tally, *, wake: Callable[[], None]) -> None:
+        self._asker, self._dispatcher, self._tally, self.wake = asker, dispatcher, tally, wake
+        self._lock = threading.Lock()
+        self._followed: dict[str, Ledger] = {}
+        self._held: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
+        self._asked: dict[tuple[str, NodeId], Waiting] = {}
+
+    def open(self, job_id: str, *, sha256: str | None) -> Ledger:
+        """Begin to follow a run; return its ledger, an earlier one if that is still held."""
+        ledger = Ledger(job_id, sha256=sha256, dispatcher=self._dispatcher, tally=self._tally)
+        with self._lock:
+            used = self._held.setdefault(job_id, ledger)
+            self._followed[job_id] = used
+            return used
+
+    def holds(self, job_id: str) -> bool:
+        """Tell whether a ledger of this run is in use."""
+        return self._find(job_id) is not None
+
+    def forget(self, ledger: Ledger) -> None:
+        """Follow a run no more."""
+        with self._lock:
+            self._followed.pop(ledger.job_id, None)
+            self._held.pop(ledger.job_id, None)
+
+    @property
+    def followed(self) -> list[Ledger]:
+        """The runs of which something is to come."""
+        with self._lock:
+            return list(self._followed.values())
+
+    def _find(self, job_id: str) -> Ledger | None:
+        with self._lock:
+            return self._held.get(job_id)
+
+    def heard(self, scalar: AddScalar) -> None:
+        """Take a live scalar."""
+        ledger = self._find(scalar.job_id)
+        if ledger is not None:
+            ledger.heard(scalar)
+
+    def outcome(self, outcome: JobOutcome) -> bool:
+        """Take how a job ended; return whether it is of a run that is followed."""
+        ledger = self._find(outcome.job.job_id)
+        return ledger is not None and ledger.outcome(outcome)
+
+    def may_have_missed(self, node_id: NodeId | None) -> None:
+        """Note that a node, or with None our own connection, came back."""
+        for ledger in self.followed:
+            ledger.may_have_missed(node_id)
+
+    def tick(self, now: float) -> None:
+        """Ask for missing parts."""
+        for ledger in self.followed:
+            for node_id, question in ledger.questions(now):
+                self._ask(ledger, node_id, question)
+            if not ledger.unsettled and ledger.is_complete:
+                with self._lock:
+                    self._followed.pop(ledger.job_id, None)
+
+    def due_at(self) -> float | None:
+        """Return when `tick` is due next, None for never."""
+        return min((due for ledger in self.followed if (due := ledger.due_at()) is not None), default=None)
+
+    def close(self) -> None:
+        """End every wait."""
+        for ledger in self.followed:
+            ledger.close("the federation was closed")
+            self.forget(ledger)
+
+    def _ask(self, ledger: Ledger, node_id: NodeId, question: Question) -> None:
+        def take(reply: Reply) -> None:
+            # Another node's answer to this question is none.
+            if reply.node_id == node_id:
+                asked = self._asked.pop((ledger.job_id, node_id), None)
+                ledger.answered(reply, question)
+                if asked is not None:
+                    self._asker.pending.forget(asked)
+
+        before = self._asked.pop((ledger.job_id, node_id), None)
+        if before is not None:
+            self._asker.pending.forget(before)
+        request = self._asker.request(JobStatus, job_id=ledger.job_id, **question)
+        self._asked[ledger.job_id, node_id] = self._asker.tell(request, [node_id], on_answer=take)

@@ -1,0 +1,205 @@
+"""Starting runs and finding them again: nodes are chosen, asked together, and every answer noted in a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import InvalidInputError, InvalidMessageError
+from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, new_id
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
+from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunLimits, RunReply
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.request import Asker, checked_timeout
+from fedmon.researcher.asking.submission import ENVELOPE_BYTES
+from fedmon.researcher.asking.tables import dataset_rows
+from fedmon.researcher.replies.announcements import Announcements
+from fedmon.researcher.roster import Instant, NodeState
+from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
+from fedmon.researcher.runs.follow import Ledger, RunBook
+from fedmon.researcher.runs.handle import RunHandle
+from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
+from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
+
+MAX_TAGS = 64
+_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
+
+
+def start_run(
+    asker: Asker,
+    book: RunBook,
+    *,
+    sha256: str,
+    nodes: Sequence[NodeId] | None,
+    tags: Sequence[str] | None,
+    dataset_id: str | None,
+    arguments: Mapping[str, Any] | None,
+    inputs: Mapping[str, Any] | None,
+    limits: RunLimits | Mapping[str, Any] | None,
+    repository: RepositorySettings,
+    timeout_s: float | None,
+    job_id: str | None = None,
+) -> RunHandle:
+    """Ask nodes to run a plan; return once each accepted or refused, or the time is over.
+
+    Raises InvalidInputError for arguments that cannot be sent, and NobodyToRunError if there is no node to ask.
+    """
+    if not asker.dialect.announced:
+        raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
+    job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
+    deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
+    plain, wanted_tags, bounds = checked_arguments(arguments), _checked_tags(tags), checked_limits(limits)
+    asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
+    if not asked:
+        raise NobodyToRunError("no node was named")
+    parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
+    request = asker.request(
+        Run,
+        job_id=job_id,
+        sha256=sha256,
+        dataset_id=dataset_id,
+        tags=wanted_tags,
+        arguments=plain,
+        inputs=parcel,
+        limits=bounds,
+    )
+    ledger = book.open(job_id, sha256=sha256)
+    ledger.take_part(asked)
+    book.wake()
+    try:
+        # Packing and uploading take their own time; the nodes get a second at least.
+        outcomes = asker.ask(request, RunReply, run_rows, nodes=asked, timeout_s=max(1.0, deadline.left_s()))
+    except BaseException as error:
+        # Nodes that were asked already run it, and `job` finds it; no handle here waits for it.
+        book.forget(ledger)
+        if isinstance(error, InvalidMessageError):
+            text = f"the run does not fit into a message: {error}; hand less in as args"
+            raise InvalidInputError(text) from None
+        raise
+    _note(ledger, outcomes, named=nodes is not None)
+    book.wake()
+    return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
+
+
+def _note(ledger: Ledger, outcomes: Outcomes[RunReply], *, named: bool) -> None:
+    for node_id, outcome in outcomes.items():
+        if outcome.reply is not None and outcome.ok:
+            ledger.job_said(node_id, outcome.reply.job)
+        elif outcome.status is OutcomeStatus.OFFLINE and not named:
+            # It went while it was asked; a node that was not named is no part of the run then.
+            ledger.leave_out(node_id)
+        else:
+            ledger.came_of_asking(node_id, outcome.status, outcome.reason)
+    ledger.is_complete = True
+
+
+def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
+    """Return the nodes that are there, or those of them that have the wanted dataset."""
+    asker.wait_settled()
+    left_s = max(0.5, deadline.left_s())
+    outcomes: Outcomes[Any] | None = None
+    if dataset_id is not None:
+        outcomes = listed = asker.ask_pages(ListDatasets, ListReply, dataset_rows, nodes=None, timeout_s=left_s)
+        found = [
+            NodeId(node_id)
+            for node_id, reply in listed.ok.items()
+            if any(dataset.dataset_id == dataset_id for dataset in reply.datasets)
+        ]
+        what = f"dataset {dataset_id!r} is offered to you"
+    elif tags:
+        outcomes = searched = asker.ask_pages(
+            SearchDatasets, SearchReply, dataset_rows, nodes=None, timeout_s=left_s, tags=list(tags)
+        )
+        found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
+        what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
+    else:
+        there, askable = asker.roster.nodes(Instant.now()), asker.roster.askable()
+        found = [
+            node_id for node_id, node in there.items() if node_id in askable and node.state is not NodeState.OFFLINE
+        ]
+        what = "node is there"
+    if not found:
+        raise _nobody(what, outcomes, asker)
+    return found
+
+
+def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyToRunError:
+    """Return the error that says what is missing, which nodes were asked for it, and which did not answer."""
+    if not outcomes:
+        return NobodyToRunError(f"no {what}. {asker.circumstances().sentence()}")
+    asked = f" by {named(list(outcomes.ok))}" if outcomes.ok else ""
+    refused = all(outcome.status is OutcomeStatus.REFUSED for outcome in outcomes.values())
+    exit_code = 3 if outcomes.ok else 4 if refused else 6
+    return NobodyToRunError("; ".join([f"no {what}{asked}", *why_not(outcomes)]), exit_code=exit_code)
+
+
+def _checked_tags(tags: Sequence[str] | None) -> list[str]:
+    if tags is None:
+        return []
+    if isinstance(tags, str) or not isinstance(tags, list | tuple):
+        raise InvalidInputError(f"tags is {tags!r}: give a list of tags, such as [{str(tags)!r}]")
+    if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or len(tags) > MAX_TAGS:
+        raise InvalidInputError(f"tags: give at most {MAX_TAGS} texts of 1 to 256 characters each")
+    return list(tags)
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def find_run(
+    asker: Asker,
+    book: RunBook,
+    job_outcomes: Announcements[JobOutcome],
+    job_id: str,
+    *,
+    nodes: Sequence[NodeId] | None,
+    expected: Sequence[NodeId] = (),
+    repository: RepositorySettings,
+    timeout_s: float | None,
+) -> RunHandle:
+    """Return a run of this researcher by its id: of the nodes that know it, and those whose outcome is kept here.
+
+    Nodes that are ``expected`` to know it and do not answer now are asked until they tell its state. Raises
+    RunNotKnownError if there are none, naming the nodes that did not answer.
+    """
+    if not ID_PATTERN.fullmatch(job_id):
+        raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon jobs` lists those that nodes know")
+    kept = job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
+    request = asker.request(JobStatus, job_id=job_id, scalars_from=0)
+    outcomes = asker.ask(request, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s)
+    knowing = [
+        NodeId(node_id) for node_id, reply in outcomes.ok.items() if reply.jobs and reply.jobs[0].job_id == job_id
+    ]
+    silent = [node_id for node_id in expected if node_id not in outcomes or outcomes[node_id].status in _SILENT]
+    if not (knowing or kept or silent or book.holds(job_id)):
+        raise _not_known(job_id, outcomes)
+    followed = book.open(job_id, sha256=None)
+    followed.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept), *silent})
+    for outcome in kept:
+        followed.outcome(outcome)
+    for node_id in knowing:
+        followed.answered(outcomes.ok[node_id], {"scalars_from": 0})
+    followed.is_complete = True
+    book.wake()
+    return RunHandle(followed, asker, book, repository=repository)
+
+
+def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
+    """Return the error that names the nodes that know no such job, and those that did not say."""
+    unknowing = [node_id for node_id, one in outcomes.items() if one.ok or one.status is OutcomeStatus.FAILED]
+    silent = {node_id: one for node_id, one in outcomes.items() if node_id not in unknowing}
+    said = [f"no node knows a job {job_id} of {outcomes.circumstances.researcher_id}"]
+    said += [f"asked: {named(unknowing)}"] if unknowing else []
+    said += why_not(silent)
+    refused = bool(silent) and all(one.status is OutcomeStatus.REFUSED for one in silent.values())
+    exit_code = 3 if unknowing or not silent else 4 if refused else 6
+    return RunNotKnownError(f"{'; '.join(said)}. `fedmon jobs` lists those that nodes know", exit_code=exit_code)
+
+
+def all_jobs(asker: Asker, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:
+    """Return the jobs of this researcher that each node knows, newest first."""
+    return RunList(asker.ask_pages(JobStatus, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s))

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from fedmon.researcher.cli.latest import REMEMBERED_S, Latest
+from tests.researcher.cli.watch_samples import labelled, live
+
+READ = 'host_disk_read_bytes_total{device="sda"}'
+OTHER = 'host_disk_read_bytes_total{device="sdb"}'
+
+
+def test_a_counter_is_shown_as_its_growth_between_its_own_last_two_readings() -> None:
+    latest = Latest()
+    latest.take(labelled(live(seq=0), {READ: 100.0}))
+    latest.take(live(seq=1))  # a tick at which the disk was not read
+    latest.take(labelled(live(seq=2), {READ: 300.0}))
+
+    assert latest.growth(READ) == 100.0
+    assert latest.growths("host_disk_read_bytes_total") == [({"device": "sda"}, 100.0)]
+
+
+def test_a_counter_that_went_back_has_no_growth() -> None:
+    latest = Latest()
+    latest.take(labelled(live(seq=0), {READ: 100.0, OTHER: 0.0}))
+    latest.take(labelled(live(seq=1), {READ: 50.0, OTHER: 10.0}))
+
+    assert latest.growth(READ) is None
+    assert latest.growth(OTHER) == 10.0
+
+
+def test_a_value_of_a_slow_lane_stays_until_it_is_too_old() -> None:
+    latest = Latest()
+    latest.take(live(seq=0, mono=0.0, host_temperature_celsius=40.0))
+    latest.take(live(seq=1, mono=60.0))
+    after_a_minute = latest.value("host_temperature_celsius")
+    latest.take(live(seq=2, mono=REMEMBERED_S + 1))
+
+    assert after_a_minute == 40.0
+    assert latest.value("host_temperature_celsius") is None
+    assert latest.each("host_temperature_celsius") == []
+
+
+def test_a_missed_reading_is_not_covered_by_the_one_before() -> None:
+    latest = Latest()
+    latest.take(live(seq=0, host_load1=1.0))
+    latest.take(live(seq=1, host_load1=None, reasons={"host_load1": "failed: garbage"}))
+    missed = latest.missed()
+    latest.take(live(seq=2, host_load1=2.0))
+
+    assert missed == {"host_load1": "failed: garbage"}
+    assert latest.value("host_load1") == 2.0
+    assert latest.missed() == {}
+
+
+def test_a_late_sample_changes_nothing_that_is_newer() -> None:
+    latest = Latest()
+    latest.take(live(seq=5, host_load1=5.0))
+    latest.take(live(seq=3, host_load1=3.0, late=True))
+
+    assert latest.value("host_load1") == 5.0
+    assert latest.samples == 2
+
+
+def test_another_boot_begins_anew_and_an_older_one_is_past() -> None:
+    latest = Latest()
+    latest.take(labelled(live(seq=9, boot=2), {READ: 1000.0}))
+    latest.take(labelled(live(seq=0, boot=3, mono=10.0), {READ: 2000.0}))
+    latest.take(labelled(live(seq=10, boot=2, late=True), {READ: 1500.0}))
+
+    assert latest.value(READ) == 2000.0
+    assert latest.growth(READ) is None

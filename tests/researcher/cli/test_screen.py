@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from fedmon.researcher.cli.latest import WatchState
+from fedmon.researcher.cli.screen import GROUPS, Screen, compose, rich_screen
+from tests.researcher.cli.watch_samples import labelled, live, said
+
+GIB = float(2**30)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def host(node: str, seq: int, *, busy: float = 0.1, boot: int = 1) -> dict[str, float | None]:
+    return {
+        "host_cpu_busy_ratio": busy,
+        "host_cpu_count": 64.0,
+        "host_load1": 12.5,
+        "host_memory_total_bytes": 256 * GIB,
+        "host_memory_available_bytes": 200 * GIB,
+        'host_disk_read_bytes_total{device="nvme0n1"}': seq * 1.5e9,
+        'host_disk_written_bytes_total{device="nvme0n1"}': seq * 2.5e9,
+        'host_network_receive_bytes_total{interface="eth0"}': seq * 1.1e9,
+        'host_network_transmit_bytes_total{interface="eth0"}': seq * 1.2e9,
+        "agent_ticks_missed_total": 3.0,
+        "agent_interval_seconds": 1.0,
+    }
+
+
+def watched(nodes: int, *, busy: Callable[[int], float] = lambda _: 0.1, clock: Clock | None = None) -> WatchState:
+    state = WatchState(clock or Clock())
+    for number in range(nodes):
+        name = f"hospital-{number:02d}-of-the-north"
+        for seq in range(2):
+            state.take(labelled(live(name, seq), host(name, seq, busy=busy(number))))
+    return state
+
+
+def composed(state: WatchState, *, width: int = 80, height: int | None = 24, **more: object) -> Screen:
+    arguments = {"capabilities": {}, "refusals": {}} | more
+    return compose(state, list(GROUPS.values()), width=width, height=height, **arguments)  # type: ignore[arg-type]
+
+
+def drawn(screen: Screen, width: int) -> list[str]:
+    console = Console(width=width, height=200, record=True, file=None, force_terminal=False, quiet=False)
+    with console.capture() as capture:
+        console.print(rich_screen(screen))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+@pytest.mark.parametrize(("nodes", "height"), [(1, 24), (3, 24), (50, 24), (50, 60), (200, 40)])
+def test_a_screen_fits_whatever_its_size_and_nothing_is_cut_off(width: int, nodes: int, height: int) -> None:
+    lines = drawn(composed(watched(nodes), width=width, height=height), width)
+
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    assert sum("hospital-" in line for line in lines) >= min(nodes, height - 10)
+
+
+def test_fifty_nodes_on_a_small_screen_show_the_worst_and_count_the_rest() -> None:
+    state = watched(50, busy=lambda number: 0.99 if number == 37 else 0.85 if number == 11 else 0.2)
+
+    screen = composed(state)
+
+    (table,) = screen.tables
+    assert [row.key[0] for row in table.rows[:2]] == ["hospital-37-of-the-north", "hospital-11-of-the-north"]
+    assert len(table.rows) + table.more == 50
+    assert f"... {table.more} more" in "\n".join(drawn(screen, 80))
+
+
+def test_rows_can_stand_by_name() -> None:
+    state = watched(5, busy=lambda number: number / 5)
+
+    (table,) = composed(state, worst_first=False).tables
+
+    assert [row.key[0] for row in table.rows] == state.nodes
+
+
+def test_units_are_those_of_the_values() -> None:
+    text = "\n".join(drawn(composed(watched(1), width=200), 200))
+
+    for piece in ("10 %", "56.0 GiB", "22 %", "12.50", "1.4 GiB/s", "2.3 GiB/s", "1.0 GiB/s", "1.1 GiB/s"):
+        assert piece in text
+
+
+def test_a_gap_is_shown_with_its_node_and_goes_when_it_is_filled() -> None:
+    state = watched(2)
+    name = state.nodes[0]
+    state.take(live(name, 5))
+    gap = composed(state, lost=1).totals
+    for seq in (2, 3, 4):
+        state.take(live(name, seq, late=True))
+    filled = composed(state).totals
+
+    assert gap == f"2 nodes, 5 samples, 1 lost, 3 missing: {name} 3"
+    assert filled == "2 nodes, 8 samples, 0 lost, 3 late"
+
+
+def test_what_is_not_measured_is_named_once_with_its_reason_and_its_nodes() -> None:
+    state = watched(3)
+    first, second, third = state.nodes
+    no_gpu = "not found: libnvidia-ml.so.1"
+    capabilities = {
+        first: said(first, gpu_power_watts=no_gpu, gpu_temperature_celsius=no_gpu, gpu_processes=no_gpu),
+        second: said(second, gpu_power_watts=no_gpu, gpu_temperature_celsius=no_gpu, gpu_processes=no_gpu),
+        third: said(third, gpu_power_watts=None, rapl_energy_joules_total="no permission: /sys/class/powercap"),
+    }
+
+    screen = composed(state, width=120, capabilities=capabilities, refusals={"east": "does not obey r"})
+
+    assert screen.absent == (
+        "east: does not obey r",
+        f"gpu_* (3 metrics) on {first}, {second}: {no_gpu}",
+        f"rapl_energy_joules_total on {third}: no permission: /sys/class/powercap",
+    )
+
+
+def test_a_reading_that_was_missed_is_named_until_it_comes_again() -> None:
+    state = watched(1)
+    (name,) = state.nodes
+    state.take(live(name, 2, host_load1=None, reasons={"host_load1": "failed: cannot be parsed"}))
+    missed = composed(state).absent
+    state.take(live(name, 3, host_load1=1.0))
+
+    assert missed == ("host_load1: failed: cannot be parsed",)
+    assert composed(state).absent == ()
+
+
+def test_a_silent_node_says_so_and_is_the_worst() -> None:
+    clock = Clock()
+    state = watched(3, clock=clock, busy=lambda number: 0.9 - number / 10)
+    clock.now = 40.0
+    for name in state.nodes[:2]:
+        state.take(live(name, 2))
+
+    (table,) = composed(state).tables
+
+    assert table.rows[0].cells[0].text == f"{state.nodes[2]} (silent 40.0 s)"
+
+
+def test_every_gpu_has_a_row_and_says_what_holds_it_back() -> None:
+    state = WatchState(Clock())
+    values: dict[str, float | None] = {}
+    for gpu in ("0", "1"):
+        values |= {
+            f'gpu_utilization_ratio{{gpu="{gpu}"}}': 0.5,
+            f'gpu_memory_used_bytes{{gpu="{gpu}"}}': 70 * GIB,
+            f'gpu_memory_total_bytes{{gpu="{gpu}"}}': 80 * GIB,
+            f'gpu_power_watts{{gpu="{gpu}"}}': 312.5,
+            f'gpu_throttle_active{{gpu="{gpu}",reason="sw_power_cap"}}': float(gpu),
+        }
+    state.take(labelled(live("north", 0), values))
+
+    (table,) = [table for table in composed(state, width=120).tables if table.title == "GPUS"]
+
+    assert [row.key for row in table.rows] == [("north", "1"), ("north", "0")]
+    assert [cell.text for cell in table.rows[0].cells] == ["north", "1", "50 %", "70.0 GiB", "312 W", "sw_power_cap"]
+
+
+def test_jobs_and_energy_have_groups_of_their_own() -> None:
+    state = WatchState(Clock())
+    for seq in range(2):
+        energy: dict[str, float | None] = {
+            'node_energy_joules_total{method="components"}': 250.0 * seq,
+            "node_energy_kilowatt_hours_total": 1.5,
+            "node_emissions_grams_total": 84.0,
+        }
+        state.take(labelled(live("north", seq), energy))
+        job: dict[str, float | None] = {
+            "job_cpus_busy": 3.25,
+            "job_memory_rss_bytes": 2 * GIB,
+            "job_energy_joules_total": 100.0 * seq,
+        }
+        state.take(labelled(live("north", seq, stream="job-42"), job))
+
+    tables = {table.title: table for table in composed(state, width=120).tables}
+
+    assert [cell.text for cell in tables["JOBS"].rows[0].cells] == ["north", "42", "3.25", "2.0 GiB", "100 W"]
+    assert tables["ENERGY"].headers == ("node", "power", "since start", "CO2e", "measured by")
+    assert [cell.text for cell in tables["ENERGY"].rows[0].cells] == [
+        "north",
+        "250 W",
+        "1.50 kWh",
+        "84 g",
+        "components",
+    ]
+
+
+def test_values_that_programs_report_are_shown_by_name() -> None:
+    state = WatchState(Clock())
+    state.take(
+        labelled(live("north", 0, stream="user"), {'user_value{name="loss"}': 0.25, 'user_step{name="loss"}': 7.0})
+    )
+
+    (table,) = composed(state).tables
+
+    assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7"]
+
+
+def test_a_job_that_ended_is_not_shown_for_ever() -> None:
+    state = WatchState(Clock())
+    state.take(labelled(live("north", 0, mono=0.0), host("north", 0)))
+    state.take(live("north", 0, stream="job-7", mono=0.0, job_memory_rss_bytes=1.0))
+    during = [stream for _, stream, _ in state.streams("job-")]
+    state.take(labelled(live("north", 1, mono=100.0), host("north", 1)))
+
+    assert during == ["job-7"]
+    assert state.streams("job-") == []

@@ -1,0 +1,294 @@
+"""Replies that nobody has taken: kept in order, on disk, until somebody takes them."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.store.queue import TasksQueue
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong
+from fedmon.researcher.asking.match import Pending, Waiting
+from fedmon.researcher.replies.queue import TAKEN_SOON_S, Replies
+from fedmon.researcher.session.tally import Tally
+from tests.support.waiting import stays, wait_until
+
+Keep = Callable[..., Replies]
+
+
+def pong(sequence: int, **changes: Any) -> Pong:
+    reply = Pong(
+        node_id="a",
+        researcher_id="alice",
+        id=f"id-{sequence}",
+        session="s",
+        sequence=sequence,
+        time=utc_now(),
+        boot=1,
+        agent_version="1",
+    )
+    return msgspec.structs.replace(reply, **changes)
+
+
+def decision(decision_id: str = "d-1") -> PlanDecision:
+    return PlanDecision(
+        node_id="a",
+        researcher_id="alice",
+        id=decision_id,
+        boot=1,
+        plan_id="p",
+        sha256="0" * 64,
+        name="plan",
+        status=PlanStatus.APPROVED,
+        decided=utc_now(),
+    )
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Iterator[Keep]:
+    """Return a function that opens the store on one folder, as each process in turn does."""
+    with ExitStack() as opened:
+
+        def keep(**options: Any) -> Replies:
+            replies = Replies(TasksQueue(tmp_path / "queue"), tally=Tally(), **options)
+            replies.start()
+            opened.callback(replies.stop)
+            return replies
+
+        yield keep
+
+
+def sequences(replies: Replies, **options: Any) -> list[int]:
+    return [one.message.sequence for one in replies.take(**options) if isinstance(one.message, Reply)]
+
+
+def waiting_for(pending: Pending, number: int = 1) -> tuple[Waiting, list[Pong]]:
+    request = Ping(researcher_id="alice", id="asked", session=pending.session, sequence=1, expires=seconds_from_now(60))
+    waiting = Waiting(request, kept=True)
+    pending.open(waiting)
+    answers = [pong(1, id="asked", session=pending.session, node_id=f"n{one}") for one in range(number)]
+    for answer in answers:
+        pending.match(answer)
+    return waiting, answers
+
+
+def test_what_is_kept_is_taken_in_order_and_once(keep: Keep) -> None:
+    replies = keep()
+    for number in range(5):
+        replies.keep(pong(number))
+    wait_until(lambda: len(replies) == 5)
+
+    assert sequences(replies, limit=2) == [0, 1]
+    assert sequences(replies) == [2, 3, 4]
+    assert sequences(replies) == []
+
+
+def test_taking_some_commands_leaves_the_others(keep: Keep) -> None:
+    replies = keep()
+    replies.keep(pong(1))
+    replies.keep(decision())
+    replies.keep(pong(2))
+    wait_until(lambda: len(replies) == 3)
+
+    decisions = replies.take(["plan-decision"])
+
+    assert [one.message.id for one in decisions] == ["d-1"]
+    assert sequences(replies) == [1, 2]
+
+
+def test_taking_waits_for_the_first_and_no_longer_than_asked(keep: Keep) -> None:
+    replies = keep()
+    taken: list[int] = []
+    taker = threading.Thread(target=lambda: taken.extend(sequences(replies, timeout_s=10)))
+    taker.start()
+
+    replies.keep(pong(1))
+    taker.join(5)
+
+    assert taken == [1]
+    assert sequences(replies, timeout_s=0.01) == []
+
+
+def test_what_nobody_took_is_there_for_the_next_process_in_order(keep: Keep) -> None:
+    first = keep()
+    for number in range(5):
+        first.keep(pong(number))
+    wait_until(lambda: len(first) == 5)
+    sequences(first, limit=2)
+    first.stop()
+
+    second = keep()
+
+    assert [one.redelivered for one in second.take(limit=1)] == [False]
+    assert sequences(second) == [3, 4]
+
+
+def test_a_caller_that_takes_its_answers_soon_never_makes_the_disk_write(keep: Keep, tmp_path: Path) -> None:
+    replies, pending = keep(), Pending("s")
+    before = disk(tmp_path)
+    waiting, answers = waiting_for(pending, 3)
+    replies.watch(waiting)
+
+    pending.close(waiting, taken=True)
+    replies.ended(waiting, answers)
+
+    assert stays(lambda: disk(tmp_path) == before, 3 * TAKEN_SOON_S)
+    assert len(replies) == 0
+
+
+def test_answers_of_a_long_wait_are_on_disk_but_for_nobody_else(keep: Keep, tmp_path: Path) -> None:
+    replies, pending = keep(), Pending("s")
+    waiting, answers = waiting_for(pending, 3)
+    replies.watch(waiting)
+    written = wait_until(lambda: rows(tmp_path) == 3)
+
+    taken_by_others = replies.take()
+    pending.close(waiting, taken=True)
+    replies.ended(waiting, answers)
+
+    assert written
+    assert taken_by_others == []
+    wait_until(lambda: rows(tmp_path) == 0)
+
+
+def test_answers_of_a_caller_that_was_interrupted_are_kept(keep: Keep, tmp_path: Path) -> None:
+    replies, pending = keep(), Pending("s")
+    waiting, answers = waiting_for(pending, 2)
+    replies.watch(waiting)
+    wait_until(lambda: rows(tmp_path) == 2)
+    third = pong(1, id="asked", session="s", node_id="n2")
+    pending.match(third)
+
+    pending.close(waiting, taken=False)
+    replies.ended(waiting, [*answers, third])
+    wait_until(lambda: len(replies) == 3)
+
+    assert [one.message.node_id for one in replies.take()] == ["n0", "n1", "n2"]
+
+
+def test_a_message_to_be_kept_once_is_known_again_also_by_the_next_process(keep: Keep) -> None:
+    heard: list[bool] = []
+
+    def on_kept(key: int, first: bool) -> None:
+        heard.append(first)
+
+    one = keep()
+    for _ in range(3):
+        one.keep(decision(), only_once=True, on_kept=on_kept)
+    wait_until(lambda: len(heard) == 3)
+    one.take()
+    one.stop()
+    other = keep()
+    other.keep(decision(), only_once=True, on_kept=on_kept)
+    wait_until(lambda: len(heard) == 4)
+
+    assert sorted(heard, reverse=True) == [True, False, False, False]
+    assert len(other) == 0
+
+
+def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(tmp_path: Path) -> None:
+    tally = Tally()
+    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally, limit=3)
+    replies.start()
+    for number in range(5):
+        replies.keep(pong(number))
+
+    wait_until(lambda: tally["kept replies dropped: nobody takes them"] == 2)
+
+    assert sequences(replies) == [2, 3, 4]
+    replies.stop()
+
+
+def test_what_was_handed_over_when_the_process_died_comes_again_and_says_so(tmp_path: Path) -> None:
+    queue = TasksQueue(tmp_path / "queue")
+    died = Replies(queue, tally=Tally())
+    died.start()
+    for number in range(3):
+        died.keep(pong(number))
+    wait_until(lambda: len(died) == 3)
+    died.take(limit=1)
+    # A process that dies writes nothing more.
+    queue.close()
+
+    survivor = Replies(TasksQueue(tmp_path / "queue"), tally=Tally())
+    survivor.start()
+    again = survivor.take()
+
+    assert [one.redelivered for one in again] == [True, False, False]
+    survivor.stop()
+
+
+def test_without_a_disk_everything_is_kept_in_memory() -> None:
+    replies = Replies(None, tally=Tally())
+    replies.start()
+    replies.keep(pong(1))
+    replies.keep(decision(), only_once=True)
+    replies.keep(decision(), only_once=True)
+    wait_until(lambda: len(replies) == 2)
+
+    assert not replies.durable
+    assert [type(one.message) for one in replies.take()] == [Pong, PlanDecision]
+    replies.stop()
+
+
+def test_an_entry_that_cannot_be_read_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+    with TasksQueue(tmp_path / "queue") as queue:
+        queue.add_many([{"payload": "{"}, {"payload": 7}, {}, {"payload": msgspec.json.encode(pong(1)).decode()}])
+    tally = Tally()
+
+    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
+    replies.start()
+
+    assert sequences(replies) == [1]
+    assert tally["unreadable entries of the reply queue"] == 3
+    replies.stop()
+
+
+def disk(tmp_path: Path) -> dict[str, tuple[int, int]]:
+    stats = {path.name: path.stat() for path in (tmp_path / "queue").iterdir()}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def rows(tmp_path: Path) -> int:
+    with closing(sqlite3.connect(tmp_path / "queue" / "data.db")) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        (table,) = [name for name in tables if name.startswith("queue")]
+        return int(connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()[0])
+
+
+def test_large_replies_make_room_and_decisions_outlast_them(tmp_path: Path) -> None:
+    from fedmon.researcher.replies.queue import MAX_KEPT_BYTES
+
+    tally = Tally()
+    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
+    replies.start()
+    decision = PlanDecision(
+        node_id="n", researcher_id="r", id="d", boot=1, plan_id="p", sha256="0" * 64, name="p",
+        status=PlanStatus.APPROVED, decided=utc_now(),
+    )  # fmt: skip
+    replies.keep(decision, only_once=True)
+    large = MAX_KEPT_BYTES // 8
+    for number in range(12):
+        replies.keep(
+            ApprovalReply(
+                node_id="n", researcher_id="r", id=str(number), session="s", sequence=number, plan_id="p",
+                sha256="0" * 64, status=PlanStatus.PENDING, note="x" * large,
+            )
+        )  # fmt: skip
+    wait_until(lambda: sum(tally.as_dict().values()) >= 5, what="replies to be dropped")
+    replies.stop()
+
+    survivor = Replies(TasksQueue(tmp_path / "queue"), tally=Tally())
+    survivor.start()
+    commands = [kept.command for kept in survivor.take()]
+    survivor.stop()
+    assert commands[0] == "plan-decision"
+    assert 1 < len(commands) <= 8

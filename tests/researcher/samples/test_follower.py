@@ -1,0 +1,317 @@
+"""What one consumer follows: within its bounds, from where it began, and with every sample accounted for."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from fedmon.common.ids import NodeId
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.wire.messages import Error, ErrorCode
+from fedmon.common.wire.samples import Extent, MonitorReply
+from fedmon.researcher.samples.follower import (
+    GRACE_S,
+    HOLD_BYTES,
+    MAX_MISSING_RANGES,
+    TOO_OLD,
+    Follower,
+    Resume,
+    Since,
+    Start,
+    Want,
+)
+
+NODE = NodeId("a")
+ECHO: dict[str, Any] = {"node_id": NODE, "researcher_id": "r", "id": "1", "session": "s", "sequence": 1}
+
+
+class Shelf:
+    """A sink with as much room as a test says."""
+
+    def __init__(self) -> None:
+        self.room = True
+        self.taken: list[tuple[int, int]] = []
+        self.late: list[tuple[int, int]] = []
+        self.lost: list[tuple[int, int, int]] = []
+
+    def has_room(self) -> bool:
+        return self.room
+
+    def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
+        assert size_bytes > 0
+        numbers = [(batch.boot, seq) for seq in range(batch.seq, batch.last_seq + 1)]
+        self.taken += numbers
+        self.late += numbers if late else []
+
+    def lost_for_good(self, want: Want, reason: str) -> None:
+        assert reason
+        self.lost.append((want.boot, want.first_seq, want.last_seq))
+
+
+def follower(shelf: Shelf, *, ordered: bool = True, start: Start | None = None) -> tuple[Follower, list[NodeId]]:
+    asked: list[NodeId] = []
+    return Follower(shelf, nodes=None, ordered=ordered, start=start, inquire=asked.append), asked
+
+
+def batch(seq: int, count: int = 1, *, boot: int = 1, stream: str = "host") -> Batch:
+    times = [float(100 * boot + seq + at) for at in range(count)]
+    return Batch(node_id=NODE, boot=boot, stream=stream, seq=seq, t=times, mono=times, columns={"m": [*times]})
+
+
+def keeps(*extents: tuple[int, int, int], stream: str = "host") -> MonitorReply:
+    """Return a lease answer that tells of (boot, oldest, last)."""
+    told = [
+        Extent(
+            boot=boot,
+            stream=stream,
+            oldest_seq=oldest,
+            last_seq=last,
+            oldest_t=100 * boot + oldest,
+            last_t=100 * boot + last,
+        )
+        for boot, oldest, last in extents
+    ]
+    return MonitorReply(
+        action="start", interval_s=1.0, streams=["host"], capabilities={}, metrics=[], extents=told, **ECHO
+    )
+
+
+def wanted(one: Follower) -> tuple[int, int, int] | None:
+    want = one.want(NODE)
+    return None if want is None else (want.boot, want.first_seq, want.last_seq)
+
+
+def test_what_finds_no_room_is_missing_and_is_wanted_once_there_is_room() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf, ordered=False)
+    one.heard(batch(0), 10)
+    shelf.room = False
+
+    for seq in range(1, 6):
+        one.heard(batch(seq), 10)
+    without_room = wanted(one)
+    shelf.room = True
+    one.tick(0.0)
+
+    assert (without_room, wanted(one)) == (None, (1, 1, 5))
+    assert (shelf.taken, one.pending) == ([(1, 0)], 5)
+    one.pulled(batch(1, 5), 50)
+    assert (len(shelf.taken), one.pending, len(shelf.late)) == (6, 0, 5)
+
+
+def test_what_is_held_back_is_bounded_and_the_rest_is_pulled_in_order() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf)
+    one.heard(batch(0), 10)
+    for seq in range(2, 8):
+        one.heard(batch(seq), HOLD_BYTES // 3)
+
+    before = wanted(one)
+    one.pulled(batch(1), HOLD_BYTES // 3)
+    after = wanted(one)
+
+    assert (before, after) == ((1, 1, 1), (1, 5, 7))
+    assert shelf.taken == [(1, seq) for seq in range(5)]
+    assert one.pending == 3
+
+
+def test_what_a_node_tells_of_is_waited_for_a_moment_as_it_may_be_under_way() -> None:
+    one, _ = follower(Shelf())
+    one.heard(batch(0), 10)
+
+    one.answered(keeps((1, 0, 2)), 100.0)
+    at_once = wanted(one)
+    one.heard(batch(1), 10)
+    due_at = one.due_at()
+    one.tick(100.0 + GRACE_S)
+
+    assert (at_once, due_at) == (None, 100.0 + GRACE_S)
+    assert wanted(one) == (1, 2, 2)
+
+
+def test_a_later_boot_waits_until_the_node_has_told_what_it_keeps_of_the_one_before() -> None:
+    shelf = Shelf()
+    one, asked = follower(shelf)
+    one.answered(keeps((1, 0, 0)), 0.0)
+    one.heard(batch(0), 10)
+    one.heard(batch(0, boot=2), 10)
+
+    before = list(shelf.taken)
+    one.answered(keeps((1, 0, 3), (2, 0, 0)), 1.0)
+    want = wanted(one)
+    one.pulled(batch(1, 3), 10)
+
+    assert (before, want) == ([(1, 0)], (1, 1, 3))
+    assert shelf.taken == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
+    assert asked == [NODE]
+
+
+def test_an_answer_without_extents_of_a_node_that_kept_some_closes_no_boot() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf)
+    one.answered(keeps((1, 0, 0)), 0.0)
+    one.heard(batch(0), 10)
+    one.heard(batch(0, boot=2), 10)
+
+    one.answered(keeps(), 1.0)
+    opening = list(shelf.taken)
+    one.answered(keeps((2, 0, 0)), 2.0)
+
+    assert opening == [(1, 0)]
+    assert shelf.taken == [(1, 0), (2, 0)]
+
+
+def test_while_a_recording_is_being_opened_nothing_is_taken_for_gone() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf, start=lambda _node, _stream: Resume(boot=1, seq=7))
+    one.heard(batch(0, boot=2), 10)
+
+    one.answered(msgspec.structs.replace(keeps(), reason="the recording is being opened"), 0.0)
+    opening = list(shelf.taken)
+    one.answered(keeps((1, 0, 7), (2, 0, 0)), 10.0)
+    one.pulled(batch(7), 10)
+
+    assert (opening, shelf.taken) == ([], [(1, 7), (2, 0)])
+
+
+def test_a_refusal_closes_what_cannot_be_known() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf)
+    one.heard(batch(0), 10)
+    one.heard(batch(0, boot=2), 10)
+
+    one.answered(Error(code=ErrorCode.REFUSED, reason="no", **ECHO), 1.0)
+
+    assert shelf.taken == [(1, 0), (2, 0)]
+
+
+def test_a_stream_that_began_and_ended_unheard_is_wanted_but_none_of_before_we_came() -> None:
+    one, _ = follower(Shelf())
+    one.answered(keeps((1, 0, 50)), 0.0)
+    one.heard(batch(51), 10)
+    old = wanted(one)
+
+    one.answered(keeps((1, 0, 9), stream="job-7"), 1.0)
+    one.tick(1.0 + GRACE_S)
+
+    assert old is None
+    assert one.want(NODE) == Want(node_id=NODE, boot=1, stream="job-7", first_seq=0, last_seq=9)
+
+
+def test_the_beginning_is_found_by_asking_for_single_samples() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf, start=lambda _node, _stream: Since(t=250.0))
+    one.answered(keeps((1, 0, 99), (2, 10, 99)), 0.0)
+
+    asked = 0
+    while (want := one.want(NODE)) is not None and want.probe:
+        one.probed(want, 200.0 + want.first_seq)
+        asked += 1
+
+    assert want is not None
+    assert (want.boot, want.first_seq, want.last_seq) == (2, 50, 99)
+    assert asked <= 7
+
+
+def test_live_samples_wait_until_the_beginning_is_found_and_follow_it() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf, start=lambda _node, _stream: Since(t=103.0))
+    one.heard(batch(8), 10)
+    one.answered(keeps((1, 0, 8)), 0.0)
+    while (want := one.want(NODE)) is not None and want.probe:
+        one.probed(want, 100.0 + want.first_seq)
+    waiting = list(shelf.taken)
+
+    one.pulled(batch(3, 5), 10)
+
+    assert (waiting, want and want.first_seq) == ([], 3)
+    assert shelf.taken == [(1, seq) for seq in range(3, 9)]
+
+
+def test_a_store_goes_on_at_its_number_and_at_the_beginning_of_later_boots() -> None:
+    one, _ = follower(Shelf(), start=lambda _node, _stream: Resume(boot=3, seq=7))
+
+    one.answered(keeps((2, 0, 50), (3, 5, 9), (5, 0, 4)), 0.0)
+    first = wanted(one)
+    one.pulled(batch(7, 3, boot=3), 10)
+    one.tick(GRACE_S)
+
+    assert (first, wanted(one)) == ((3, 7, 9), (5, 0, 4))
+
+
+def test_what_is_no_longer_kept_is_lost_and_counted_once() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf, start=lambda _node, _stream: Resume(boot=1, seq=5))
+
+    for _ in range(2):
+        one.answered(keeps((1, 20, 30)), 0.0)
+    one.tick(GRACE_S)
+
+    assert (one.losses, shelf.lost, wanted(one)) == ({TOO_OLD: 15}, [(1, 5, 19)], (1, 20, 30))
+
+
+def test_too_many_gaps_are_given_up_oldest_first() -> None:
+    one, _ = follower(Shelf(), ordered=False)
+
+    for seq in range(0, 2 * MAX_MISSING_RANGES + 20, 2):
+        one.heard(batch(seq), 10)
+
+    assert sum(one.losses.values()) == 9
+    assert one.pending == MAX_MISSING_RANGES
+
+
+def test_whatever_is_dropped_refused_or_swapped_sent_is_delivered_pending_or_lost() -> None:
+    chance = random.Random(20261121)
+    for turn in range(100):
+        shelf = Shelf()
+        one, _ = follower(shelf, ordered=turn % 2 == 0)
+        kept: list[Batch] = []
+        next_seq = 0
+        for _ in range(60):
+            shelf.room = chance.random() < 0.8
+            one.tick(0.0)
+            count = chance.randint(1, 5)
+            live = batch(next_seq, count)
+            kept.append(live)
+            next_seq += count
+            if next_seq == count or chance.random() < 0.6:
+                if len(kept) == 1:
+                    shelf.room = True
+                    one.tick(0.0)
+                one.heard(live, chance.choice((10, HOLD_BYTES // 4)))
+            elif chance.random() < 0.5 and (want := one.want(NODE)) is not None:
+                if chance.random() < 0.2:
+                    one.gone(want, TOO_OLD)
+                for page in kept:
+                    part = page.part(want.first_seq, want.last_seq)
+                    if part.t:
+                        one.pulled(part, 10)
+            heard_to = max((seq for _, seq in shelf.taken), default=-1)
+            assert len(set(shelf.taken)) == len(shelf.taken)
+            assert heard_to < next_seq
+        shelf.room = True
+        one.tick(0.0)
+        one.heard(batch(next_seq), 10)
+        accounted = len(shelf.taken) + one.pending + sum(one.losses.values())
+
+        assert accounted == next_seq + 1
+        if turn % 2 == 0:
+            assert shelf.taken == sorted(shelf.taken)
+
+
+def test_a_batch_that_fills_two_gaps_around_what_is_held_back_is_handed_on_in_order() -> None:
+    for pulled in (False, True):
+        shelf = Shelf()
+        one, _ = follower(shelf)
+        for early in (batch(0), batch(11), batch(5, 2)):
+            one.heard(early, 100)
+
+        if pulled:
+            one.pulled(batch(1, 10), 100)
+        else:
+            one.heard(batch(1, 10), 100)
+
+        assert shelf.taken == [(1, seq) for seq in range(12)]
+        assert one.pending == 0

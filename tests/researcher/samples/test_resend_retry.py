@@ -1,0 +1,233 @@
+"""When a page is not answered: deadlines, pauses that grow, and the end of hope; with a clock that is passed in."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from fedmon.common.errors import NotConnectedError
+from fedmon.common.ids import NodeId
+from fedmon.common.metrics.batch import Batch
+from fedmon.common.wire.messages import Error, ErrorCode
+from fedmon.common.wire.samples import Columns, SamplesReply
+from fedmon.researcher.asking.match import Pending
+from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.roster import Roster
+from fedmon.researcher.samples.follower import HOLD_BYTES, Follower, Since, Want
+from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
+from fedmon.researcher.session.connection import Connection, FedmonDialect
+
+NODE = NodeId("a")
+
+
+class Line:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    is_connected = True
+
+    def publish(self, _topic: str, payload: bytes, *, qos: int = 0) -> bool:
+        assert qos == 1
+        self.sent.append(msgspec.json.decode(payload))
+        return True
+
+    flapping = ""
+
+    def lost_error(self) -> NotConnectedError:
+        return NotConnectedError("not connected")
+
+
+class Shelf:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.lost: list[tuple[int, int, str]] = []
+
+    def has_room(self) -> bool:
+        return True
+
+    def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
+        assert late or size_bytes == 100
+        self.seqs.extend(range(batch.seq, batch.last_seq + 1))
+
+    def lost_for_good(self, want: Want, reason: str) -> None:
+        self.lost.append((want.first_seq, want.last_seq, reason))
+
+
+class Bench:
+    """Resend requests with one consumer that misses samples 1 to 4 of a node, and a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.line, self.shelf = Line(), Shelf()
+        self.pending = Pending("session")
+        asker = Asker(
+            cast("Connection", self.line),
+            dialect=FedmonDialect(researcher_id="r", instance="main"),
+            researcher_id="r",
+            instance="main",
+            pending=self.pending,
+            roster=Roster(),
+            timeout_s=1.0,
+            on_ended=lambda _waiting, _replies: None,
+        )
+        self.resend = Resend(asker, self.pending, clock=lambda: self.now)
+        self.follower = Follower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
+        self.resend.link(up=True)
+        for seq in (0, 5):
+            self.follower.heard(_batch(seq), 100)
+
+    def look(self) -> int:
+        """Look, and return how often was asked so far."""
+        self.resend.look([self.follower], self.now)
+        return len(self.line.sent)
+
+    def until_due(self) -> float:
+        """Let the time pass until something is due, and return how long that was."""
+        due_at = self.resend.due_at()
+        assert due_at is not None
+        passed, self.now = due_at - self.now, due_at
+        return passed
+
+    def refuse(self, code: ErrorCode) -> None:
+        """Answer the last request with an error."""
+        asked = self.line.sent[-1]
+        echo = {key: asked[key] for key in ("researcher_id", "id", "session", "sequence")}
+        self.pending.match(Error(node_id=NODE, code=code, reason="no", **echo))
+
+
+def _batch(seq: int) -> Batch:
+    return Batch(node_id=NODE, boot=1, stream="host", seq=seq, t=[1.0], mono=[1.0], columns={"m": [1.0]})
+
+
+def test_a_silent_node_that_is_alive_is_asked_again_after_longer_and_longer_pauses_and_then_given_up() -> None:
+    bench = Bench()
+    pauses: list[float] = []
+    for times in range(1, MAX_TRIES + 1):
+        assert bench.look() == times
+        bench.resend.node_heard(NODE)
+        assert bench.until_due() == pytest.approx(REPLY_WITHIN_S)
+        assert bench.look() == times
+        if times < MAX_TRIES:
+            pauses.append(bench.until_due())
+
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert bench.shelf.lost == [(1, 4, f"it did not answer ({MAX_TRIES} times)")]
+    assert bench.shelf.seqs == [0, 5]
+
+
+def test_a_node_that_is_not_heard_of_is_never_given_up() -> None:
+    bench = Bench()
+
+    for _ in range(5 * MAX_TRIES):
+        bench.look()
+        bench.until_due()
+
+    assert bench.shelf.lost == []
+    assert len(bench.line.sent) > MAX_TRIES
+
+
+def test_a_busy_node_is_asked_again_and_one_that_came_up_at_once() -> None:
+    bench = Bench()
+    bench.look()
+
+    bench.refuse(ErrorCode.BUSY)
+    asked_at_once = bench.look()
+    bench.resend.node_came_up(NODE)
+    asked_then = bench.look()
+
+    assert (asked_at_once, asked_then) == (1, 2)
+
+
+def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
+    busy, failing = Bench(), Bench()
+
+    for bench, code in ((busy, ErrorCode.BUSY), (failing, ErrorCode.FAILED)):
+        for _ in range(MAX_TRIES):
+            bench.look()
+            bench.refuse(code)
+            bench.look()
+            if bench.resend.due_at() is not None:
+                bench.until_due()
+
+    assert busy.shelf.lost == []
+    assert failing.shelf.lost == [(1, 4, f"no ({MAX_TRIES} times)")]
+
+
+def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_back() -> None:
+    bench = Bench()
+    bench.look()
+
+    bench.resend.link(up=False)
+    without = bench.look()
+    bench.resend.link(up=True)
+
+    assert (without, bench.look()) == (1, 2)
+    assert bench.pending.all_open() != []
+
+
+def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
+    """Answer the last request with a page of samples."""
+    asked = bench.line.sent[-1]
+    echo = {key: asked[key] for key in ("researcher_id", "id", "session", "sequence")}
+    batches = [Columns(seq=seq, t=[1.0], mono=[1.0], m={"m": [1.0]}) for seq in seqs]
+    bench.pending.match(
+        SamplesReply(
+            node_id=NODE, boot=1, stream="host", batches=batches, next_seq=next_seq, oldest_seq=0, last_seq=9**9, **echo
+        )
+    )
+
+
+def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without_a_pause() -> None:
+    bench = Bench()
+    bench.follower = Follower(
+        bench.shelf, nodes=None, ordered=True, start=lambda _node, _stream: Since(t=0.0), inquire=lambda _node: None
+    )
+    bench.follower.heard(_batch(0), HOLD_BYTES)
+    bench.follower.heard(_batch(5), 100)
+    assert bench.look() == 1
+
+    _page(bench, seqs=range(1, 6))
+
+    assert bench.look() == 1
+    assert bench.until_due() == pytest.approx(1.0)
+    assert bench.look() == 2
+    assert bench.shelf.lost == []
+
+
+def test_a_node_that_passes_over_sample_after_sample_is_asked_after_pauses() -> None:
+    bench = Bench()
+    bench.follower.heard(_batch(5000), 100)
+    assert bench.look() == 1
+    _page(bench, seqs=range(1, 5))
+    assert bench.look() == 2
+
+    _page(bench, seqs=range(0), next_seq=7)
+
+    assert bench.look() == 2
+    assert bench.until_due() == pytest.approx(1.0)
+    assert bench.look() == 3
+    _page(bench, seqs=range(0), next_seq=3000)
+    assert bench.look() == 4
+    assert [(first, last) for first, last, _ in bench.shelf.lost] == [(6, 6), (7, 2999)]
+
+
+def test_many_holes_in_a_page_are_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.follower.heard(_batch(1000), 100)
+    bench.look()
+    _page(bench, seqs=range(1, 5))
+    bench.look()
+
+    with caplog.at_level("WARNING"):
+        _page(bench, seqs=range(6, 1000, 2))
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"497 of samples 7 to 999 of node a (boot 1, host) are lost: {NOT_KEPT}"
+    ]
+    assert len(bench.shelf.lost) == 497

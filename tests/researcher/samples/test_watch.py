@@ -1,0 +1,476 @@
+"""Watching live metrics: every sample delivered or counted, leases kept while somebody watches."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import threading
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.echo_nodes import VERSION, Message
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.samples.leases import LEASE_S
+from fedmon.researcher.samples.watch import HELD_SAMPLES, LiveSample
+from tests.researcher.conftest import Open
+from tests.researcher.replies.test_decisions import decision
+from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
+from tests.support.recording_node import RecordingNode
+from tests.support.waiting import stays, wait_until
+
+CPU, DISK = "host_cpu_busy_ratio", 'host_disk_read_bytes_total{device="sda"}'
+
+
+def batch(seq: int, length: int = 2, *, node_id: str = "a", boot: int = 1, stream: str = "host") -> Message:
+    times = [float(seq + number) for number in range(length)]
+    return {
+        "command": "sample",
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "boot": boot,
+        "stream": stream,
+        "seq": seq,
+        "t": times,
+        "mono": times,
+        "m": {CPU: [value / 100 for value in times], DISK: [None, *times[1:]]},
+    }
+
+
+def send(node: EchoNode, message: Message) -> None:
+    node.publish(f"general/monitoring/{node.node_id}", message)
+
+
+def log_record(level: str, text: str, node_id: str = "a") -> Message:
+    return {
+        "command": "log",
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "boot": 1,
+        "time": "2026-11-21T10:00:00Z",
+        "level": level,
+        "logger": "fedmon.node.requests.router",
+        "msg": text,
+    }
+
+
+def leases(node: EchoNode) -> list[tuple[str, float | None]]:
+    return [(request["action"], request["interval_s"]) for request in node.sent("monitor")]
+
+
+def numbers(samples: list[LiveSample]) -> list[int]:
+    return [sample.seq for sample in samples]
+
+
+def test_samples_come_to_a_callback_with_node_stream_and_both_times(mosquitto: Broker, federate: Open) -> None:
+    taken: list[LiveSample] = []
+    with EchoNode(mosquitto.port, "a") as node, federate().monitor(taken.append) as watch:
+        node.wait(lambda: leases(node))
+
+        send(node, batch(0))
+        wait_until(lambda: len(taken) == 2)
+
+    assert taken[1] == LiveSample(
+        node_id=taken[1].node_id, boot=1, stream="host", seq=1, t=1.0, mono=1.0, values={CPU: 0.01, DISK: 1.0}
+    )
+    assert (watch.delivered, watch.lost, watch.dropped) == (2, 0, 0)
+
+
+def test_a_null_with_a_reason_is_shown_with_it_and_one_without_was_not_due(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node, federate().monitor() as watch:
+        node.wait(lambda: leases(node))
+
+        send(node, batch(0) | {"m": {CPU: [None, 0.5], DISK: [None, 1.0]}, "reasons": {CPU: "failed: no such file"}})
+        first, second = islice(watch, 2)
+
+    assert (first.values, first.reasons) == ({CPU: None}, {CPU: "failed: no such file"})
+    assert (second.values, second.reasons) == ({CPU: 0.5, DISK: 1.0}, {})
+
+
+def test_a_watch_without_callback_is_iterated_and_ends_when_it_is_closed(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        watch = federate().monitor()
+        node.wait(lambda: leases(node))
+        send(node, batch(0, 5))
+
+        first = list(islice(watch, 3))
+        rest: list[LiveSample] = []
+        reader = threading.Thread(target=lambda: rest.extend(watch))
+        reader.start()
+        wait_until(lambda: len(rest) == 2)
+        watch.close()
+        reader.join(5)
+
+    assert numbers(first) == [0, 1, 2]
+    assert numbers(rest) == [3, 4]
+    assert not reader.is_alive()
+    assert watch.next(timeout_s=0) is None
+
+
+def test_closing_the_federation_ends_every_watch(mosquitto: Broker, federate: Open) -> None:
+    federation = federate()
+    watch = federation.monitor()
+    reader = threading.Thread(target=lambda: list(watch))
+    reader.start()
+
+    federation.close()
+    reader.join(5)
+
+    assert not reader.is_alive()
+
+
+def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        by_name, by_series = federation.monitor(metrics=["host_disk_*"]), federation.monitor(metrics=[CPU])
+        none = federation.monitor(metrics=["gpu_*"])
+        node.wait(lambda: leases(node))
+
+        send(node, batch(0) | {"m": {CPU: [0.1, 0.2], DISK: [1.0, 2.0]}})
+
+        assert [list(watch.next(5).values) for watch in (by_name, by_series, none)] == [[DISK], [CPU], []]  # type: ignore[union-attr] # there is one
+
+
+def test_every_sample_is_delivered_or_counted_as_lost_by_node_boot_and_stream(
+    mosquitto: Broker, federate: Open
+) -> None:
+    told = threading.Event()
+    with EchoNode(mosquitto.port, "a") as node:
+        # Until all is sent the node says nothing about what it does not keep.
+        node.answer = lambda request: (
+            None if request.get("action") == "resend" and not told.is_set() else node.honest(request)
+        )
+        watch = federate().monitor()
+        node.wait(lambda: leases(node))
+
+        for message in (
+            batch(0),
+            batch(10),
+            batch(4),
+            batch(4),
+            batch(0, boot=2),
+            batch(5, boot=2),
+            batch(3, stream="job-1"),
+        ):
+            send(node, message)
+        taken = list(islice(watch, 12))
+        pending = watch.pending
+        told.set()
+        node.boot += 1
+        node.say("online")
+        wait_until(lambda: watch.pending == 0)
+
+    assert numbers(taken) == [0, 1, 10, 11, 4, 5, 0, 1, 5, 6, 3, 4]
+    assert [sample.seq for sample in taken if sample.late] == [4, 5]
+    assert pending == 6 + 3
+    assert (watch.delivered, watch.lost, watch.repeated) == (12, 6 + 3, 2)
+    assert watch.losses == {"this node keeps no recording": 9}
+
+
+def test_ordered_goes_on_where_nothing_can_be_sent_again(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        watch = federate().monitor(ordered=True)
+        node.wait(lambda: leases(node))
+
+        for message in (batch(0), batch(10), batch(12)):
+            send(node, message)
+        taken = list(islice(watch, 6))
+
+    assert numbers(taken) == [0, 1, 10, 11, 12, 13]
+    assert (watch.delivered, watch.lost, watch.pending) == (6, 8, 0)
+
+
+def test_a_watch_of_one_node_gets_and_asks_that_node_alone(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        watch = federate().monitor(nodes=["a"], interval_s=0.5)
+        a.wait(lambda: leases(a))
+
+        send(b, batch(0, node_id="b"))
+        send(a, batch(7))
+        first = watch.next(5)
+
+    assert first is not None
+    assert (first.node_id, first.seq) == ("a", 7)
+    assert leases(a)[0] == ("start", 0.5)
+    assert leases(b) == []
+
+
+def test_the_lease_is_the_smallest_wish_and_is_given_back_when_nobody_watches(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        slow = federation.monitor(interval_s=10)
+        node.wait(lambda: leases(node) == [("start", 10)])
+        fast = federation.monitor(interval_s=1)
+        node.wait(lambda: leases(node)[-1] == ("start", 1))
+        wait_until(lambda: "a" in fast.capabilities)
+        fast.close()
+        node.wait(lambda: leases(node)[-1] == ("start", 10))
+        slow.close()
+        node.wait(lambda: leases(node)[-1] == ("stop", None))
+
+    assert fast.capabilities["a"].metrics == [CPU]  # type: ignore[index] # a NodeId is a text
+    assert all(request["lease_s"] == LEASE_S for request in node.sent("monitor")[:3])
+
+
+def test_the_lease_is_given_back_when_the_federation_is_closed(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        federation.monitor()
+        node.wait(lambda: leases(node))
+
+        federation.close()
+
+        node.wait(lambda: leases(node)[-1] == ("stop", None))
+
+
+def test_a_node_that_comes_up_later_is_asked_for_its_lease(mosquitto: Broker, federate: Open) -> None:
+    watch = federate().monitor(interval_s=2)
+    with EchoNode(mosquitto.port, "late") as node:
+        node.wait(lambda: ("start", 2) in leases(node))
+        wait_until(lambda: "late" in watch.capabilities)
+
+
+def test_a_node_that_refuses_a_lease_says_why(mosquitto: Broker, federate: Open) -> None:
+    def refuse(request: Message) -> Message | None:
+        answer = node.honest(request) or {}
+        if request["command"] != "monitor":
+            return answer
+        keys = ("protocol_version", "node_id", "researcher_id", "id", "session", "sequence")
+        refusal = {"command": "error", "success": False, "code": "refused", "reason": "not in my policy"}
+        return {key: answer[key] for key in keys} | refusal
+
+    with EchoNode(mosquitto.port, "a") as node:
+        node.answer = refuse
+        watch = federate().monitor()
+
+        wait_until(lambda: watch.refusals)
+
+    assert watch.refusals == {"a": "not in my policy"}
+
+
+def test_a_shell_verb_is_not_flooded_with_metrics_that_nobody_wants(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        watch = federation.monitor()
+        node.wait(lambda: leases(node))
+        send(node, batch(0))
+        assert watch.next(5)
+        watch.close()
+        telemetry: list[Any] = []
+
+        send(node, batch(2))
+        federation.ping()
+        federation.on("telemetry", telemetry.append)
+        wait_until(lambda: not telemetry and federation.ping().ok)
+        send(node, batch(4))
+        wait_until(lambda: telemetry)
+
+    assert [one.seq for one in telemetry] == [4]
+
+
+def test_the_flat_topic_is_read_unless_identity_is_strict(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        trusting = federate()
+        settings = trusting.settings
+        strict = federate(settings=msgspec.structs.replace(settings, strict_identity=True), instance="strict")
+        watches = [trusting.monitor(), strict.monitor()]
+        node.wait(lambda: len(leases(node)) == 2)
+
+        node.publish("general/monitoring", batch(0))
+        node.publish("general/monitoring/a", batch(2))
+        taken = [list(islice(watch, count)) for watch, count in zip(watches, (4, 2), strict=True)]
+
+    assert [numbers(samples) for samples in taken] == [[0, 1, 2, 3], [2, 3]]
+    assert strict.status().counters == {"messages without a sender in their topic": 1}
+
+
+def test_batches_that_are_wrong_are_counted_and_the_next_right_one_is_served(
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        watch = federation.monitor()
+        node.wait(lambda: leases(node))
+
+        send(node, batch(0, node_id="b"))
+        send(node, batch(0) | {"t": [1.0]})
+        node.publish("general/monitoring/a", b'{"m": NaN}')
+        node.publish("general/monitoring/a", b"")
+        node.publish("general/monitoring/a", batch(0), retain=True)
+        send(node, batch(8))
+        taken = list(islice(watch, 4))
+
+    assert numbers(taken) == [0, 1, 8, 9]
+    assert federation.status().counters == {
+        "messages naming another sender": 1,
+        "unreadable messages (metrics)": 3,
+    }
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_what_a_slow_callback_has_no_room_for_is_pending_and_no_request_is_delayed(
+    mosquitto: Broker, federate: Open
+) -> None:
+    gate = threading.Event()
+    taken: list[int] = []
+
+    def slow(sample: LiveSample) -> None:
+        gate.wait(20)
+        taken.append(sample.seq)
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        watch = federation.monitor(slow)
+        node.wait(lambda: leases(node))
+        wide = batch(0, 10)
+        wide["m"] = {f"metric_{number}": [1.25] * 10 for number in range(1000)}
+        count = 320
+        before_bytes = resident_bytes()
+        for number in range(count):
+            node.publish("general/monitoring/a", wide | {"seq": number * 10}, qos=0)
+        wait_until(lambda: watch.delivered + watch.pending == 10 * count, 20)
+        pending, grown_bytes = watch.pending, resident_bytes() - before_bytes
+        started = time.monotonic()
+        assert federation.ping().ok
+        took_s = time.monotonic() - started
+        gate.set()
+        wait_until(lambda: watch.pending == 0 and len(taken) == watch.delivered)
+
+    assert pending > 0
+    assert grown_bytes < 50e6
+    assert taken == sorted(taken)
+    assert took_s < 1.0
+    assert watch.delivered + watch.lost == 10 * count
+
+
+def test_a_callback_that_is_stuck_delays_no_other_subscription_and_not_the_end(
+    mosquitto: Broker, federate: Open
+) -> None:
+    gate, stuck = threading.Event(), set()
+    told: dict[str, list[Any]] = {"samples": [], "presence": [], "telemetry": [], "decision": [], "log": []}
+
+    def hang(name: str) -> Callable[[object], None]:
+        def hanging(_told: object) -> None:
+            stuck.add(name)
+            gate.wait(60)
+
+        return hanging
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        for event in ("presence", "telemetry", "decision"):
+            federation.on(event, hang(event))
+            federation.on(event, told[event].append)
+        federation.monitor(hang("samples"))
+        federation.monitor(told["samples"].append)
+        federation.logs(hang("log"), level="INFO")
+        federation.logs(told["log"].append, level="INFO")
+        node.wait(lambda: leases(node))
+
+        for number in range(3):
+            send(node, batch(number, 1))
+            node.publish("general/researcher/alice/all/a", decision(f"d-{number}"))
+            node.publish("general/logger/a", log_record("INFO", f"record {number}"))
+        node.say("draining")
+        wait_until(lambda: stuck == told.keys(), what="every slow callback to hang")
+        wait_until(lambda: all(len(of_one) >= 3 for name, of_one in told.items() if name != "presence"))
+        wait_until(lambda: [one.state.value for one in told["presence"]][-1:] == ["draining"])
+        started = time.monotonic()
+        federation.close()
+        took_s = time.monotonic() - started
+        gate.set()
+
+    assert numbers(told["samples"]) == [0, 1, 2]
+    assert [one.id for one in told["decision"]] == ["d-0", "d-1", "d-2"]
+    assert took_s < 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ordered", [False, True])
+def test_callbacks_of_a_second_at_1000_samples_a_second_cost_50_mb_at_most_and_delay_no_command(
+    mosquitto: Broker, federate: Open, ordered: bool
+) -> None:
+    tick, seconds, worst_s, most_bytes = threading.Event(), 60, 0.0, 0
+
+    with RecordingNode(mosquitto.port, "a", page=100) as node:
+        federation = federate()
+        watch = federation.monitor(lambda _sample: tick.wait(1.0), ordered=ordered)
+        node.wait(lambda: node.leased)
+        before_bytes, started = resident_bytes(), time.monotonic()
+        for second in range(1, seconds + 1):
+            for _ in range(1000):
+                node.sample(1, width=60)
+            begun = time.monotonic()
+            assert federation.ping(timeout_s=5.0).ok
+            worst_s = max(worst_s, time.monotonic() - begun)
+            # What the node itself keeps is in this process too: some 200 bytes a sample.
+            most_bytes = max(most_bytes, resident_bytes() - before_bytes - second * 1000 * 200)
+            tick.wait(max(0.0, started + second - time.monotonic()))
+        wait_until(lambda: watch.delivered + watch.pending + watch.lost == seconds * 1000)
+
+    assert worst_s < 2.0
+    assert most_bytes < 50e6
+    assert watch.lost == 0
+
+
+def test_of_samples_that_nobody_takes_the_newest_are_held(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        watch = federate().monitor()
+        node.wait(lambda: leases(node))
+        count = HELD_SAMPLES // 50 + 2
+        for number in range(count):
+            send(node, batch(number * 50, 50))
+        wait_until(lambda: watch.delivered + watch.dropped == count * 50)
+
+        first = watch.next(0)
+
+    assert first is not None
+    assert (first.seq, watch.dropped) == (100, 100)
+
+
+def test_logs_of_nodes_come_as_records_of_python_logging_one_line_each(
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    caplog.set_level(logging.DEBUG, logger="fedmon.node")
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        federation: Federation = federate()
+        stream = federation.logs(lambda record: seen.append(record.msg), nodes=["a"], level="INFO")
+        everybody = federation.logs(level="ERROR")
+        federation.ping()
+
+        for level, text in (("DEBUG", "no"), ("INFO", "yes"), ("ERROR", "100 % \x1b[31mred\nsecond \u202eline")):
+            a.publish("general/logger/a", log_record(level, text))
+        b.publish("general/logger/b", log_record("INFO", "not asked for", "b"))
+        b.publish("general/logger/b", log_record("CRITICAL", "on fire", "b"))
+        wait_until(lambda: any(record.levelname == "CRITICAL" for record in caplog.records) and len(seen) == 2)
+        stream.remove()
+        everybody.remove()
+        federation.ping()
+        a.publish("general/logger/a", log_record("ERROR", "after the end"))
+        assert stays(lambda: not any("after the end" in record.getMessage() for record in caplog.records), 0.1)
+
+    records = [record for record in caplog.records if record.name in ("fedmon.node.a", "fedmon.node.b")]
+    assert [(record.name, record.levelname, record.getMessage()) for record in records] == [
+        ("fedmon.node.a", "INFO", "fedmon.node.requests.router: yes"),
+        ("fedmon.node.a", "ERROR", "fedmon.node.requests.router: 100 % \\x1b[31mred\\nsecond \\u202eline"),
+        ("fedmon.node.b", "CRITICAL", "fedmon.node.requests.router: on fire"),
+    ]
+    assert seen == ["yes", "100 % \x1b[31mred\nsecond \u202eline"]
+    assert all(getattr(record, "fedmon_remote", False) for record in records)
+    assert records[0].created == pytest.approx(1795255200)
+    with pytest.raises(ValueError, match="'LOUD' is not one of DEBUG"):
+        federation.logs(level="LOUD")
