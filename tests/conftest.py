@@ -26,9 +26,10 @@ hypothesis.settings.load_profile("suite")
 
 LONG = (
     "tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py", "tests/end_to_end/test_demo.py",
-    "tests/contract/test_federation.py", "tests/docs/", "tests/experiment/federation/", "tests/end_to_end/",
-    "tests/node/job/", "tests/researcher/test_", "tests/researcher/historic/", "tests/researcher/runs/",
-    "tests/report/test_document.py", "tests/report/plots/", "tests/report/",
+    "tests/contract/test_federation.py", "tests/architecture/test_journeys.py", "tests/docs/",
+    "tests/experiment/federation/", "tests/end_to_end/", "tests/node/job/", "tests/researcher/test_",
+    "tests/researcher/historic/", "tests/researcher/runs/", "tests/report/test_document.py", "tests/report/plots/",
+    "tests/report/",
 )  # fmt: skip
 """Files that take long, the longest first: nobody is to begin one when all others are done."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,11 +55,11 @@ def modules() -> Mapping[str, Module]:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         found[name] = Module(name, path, path.read_text(encoding="utf-8"))
     for module in found.values():
-        _read(module, ast.parse(module.text), found.keys(), "", at_start=True)
+        _read(module, ast.parse(module.text), found, "", at_start=True)
     return found
 
 
-def _read(module: Module, node: ast.AST, names: Set[str], scope: str, *, at_start: bool) -> None:
+def _read(module: Module, node: ast.AST, names: Mapping[str, object], scope: str, *, at_start: bool) -> None:
     """Note the statements below a node; no import, class or named function is inside an expression."""
     for below in _statements(node):
         inner, starts = scope, at_start
@@ -83,7 +83,7 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
         yield from parts if isinstance(parts := getattr(node, name, None), list) else ()
 
 
-def _imports(node: ast.Import | ast.ImportFrom, names: Set[str], *, at_start: bool) -> Iterator[Import]:
+def _imports(node: ast.Import | ast.ImportFrom, names: Mapping[str, object], *, at_start: bool) -> Iterator[Import]:
     for alias in node.names:
         bound = alias.asname or alias.name
         if isinstance(node, ast.Import):
@@ -91,7 +91,7 @@ def _imports(node: ast.Import | ast.ImportFrom, names: Set[str], *, at_start: bo
                 yield Import(alias.name, None, bound, at_start)
         elif f"{node.module}.{alias.name}" in names:
             yield Import(f"{node.module}.{alias.name}", None, bound, at_start)
-        elif node.module in names and not node.level:
+        elif node.module is not None and node.module in names and not node.level:
             yield Import(node.module, alias.name, bound, at_start)
 
 
@@ -144,7 +144,9 @@ def members(module: str, name: str, *, inherited: bool = True) -> set[str]:
     found = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
     found |= {target.id for node in tree.body for target in _targets(node) if isinstance(target, ast.Name)}
     if inherited:
-        stores = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+        stores = (
+            node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        )
         found |= {node.attr for node in stores if isinstance(node.value, ast.Name) and node.value.id == "self"}
         found = found.union(*(members(*each) for each in bases(module, name)[0]))
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 from collections import Counter
@@ -12,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.modules import (
-    PACKAGE, ROOT, Module, ancestors, bases, chains, components, graph, members, modules, source,
+    PACKAGE,
+    ROOT,
+    Module,
+    ancestors,
+    bases,
+    chains,
+    components,
+    graph,
+    members,
+    modules,
+    source,
 )  # fmt: skip
 
 EXCEPTIONS = sorted((Path(__file__).parent / "exceptions").glob("*.txt"))
