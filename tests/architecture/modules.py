@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "fedmon"
+ASIDE = {"BaseException", "Enum", "Exception", "Flag", "IntEnum", "IntFlag", "NamedTuple", "Protocol", "StrEnum",
+         "Struct", "TypedDict"}  # fmt: skip
+"""A class with one of these above it may have any number of ours above it."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,10 @@ class Module:
 
     @property
     def is_package(self) -> bool:
-        """Whether this is the ``__init__`` of a folder."""
         return self.path.name == "__init__.py"
 
     @property
     def file(self) -> str:
-        """Path from the root of the repository."""
         return self.path.relative_to(ROOT).as_posix()
 
 
@@ -51,7 +51,7 @@ class Module:
 def modules() -> Mapping[str, Module]:
     """Parse every module of the product, by its dotted name."""
     found = {}
-    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+    for path in sorted((ROOT / "fedmon").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         found[name] = Module(name, path, path.read_text(encoding="utf-8"))
     for module in found.values():
@@ -138,24 +138,24 @@ def ancestors(module: str, name: str) -> set[str]:
     return others.union(*(ancestors(*each) for each in ours))
 
 
+def above(module: str, name: str) -> int:
+    """Count the classes of ours on the longest way up from one."""
+    if ancestors(module, name) & ASIDE:
+        return 0
+    counted = (each for each in bases(module, name)[0] if not ancestors(*each) & ASIDE)
+    return max((1 + above(*each) for each in counted), default=0)
+
+
 def members(module: str, name: str, *, inherited: bool = True) -> set[str]:
     """Return the names of methods and attributes of a class."""
     tree = modules()[module].classes[name]
     found = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    found |= {target.id for node in tree.body for target in _targets(node) if isinstance(target, ast.Name)}
-    if inherited:
-        stores = (
-            node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-        )
-        found |= {node.attr for node in stores if isinstance(node.value, ast.Name) and node.value.id == "self"}
-        found = found.union(*(members(*each) for each in bases(module, name)[0]))
-    return found
-
-
-def _targets(node: ast.stmt) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AnnAssign) else []
+    targets = (each for node in tree.body for each in (*getattr(node, "targets", ()), getattr(node, "target", None)))
+    found |= {each.id for each in targets if isinstance(each, ast.Name)}
+    for node in ast.walk(tree) if inherited else ():
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+    return found.union(*(members(*each) for each in bases(module, name)[0] if inherited))
 
 
 def components(graph: Mapping[str, set[str]]) -> list[list[str]]:

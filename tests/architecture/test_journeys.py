@@ -96,15 +96,16 @@ def named(journey: str, side: str) -> list[str]:
 
 
 def check(journey: str, windows: list[list[tuple[int, str]]]) -> None:
-    """Compare what ran with the budgets and with the page."""
+    """Compare what ran with the budgets and with the page; a failure prints the paragraphs that belong there."""
+    problems = []
     for side, most in BUDGETS[journey].items():
-        found = usual(windows, here=side == "Researcher")
-        page = named(journey, side)
-        in_order = ", ".join(f"`fedmon/{file}`" for file in found)
-        assert len(found) <= most, f"{journey}, {side}: {len(found)} files ran: {in_order}"
-        difference = f"not on the page: {sorted(set(found) - set(page))}; did not run: {sorted(set(page) - set(found))}"
-        assert set(page) == set(found), f"{journey}, {side}: {difference}; in order: {in_order}"
-        assert len(page) == len(set(page))
+        found, page = usual(windows, here=side == "Researcher"), named(journey, side)
+        if len(found) > most:
+            problems.append(f"{side}: {len(found)} files ran, {most} may")
+        if set(page) != set(found) or len(page) != len(set(page)):
+            problems += [f"missing: {sorted(set(found) - set(page))}", f"did not run: {sorted(set(page) - set(found))}"]
+            problems.append(f"{side}: {', '.join(f'`fedmon/{file}`' for file in found)}.")
+    assert not problems, "\n\n".join([journey, *problems])
 
 
 def north(folder: Path, broker: Broker, **sections: Any) -> Path:

@@ -10,19 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.modules import (
-    PACKAGE,
-    ROOT,
-    Module,
-    ancestors,
-    bases,
-    chains,
-    components,
-    graph,
-    members,
-    modules,
-    source,
-)  # fmt: skip
+from tests.architecture.modules import ROOT, Module, above, bases, chains, components, graph, members, modules, source
 
 EXCEPTIONS = sorted((Path(__file__).parent / "exceptions").glob("*.txt"))
 """Each line is a rule and what breaks it: ``later.txt`` of packages to be rebuilt, ``now.txt`` of all others."""
@@ -35,6 +23,7 @@ MIN_CATALOGUE = 3
 MAX_CHAIN = 15
 LONGEST_CHAIN = 22
 MAX_CLASSES_ABOVE = 2
+LOADER = "import_module("
 NOUNS = {"asking", "messaging", "ping", "recording", "setting", "string", "training"}
 """Words in -ing that the field uses as nouns."""
 NO_NOUN = re.compile(
@@ -44,9 +33,6 @@ NO_NOUN = re.compile(
 )
 DOORS = re.compile(r"/cli(_\w+)?\.py$|/cli/|/requests/handlers/|/collectors/|/demo/data/|/__main__\.py$")
 """Verbs of the shell, handlers of messages, collectors, plans of the demo."""
-ASIDE = {"BaseException", "Enum", "Exception", "Flag", "IntEnum", "IntFlag", "NamedTuple", "Protocol", "StrEnum",
-         "Struct", "TypedDict"}  # fmt: skip
-"""A class with one of these above it may have any number of ours above it."""
 
 
 def names() -> Iterator[str]:
@@ -54,7 +40,7 @@ def names() -> Iterator[str]:
     places = {parent for module in modules().values() for parent in (module.path, *module.path.parents)}
     for place in places:
         words = place.stem.split("_")
-        if place.is_relative_to(ROOT / PACKAGE) and any(NO_NOUN.fullmatch(word) for word in set(words) - NOUNS):
+        if place.is_relative_to(ROOT / "fedmon") and any(NO_NOUN.fullmatch(word) for word in set(words) - NOUNS):
             yield place.relative_to(ROOT).as_posix()
 
 
@@ -90,31 +76,24 @@ def importers() -> Iterator[str]:
 
 def is_door(module: Module) -> bool:
     """Tell whether a module is a program, or is imported by name, or holds verbs, a handler or collectors."""
-    if DOORS.search(module.file) or 'if __name__ == "__main__"' in module.text or f'"{module.name}' in named():
+    if DOORS.search(module.file) or 'if __name__ == "__main__"' in module.text or named().fullmatch(module.name):
         return True
-    above = [each for name, each in modules().items() if each.is_package and module.name.startswith(f"{name}.")]
-    within = ((each.text, module.name.removeprefix(f"{each.name}.")) for each in above)
-    return any("import_module" in text and f'"{short}"' in text for text, short in within)
+    packages = (each for name, each in modules().items() if each.is_package and module.name.startswith(f"{name}."))
+    tables = [(each.text, module.name.removeprefix(f"{each.name}.")) for each in packages if LOADER in each.text]
+    return any(f'"{short}{end}' in text for text, short in tables for end in '":')
 
 
 @functools.cache
-def named() -> str:
-    """Return all text that may name a module."""
-    return "\n".join([(ROOT / "setup.py").read_text(), *(module.text for module in modules().values())])
+def named() -> re.Pattern[str]:
+    """Return what matches the modules whose whole names are written in a text, one word perhaps to be filled in."""
+    texts = {text for module in modules().values() for text in re.findall(r'"(fedmon[\w.{}]+\w)[":]', module.text)}
+    return re.compile("|".join(re.sub(r"\{\w+\}", r"\\w+", text) for text in texts))
 
 
 def depth() -> Iterator[str]:
     """Yield classes with more than two of ours above them; errors, structs, enums and protocols do not count."""
     for module in modules().values():
         yield from (f"{module.file}:{name}" for name in module.classes if above(module.name, name) > MAX_CLASSES_ABOVE)
-
-
-def above(module: str, name: str) -> int:
-    """Count the classes of ours on the longest way up from one."""
-    if ancestors(module, name) & ASIDE:
-        return 0
-    counted = (each for each in bases(module, name)[0] if not ancestors(*each) & ASIDE)
-    return max((1 + above(*each) for each in counted), default=0)
 
 
 def protocols() -> Iterator[str]:
@@ -135,7 +114,7 @@ def functions() -> Iterator[str]:
 
 def twice() -> Iterator[str]:
     """Yield names of public classes that occur more than once outside of compat."""
-    ours = (module for name, module in modules().items() if not name.startswith(f"{PACKAGE}.compat"))
+    ours = (module for name, module in modules().items() if not name.startswith("fedmon.compat."))
     count = Counter(name for module in ours for name in module.classes if not name.startswith("_"))
     yield from (name for name, found in count.items() if found > 1)
 
@@ -157,15 +136,10 @@ RULES: tuple[Callable[[], Iterator[str]], ...] = (
 )  # fmt: skip
 
 
-def excepted(rule: str) -> set[str]:
-    """Return what is listed as an exception to a rule."""
-    lines = (line for path in EXCEPTIONS for line in path.read_text().splitlines())
-    return {what for line in lines for word, _, what in [line.partition(" ")] if word == rule}
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_a_rule_holds_but_for_what_is_listed(rule: Callable[[], Iterator[str]]) -> None:
-    found, listed = set(rule()), excepted(rule.__name__)
+    lines = (line.partition(" ") for path in EXCEPTIONS for line in path.read_text().splitlines())
+    found, listed = set(rule()), {what for word, _, what in lines if word == rule.__name__}
 
     assert found - listed == set(), rule.__doc__
     assert listed - found == set(), "keeps the rule by now: take it off the list"
