@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import threading
 from collections.abc import Iterator
@@ -183,7 +182,7 @@ class _Staged:
             os.close(folder)
 
     def _part(self) -> Path:
-        return self.target.with_name(f".{self.target.name[:200]}.{secrets.token_hex(6)}{_PART}")
+        return self.target.with_name(f".{self.target.name[:200]}.{os.urandom(6).hex()}{_PART}")
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import os
 import re
-import secrets
 import time
 import uuid
 from pathlib import Path
@@ -107,7 +106,7 @@ def kept_client_id(folder: Path, party: str) -> str:
             if not _CLIENT_BITS.fullmatch(path.read_text(errors="replace")):
                 path.unlink()
         if not path.exists():
-            _keep(path, secrets.token_hex(16))
+            _keep(path, os.urandom(16).hex())
         return f"{party}-{path.read_text().strip()}"
     except (OSError, StorageError) as error:
         raise StorageError(f"cannot keep the client id in {path}: {error}; make the folder writable") from None
