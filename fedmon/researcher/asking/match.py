@@ -56,7 +56,7 @@ REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
 }
 
 
-class Verdict(enum.Enum):
+class ReplyMatch(enum.Enum):
     """How a reply relates to the requests of this process."""
 
     MATCHED = "matched"
@@ -66,23 +66,23 @@ class Verdict(enum.Enum):
     STALE = "stale"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of one node, and after how long it came."""
 
     reply: Reply
     elapsed_s: float
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
     """The answers to one request, the nodes that were waited for and stayed silent, and how long it took."""
 
-    answers: Mapping[NodeId, Answer]
+    answers: Mapping[NodeId, NodeAnswer]
     silent: frozenset[NodeId]
     elapsed_s: float
     times: int
 
 
-class Waiting:
+class PendingRequest:
     """One request and the replies it waits for. Safe from any thread; one caller waits.
 
     ``kept`` says whether a caller wants its replies: else they are matched, handed to ``on_answer`` and forgotten.
@@ -91,9 +91,9 @@ class Waiting:
     def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
         self.id, self.kept, self.request = request.id, kept, request
         self.changed = threading.Condition()
-        self._answers: dict[NodeId, Answer] = {}
+        self._answers: dict[NodeId, NodeAnswer] = {}
         self._answered: set[NodeId] = set()
-        self._unreadable: dict[NodeId, Answer] = {}
+        self._unreadable: dict[NodeId, NodeAnswer] = {}
         self._gone_at: dict[NodeId, float] = {}
         self.closed = self.taken = False
         self._on_answer = on_answer
@@ -105,7 +105,7 @@ class Waiting:
         self._urged: set[NodeId] = set()
         self._all_again = self._woken = self._aborted = False
 
-    def offer(self, reply: Reply) -> Verdict:
+    def offer(self, reply: Reply) -> ReplyMatch:
         """Take a reply that carries this request's id, when it is one."""
         node_id = NodeId(reply.node_id)
         asked = self.request
@@ -115,21 +115,21 @@ class Waiting:
             asked.researcher_id,
         ) or not isinstance(reply, self._kind | Error):
             self.unreadable(node_id, ErrorCode.FAILED, "its session, sequence or kind is not that of the request")
-            return Verdict.STALE
+            return ReplyMatch.STALE
         with self.changed:
             if node_id in self._answered:
-                return Verdict.REPEATED
+                return ReplyMatch.REPEATED
             self._answered.add(node_id)
             if self.closed:
-                return Verdict.LATE
+                return ReplyMatch.LATE
             self._last_answer_at = time.monotonic()
-            self._answers[node_id] = Answer(reply=reply, elapsed_s=self._last_answer_at - self._started)
+            self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self._started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
                 self.changed.notify_all()
         if self._on_answer is not None:
             self._on_answer(reply)
-        return Verdict.MATCHED
+        return ReplyMatch.MATCHED
 
     def unreadable(self, node_id: NodeId, code: ErrorCode, reason: str) -> None:
         """Note a reply that cannot be read; the node is still waited for.
@@ -147,11 +147,11 @@ class Waiting:
             reason=f"{UNREADABLE}: {reason}",
         )
         with self.changed:
-            self._unreadable[node_id] = Answer(reply=error, elapsed_s=now - self._started)
+            self._unreadable[node_id] = NodeAnswer(reply=error, elapsed_s=now - self._started)
             if code is ErrorCode.VERSION:
                 self._give_up_on(node_id, now)
 
-    def unreadable_only(self) -> dict[NodeId, Answer]:
+    def unreadable_only(self) -> dict[NodeId, NodeAnswer]:
         """Return an error for each node whose replies could not be read, none of them."""
         with self.changed:
             return {node_id: error for node_id, error in self._unreadable.items() if node_id not in self._answered}
@@ -233,12 +233,12 @@ class Waiting:
         """Return the seconds since the last answer; infinite when there was none."""
         return time.monotonic() - self._last_answer_at
 
-    def answered_since(self, number: int) -> list[Answer]:
+    def answered_since(self, number: int) -> list[NodeAnswer]:
         """Return the answers after the first ``number``, in the order of arrival."""
         with self.changed:
             return list(self._answers.values())[number:]
 
-    def end(self, *, taken: bool) -> dict[NodeId, Answer]:
+    def end(self, *, taken: bool) -> dict[NodeId, NodeAnswer]:
         """End the wait and return the answers; only which nodes answered is remembered."""
         with self.changed:
             self.closed, self.taken = True, taken
@@ -260,8 +260,8 @@ class Pending:
         self.session = session
         self._remembered = remembered
         self._lock = threading.Lock()
-        self._open: dict[str, Waiting] = {}
-        self._closed: OrderedDict[str, Waiting] = OrderedDict()
+        self._open: dict[str, PendingRequest] = {}
+        self._closed: OrderedDict[str, PendingRequest] = OrderedDict()
         self.stopped = False
         self._of_scripts = range(first_sequence, first_sequence)
         self._of_ours = range(first_sequence + SCRIPTS_NUMBERS, first_sequence + SCRIPTS_NUMBERS)
@@ -278,7 +278,7 @@ class Pending:
             self._of_ours = range(self._of_ours.start, self._of_ours.stop + 1)
             return self._of_ours[-1]
 
-    def open(self, waiting: Waiting) -> None:
+    def open(self, waiting: PendingRequest) -> None:
         """Begin to take replies for a request; do so before it is sent."""
         with self._lock:
             self._open[waiting.id] = waiting
@@ -291,7 +291,7 @@ class Pending:
         for waiting in self.all_open():
             waiting.abort()
 
-    def close(self, waiting: Waiting, *, taken: bool) -> dict[NodeId, Answer]:
+    def close(self, waiting: PendingRequest, *, taken: bool) -> dict[NodeId, NodeAnswer]:
         """End a wait and return the answers, which the caller has then ``taken`` or not. What comes later is late."""
         answers = waiting.end(taken=taken)
         with self._lock:
@@ -301,29 +301,29 @@ class Pending:
                 self._closed.popitem(last=False)
         return answers
 
-    def forget(self, waiting: Waiting) -> None:
+    def forget(self, waiting: PendingRequest) -> None:
         """End a wait whose replies are of no interest any more, not even late ones."""
         waiting.end(taken=True)
         with self._lock:
             self._open.pop(waiting.id, None)
 
-    def match(self, reply: Reply) -> tuple[Verdict, Waiting | None]:
+    def match(self, reply: Reply) -> tuple[ReplyMatch, PendingRequest | None]:
         """Give a reply to the request it belongs to."""
         with self._lock:
             waiting = self._open.get(reply.id) or self._closed.get(reply.id)
             drawn = reply.sequence in self._of_ours or reply.sequence in self._of_scripts
             forged = reply.session == self.session and not drawn
         if waiting is None:
-            return (Verdict.STALE if forged else Verdict.UNKNOWN), None
+            return (ReplyMatch.STALE if forged else ReplyMatch.UNKNOWN), None
         return waiting.offer(reply), waiting
 
-    def expects(self, node_id: NodeId, request_id: str) -> Waiting | None:
+    def expects(self, node_id: NodeId, request_id: str) -> PendingRequest | None:
         """Return the open request with this id when that node has not answered it yet."""
         with self._lock:
             waiting = self._open.get(request_id)
         return waiting if waiting is not None and not waiting.has_answered(node_id) else None
 
-    def all_open(self) -> list[Waiting]:
+    def all_open(self) -> list[PendingRequest]:
         """Return the requests that wait now."""
         with self._lock:
             return list(self._open.values())

@@ -12,9 +12,9 @@ import msgspec
 from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
-from fedmon.researcher.asking.match import Asked
+from fedmon.researcher.asking.match import Answers
 from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
-from fedmon.researcher.roster import Instant, Node, NodeState, Roster, only_tells
+from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
 
@@ -216,9 +216,9 @@ _STATUS_OF_CODE = {
 }
 
 
-def outcomes_of(asked: Asked, kind: type[R], roster: Roster, *, to_all: bool) -> dict[NodeId, Outcome[R]]:
+def outcomes_of(asked: Answers, kind: type[R], roster: Roster, *, to_all: bool) -> dict[NodeId, Outcome[R]]:
     """Return one outcome for each node that answered, was waited for, or (``to_all``) is known."""
-    now = Instant.now()
+    now = Moment.now()
     found: dict[NodeId, Outcome[R]] = {}
     for node_id, answer in asked.answers.items():
         found[node_id] = _of_reply(node_id, answer.reply, kind, answer.elapsed_s)
@@ -242,7 +242,7 @@ def _of_reply(node_id: NodeId, reply: Reply, kind: type[R], elapsed_s: float) ->
     return Outcome(node_id=node_id, status=OutcomeStatus.FAILED, reply=answered, reason=reason, elapsed_s=elapsed_s)
 
 
-def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
+def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R]:
     status, reason = OutcomeStatus.TIMED_OUT, f"no reply within {asked.elapsed_s:.1f} s, asked {asked.times} times"
     if node is None:
         status, reason = OutcomeStatus.OFFLINE, "offline: never heard of; check the id, or whether the node was started"

@@ -20,13 +20,13 @@ from fedmon.common.settings import Host
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
 from fedmon.common.wire.historic_messages import ResearcherMessages
-from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, Waiting
+from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, PendingRequest
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
 from fedmon.researcher.replies.content import Entry, KeptReply
 from fedmon.researcher.replies.queue import Replies
-from fedmon.researcher.roster import Instant
+from fedmon.researcher.roster import Moment
 from fedmon.researcher.session.callbacks import Subscription
 from fedmon.researcher.session.session import Session
 
@@ -78,7 +78,7 @@ class Messaging:
         self.handler = on_message
         self._lock = threading.Lock()
         self._outstanding: OutstandingRequests | None = None
-        self._told: list[Waiting] = []
+        self._told: list[PendingRequest] = []
         self._deliveries: list[Subscription] = []
         self._replies = Subscription(lambda told: self._hand_over(told[0], REPLIES, told[1]), lambda _: None)
         self._handing = threading.Lock()
@@ -285,7 +285,7 @@ class OutstandingRequests:
             while len(self._sent) > REMEMBERED_REQUESTS:
                 self._sent.popitem(last=False)
         # Closed before it is sent: every answer to it is late, and goes to the queue.
-        waiting = Waiting(request, kept=True)
+        waiting = PendingRequest(request, kept=True)
         asker.pending.open(waiting)
         asker.pending.close(waiting, taken=False)
         sent.ended = not asker.send(request, sent.payloads, nodes)
@@ -378,7 +378,7 @@ class OutstandingRequests:
 
     def _missing(self, awaited: Collection[OutstandingRequest]) -> dict[str, set[NodeId]]:
         """Return the nodes that have not answered, by request; an empty set where an unknown one may still turn up."""
-        expected = self._asker.roster.expected(Instant.now())
+        expected = self._asker.roster.expected(Moment.now())
         missing: dict[str, set[NodeId]] = {}
         for one in awaited:
             left = (expected if one.nodes is None else expected & set(one.nodes)) - one.taken

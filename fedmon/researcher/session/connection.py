@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -106,62 +105,29 @@ class Connection:
         return NotConnectedError(f"nothing was sent: {cause}; it is tried again by itself")
 
 
-class Dialect(Protocol):
-    """One wire, as a researcher speaks it.
+class Dialect:
+    """One wire, as a researcher speaks it: here "fedmon/1"; a subclass speaks another.
 
     ``announced`` tells whether nodes say by themselves that they are there, ``plans_inline`` whether a plan travels
     inside a message.
     """
 
-    announced: bool
-    plans_inline: bool
+    announced = True
+    plans_inline = True
+
+    def __init__(self, *, researcher_id: str, instance: str) -> None:
+        self.researcher_id, self.instance = researcher_id, instance
 
     def subscriptions(self) -> list[tuple[str, int]]:
         """Return the filters and QoS that are always heard."""
+        replies = topics.reply_filters(self.researcher_id, self.instance)
+        return [*((name, 1) for name in replies), (topics.ALL_STATUS, 0)]
 
     def encode(self, request: Request) -> tuple[bytes, ...]:
         """Write a request, as messages that follow each other; none where this wire has no word for it.
 
         Raises InvalidMessageError for what does not fit into a message.
         """
-
-    def addressed(
-        self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
-    ) -> Iterator[tuple[str, bytes, int]]:
-        """Return topic, bytes and QoS of each message that asks these nodes, or all; ``payloads`` are from `encode`."""
-
-    def metrics_filter(self, node_id: NodeId | None) -> str:
-        """Return the filter that brings the metrics of one node, or of all."""
-
-    def logs_filter(self, node_id: NodeId | None) -> str:
-        """Return the filter that brings the log of one node, or of all."""
-
-    def hears(self, topic: str) -> bool:
-        """Tell whether `read` reads this topic; the inbox reads those of our own wire."""
-
-    def read(self, topic: str, payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
-        """Read a message into ours. Raises InvalidMessageError."""
-
-    def samples_of(self, scalar: AddScalar) -> SampleBatch | None:
-        """Return scalars as samples for watchers of metrics; None where they are not shown among those."""
-
-
-class FedmonDialect:
-    """The wire "fedmon/1"."""
-
-    announced = True
-    plans_inline = True
-
-    def __init__(self, *, researcher_id: str, instance: str) -> None:
-        self._researcher_id, self._instance = researcher_id, instance
-
-    def subscriptions(self) -> list[tuple[str, int]]:
-        """Return the filters and QoS that are always heard."""
-        replies = topics.reply_filters(self._researcher_id, self._instance)
-        return [*((name, 1) for name in replies), (topics.ALL_STATUS, 0)]
-
-    def encode(self, request: Request) -> tuple[bytes, ...]:
-        """Write a request. Raises InvalidMessageError for what does not fit into a message."""
         payload = codec.encode(request)
         if len(payload) > codec.MAX_PAYLOAD_BYTES - 2 * len(_LONGEST_ID):
             # A copy that names its node must fit as well.
@@ -171,12 +137,12 @@ class FedmonDialect:
     def addressed(
         self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
     ) -> Iterator[tuple[str, bytes, int]]:
-        """Return topic, bytes and QoS of each message that asks these nodes, or all; one to a node names it."""
+        """Return topic, bytes and QoS of each message that asks these nodes, or all; ``payloads`` are from `encode`."""
         if nodes is None:
-            yield from ((topics.broadcast(self._researcher_id), payload, 0) for payload in payloads)
+            yield from ((topics.broadcast(self.researcher_id), payload, 0) for payload in payloads)
         for node in nodes or ():
             directed = codec.encode(msgspec.structs.replace(request, node_id=node))
-            yield topics.command(self._researcher_id, node), directed, 1
+            yield topics.command(self.researcher_id, node), directed, 1
 
     def metrics_filter(self, node_id: NodeId | None) -> str:
         """Return the filter that brings the metrics of one node, or of all."""
@@ -187,13 +153,13 @@ class FedmonDialect:
         return topics.ALL_LOGS if node_id is None else topics.log(node_id)
 
     def hears(self, _topic: str) -> bool:
-        """Tell that the inbox reads every topic of this wire."""
+        """Tell whether `read` reads this topic; the inbox reads those of our own wire."""
         return False
 
     def read(self, _topic: str, _payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
-        """Read nothing: see `hears`."""
+        """Read a message into ours. Raises InvalidMessageError."""
         return ()
 
     def samples_of(self, _scalar: AddScalar) -> SampleBatch | None:
-        """Tell that scalars are no samples on this wire."""
+        """Return scalars as samples for watchers of metrics; None where they are not shown among those."""
         return None

@@ -23,18 +23,17 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision
 from fedmon.common.wire.runs import JobOutcome, JobsReply, RunScalars
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
-from fedmon.researcher.asking.match import Pending, Verdict, Waiting
+from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import MAX_KEPT, Replies
-from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
+from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
 from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.samples.logs import Logs
 from fedmon.researcher.samples.resend import Consumers, memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
-from fedmon.researcher.session.connection import Connection, Dialect, FedmonDialect
-from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, Status, Unreadable
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.connection import Connection, Dialect
+from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, PresenceNews, Tally, Unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class Session:
                 researcher_id=self.researcher_id, instance=self.instance, pending=self.pending, tally=self.tally
             )
             if is_fedbiomed
-            else FedmonDialect(researcher_id=self.researcher_id, instance=self.instance)
+            else Dialect(researcher_id=self.researcher_id, instance=self.instance)
         )
         self.roster = Roster(announced=self.dialect.announced, max_nodes=settings.max_nodes)
         self.inbox = Inbox(
@@ -123,11 +122,11 @@ class Session:
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
         self.runs = RunBook(self.asker, self.dispatcher, self.tally, wake=self.inbox.wake)
-        self.consumers = Consumers(self.asker, self.pending, on_changed=self._consumers_changed)
+        self.consumers = Consumers(self.asker, self.pending, subscribe=self._subscribe, wake=self.inbox.wake)
         self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
         self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         self._marker = b""
-        self._greeting: Waiting | None = None
+        self._greeting: PendingRequest | None = None
         self._was_connected = False
         self._stale_at = 0.0
         self._lock = threading.Lock()
@@ -201,7 +200,7 @@ class Session:
         ConflictError for a node that is alive.
         """
         self.asker.wait_settled()
-        node = self.roster.get(node_id, Instant.now())
+        node = self.roster.get(node_id, Moment.now())
         if node is None:
             raise NotFoundError(f"node {node_id!r} was never heard of; nodes() lists who was")
         is_alive = node.state in (NodeState.ONLINE, NodeState.DRAINING)
@@ -249,10 +248,6 @@ class Session:
         for subscription in self._subscriptions[event]:
             self.dispatcher.call(subscription, (value,), urgent=True)
 
-    def _consumers_changed(self) -> None:
-        self._subscribe()
-        self.inbox.wake()
-
     def _subscribe(self) -> None:
         """Subscribe to the metrics and logs that listeners want, and to no others."""
         with self._lock:
@@ -289,10 +284,10 @@ class Session:
             case _:
                 self._presence(message)
 
-    def _presence(self, news: Status | Cleared | Marker | Link) -> None:
+    def _presence(self, news: PresenceNews | Cleared | Marker | Link) -> None:
         match news:
-            case Status(presence, retained):
-                change = self.roster.presence(presence, retained=retained, now=Instant.now())
+            case PresenceNews(presence, retained):
+                change = self.roster.presence(presence, retained=retained, now=Moment.now())
                 if change is not None:
                     self._changed(change)
             case Cleared(node_id):
@@ -309,7 +304,7 @@ class Session:
         """Find out anew which nodes are there, or note that none can be asked."""
         if up:
             self.roster.settling.begin(time.monotonic())
-            self.roster.reconnected(Instant.now())
+            self.roster.reconnected(Moment.now())
             self._marker = new_id().encode()
             self.connection.publish(self._marker_topic, self._marker)
             if self._greeting is not None:
@@ -331,16 +326,16 @@ class Session:
             case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
                 # These are never taken up later: what is missing is asked for anew.
                 self.tally.count("late answers about metrics and jobs", quiet=True)
-            case Verdict.MATCHED if waiting is not None and waiting.kept:
+            case ReplyMatch.MATCHED if waiting is not None and waiting.kept:
                 self.replies.watch(waiting)
-            case Verdict.LATE | Verdict.UNKNOWN if waiting is None or waiting.kept:
+            case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if isinstance(reply, Error):
                     self.tally.count("errors from nodes", f"{reply.node_id}: {reply.code.value}: {reply.reason}")
                 self.replies.keep(reply)
-            case Verdict.REPEATED:
+            case ReplyMatch.REPEATED:
                 self.tally.count("repeated replies", quiet=True)
-            case Verdict.STALE:
+            case ReplyMatch.STALE:
                 self.tally.count(
                     "replies of a wrong session, sequence or kind", f"{type(reply).__name__} of {reply.node_id}"
                 )
@@ -369,11 +364,11 @@ class Session:
 
     def _heard(self, node_id: NodeId, *, revives: bool) -> None:
         self.consumers.node_heard(node_id)
-        change = self.roster.heard(node_id, now=Instant.now(), revives=revives)
+        change = self.roster.heard(node_id, now=Moment.now(), revives=revives)
         if change is not None:
             self._changed(change)
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: RosterChange) -> None:
         node = change.node
         if change.first_heard and not only_tells(node.node_id, node.capabilities):
             self.roster.settling.heard_new(time.monotonic())
@@ -394,7 +389,7 @@ class Session:
         self.runs.tick(now)
         if now >= self._stale_at:
             self._stale_at = now + LOOK_FOR_STALE_EVERY_S
-            for node in self.roster.newly_stale(Instant.now()):
+            for node in self.roster.newly_stale(Moment.now()):
                 self._tell("presence", node)
         dues = [self._stale_at, self.roster.settling.due_at(), self.consumers.due_at(), self.runs.due_at()]
         return max(0.0, min(due for due in dues if due is not None) - now)
