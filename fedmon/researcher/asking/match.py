@@ -13,24 +13,9 @@ import msgspec
 
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
+from fedmon.common.wire import messages, runs, samples
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.common.wire.messages import (
-    Approval,
-    ApprovalReply,
-    Error,
-    ErrorCode,
-    ListDatasets,
-    ListReply,
-    Monitor,
-    Ping,
-    Pong,
-    SearchDatasets,
-    SearchReply,
-    TrainingPlanStatus,
-    TrainingPlanStatusReply,
-)
-from fedmon.common.wire.runs import JobsReply, JobStatus, Run, RunReply, Stop, StopReply
-from fedmon.common.wire.samples import MonitorReply, SamplesReply
+from fedmon.common.wire.messages import Error, ErrorCode
 
 REMEMBERED_REQUESTS = 1_000
 SCRIPTS_NUMBERS = 2**32
@@ -40,19 +25,19 @@ RESTART_S = 2.0
 """A node that went offline is still waited for this long: it may be restarting."""
 UNREADABLE = "a reply came but could not be read"
 
-READS = (Ping, ListDatasets, SearchDatasets, TrainingPlanStatus)
+READS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.TrainingPlanStatus)
 """Requests that change nothing: asking again costs no more than time."""
 
 REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
-    Ping: Pong,
-    ListDatasets: ListReply,
-    SearchDatasets: SearchReply,
-    Approval: ApprovalReply,
-    TrainingPlanStatus: TrainingPlanStatusReply,
-    Monitor: MonitorReply | SamplesReply,
-    Run: RunReply,
-    Stop: StopReply,
-    JobStatus: JobsReply,
+    messages.Ping: messages.Pong,
+    messages.ListDatasets: messages.ListReply,
+    messages.SearchDatasets: messages.SearchReply,
+    messages.Approval: messages.ApprovalReply,
+    messages.TrainingPlanStatus: messages.TrainingPlanStatusReply,
+    messages.Monitor: samples.MonitorReply | samples.SamplesReply,
+    runs.Run: runs.RunReply,
+    runs.Stop: runs.StopReply,
+    runs.JobStatus: runs.JobsReply,
 }
 
 
@@ -202,26 +187,17 @@ class PendingRequest:
                 raise NotConnectedError(CLOSED)
 
     def _something_to_do(self) -> bool:
-        return bool(
-            self._aborted or self._woken or self._urged or self._all_again or (self._may_end and not self._missing)
-        )
+        return bool(self._woken or self._urged or self._all_again or (self._may_end and not self._missing))
 
-    def ask_all_again(self) -> None:
-        """Let the caller send the request anew: the connection came back."""
-        with self.changed:
-            self._all_again = True
-            self.changed.notify_all()
+    def wake(self, *, ask_all_again: bool = False, abort: bool = False) -> None:
+        """Let the caller look again at what it waits for; with ``abort`` its wait ends with an error.
 
-    def wake(self) -> None:
-        """Let the caller look again at what it waits for."""
+        ``ask_all_again`` has it send the request anew: the connection came back.
+        """
         with self.changed:
             self._woken = True
-            self.changed.notify_all()
-
-    def abort(self) -> None:
-        """Let the caller's wait end with an error."""
-        with self.changed:
-            self._aborted = True
+            self._all_again |= ask_all_again
+            self._aborted |= abort
             self.changed.notify_all()
 
     def has_answered(self, node_id: NodeId) -> bool:
@@ -263,33 +239,28 @@ class Pending:
         self._open: dict[str, PendingRequest] = {}
         self._closed: OrderedDict[str, PendingRequest] = OrderedDict()
         self.stopped = False
-        self._of_scripts = range(first_sequence, first_sequence)
-        self._of_ours = range(first_sequence + SCRIPTS_NUMBERS, first_sequence + SCRIPTS_NUMBERS)
+        first_of_ours = first_sequence + SCRIPTS_NUMBERS
+        self._drawn = {True: range(first_sequence, first_sequence), False: range(first_of_ours, first_of_ours)}
 
-    def next_script_sequence(self) -> int:
-        """Return the next number of a script's own messages, which have no gaps."""
+    def next_sequence(self, *, of_script: bool = False) -> int:
+        """Return the next number of this session; those of a script's own messages have no gaps."""
         with self._lock:
-            self._of_scripts = range(self._of_scripts.start, self._of_scripts.stop + 1)
-            return self._of_scripts[-1]
-
-    def next_sequence(self) -> int:
-        """Return the next number of this session."""
-        with self._lock:
-            self._of_ours = range(self._of_ours.start, self._of_ours.stop + 1)
-            return self._of_ours[-1]
+            drawn = self._drawn[of_script]
+            self._drawn[of_script] = range(drawn.start, drawn.stop + 1)
+            return drawn.stop
 
     def open(self, waiting: PendingRequest) -> None:
         """Begin to take replies for a request; do so before it is sent."""
         with self._lock:
             self._open[waiting.id] = waiting
         if self.stopped:
-            waiting.abort()
+            waiting.wake(abort=True)
 
     def stop(self) -> None:
         """End every wait with an error: the federation is closed."""
         self.stopped = True
         for waiting in self.all_open():
-            waiting.abort()
+            waiting.wake(abort=True)
 
     def close(self, waiting: PendingRequest, *, taken: bool) -> dict[NodeId, NodeAnswer]:
         """End a wait and return the answers, which the caller has then ``taken`` or not. What comes later is late."""
@@ -311,8 +282,8 @@ class Pending:
         """Give a reply to the request it belongs to."""
         with self._lock:
             waiting = self._open.get(reply.id) or self._closed.get(reply.id)
-            drawn = reply.sequence in self._of_ours or reply.sequence in self._of_scripts
-            forged = reply.session == self.session and not drawn
+            is_drawn = any(reply.sequence in drawn for drawn in self._drawn.values())
+            forged = reply.session == self.session and not is_drawn
         if waiting is None:
             return (ReplyMatch.STALE if forged else ReplyMatch.UNKNOWN), None
         return waiting.offer(reply), waiting

@@ -89,7 +89,7 @@ class Asker:
             instance=self.instance,
             connected=self.connection.is_connected,
             settled=self.roster.settled.is_set(),
-            last_error=self.connection.last_error,
+            last_error=self.connection.problem,
         )
 
     def wait_settled(self) -> None:

@@ -163,7 +163,7 @@ class Messaging:
             logger.error("%s was not sent: %s", message.kind, self._lost())
             return None
         kind, fields = request_of(message, nodes, fedbiomed=not session.dialect.plans_inline)
-        sequence = session.pending.next_script_sequence() if add_sequence else None
+        sequence = session.pending.next_sequence(of_script=True) if add_sequence else None
         request = session.asker.request(kind, sequence=sequence, **fields)
         repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
         if self.handler is not None:

@@ -11,7 +11,7 @@ from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection, Link, Will
+from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.samples import AddScalar, SampleBatch
@@ -21,8 +21,8 @@ CONNECT_SHARE = 0.9
 _LONGEST_ID = "n" * 64
 
 
-class Connection:
-    """Keeps one client connected. Safe from any thread."""
+class Connection(BrokerConnection):
+    """The connection of one researcher process, subscribed to what is wanted at the moment."""
 
     def __init__(
         self,
@@ -36,10 +36,8 @@ class Connection:
         keeps_session: bool,
     ) -> None:
         connect_timeout_s = min(broker.connect_timeout_s, CONNECT_SHARE * timeout_s)
-        self._broker = msgspec.structs.replace(broker, connect_timeout_s=connect_timeout_s)
-        self._timeout_s = timeout_s
-        self._transport = BrokerConnection(
-            self._broker,
+        super().__init__(
+            msgspec.structs.replace(broker, connect_timeout_s=connect_timeout_s),
             client_id=client_id,
             subscriptions=subscriptions,
             on_message=on_message,
@@ -47,61 +45,40 @@ class Connection:
             quiet_until_up=True,
             keeps_session=keeps_session,
         )
+        self.place = ", ".join(f"{host.host}:{host.port}" for host in broker.hosts)
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()
 
     @property
-    def place(self) -> str:
-        """Where the broker is, as host:port."""
-        return ", ".join(f"{host.host}:{host.port}" for host in self._broker.hosts)
-
-    @property
-    def is_connected(self) -> bool:
-        """Tell whether messages can be sent at this moment."""
-        return self._transport.is_connected
-
-    @property
-    def last_error(self) -> str:
+    def problem(self) -> str:
         """What went wrong last, also when all is well again; empty when nothing did."""
-        return self.flapping or str(self._transport.last_error or "")
-
-    @property
-    def flapping(self) -> str:
-        """Why the connection keeps getting lost just after it came up; empty once a connection lasts."""
-        return self._transport.flapping
+        return self.flapping or str(self.last_error or "")
 
     def open(self) -> None:
         """Connect, or raise ConnectionFailedError within the timeout; names host, port and cause."""
-        self._transport.start()
+        self.start()
         try:
-            self._transport.wait_connected(self._timeout_s)
+            self.wait_connected(self._timeout_s)
         except BaseException:
-            self.close()
+            self.stop()
             raise
-
-    def close(self, farewell: Will | None = None) -> None:
-        """Send a last message where there is one, and disconnect in order."""
-        self._transport.stop(farewell=farewell)
-
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
-        """Send a message, or return False when there is no connection."""
-        return self._transport.publish(topic, payload, qos=qos, retain=retain)
 
     def want(self, filters: Iterable[str]) -> None:
         """Subscribe, at QoS 0, to these filters beside those that are always there, and to no others."""
         with self._lock:
             wanted = frozenset(filters)
             for topic_filter in wanted - self._wanted:
-                self._transport.subscribe(topic_filter, 0)
+                self.subscribe(topic_filter, 0)
             for topic_filter in self._wanted - wanted:
-                self._transport.unsubscribe(topic_filter)
+                self.unsubscribe(topic_filter)
             self._wanted = wanted
 
     def lost_error(self) -> NotConnectedError:
         """Return the error that says why nothing can be sent now."""
         if flapping := self.flapping:
             return NotConnectedError(f"no reply from {self.place}: {flapping}; it is tried again by itself")
-        cause = self.last_error or f"no connection to the broker at {self.place}"
+        cause = self.problem or f"no connection to the broker at {self.place}"
         return NotConnectedError(f"nothing was sent: {cause}; it is tried again by itself")
 
 

@@ -157,7 +157,7 @@ class Session:
             stream.remove()
         self.runs.close()
         self.inbox.stop()
-        self.connection.close(self._farewell())
+        self.connection.stop(farewell=self._farewell())
         self.dispatcher.stop()
         self.replies.stop()
 
@@ -190,7 +190,7 @@ class Session:
             kept_replies=len(self.replies),
             backlog=self.inbox.backlog,
             counters=self.tally.as_dict() | {kind: number for kind, number in dropped.items() if number},
-            last_error=self.connection.last_error,
+            last_error=self.connection.problem,
         )
 
     def forget(self, node_id: NodeId, *, timeout_s: float) -> Forgotten:
@@ -316,7 +316,7 @@ class Session:
         self.consumers.link(up=up)
         if self._was_connected or not up:
             for waiting in self.pending.all_open():
-                waiting.ask_all_again()
+                waiting.wake(ask_all_again=True)
         self._was_connected = True
 
     def _reply(self, reply: Reply) -> None:
@@ -351,14 +351,15 @@ class Session:
     def _telemetry(self, telemetry: SampleBatch | AddScalar, size_bytes: int) -> None:
         """Hand samples to consumers, runs and listeners."""
         self._heard(NodeId(telemetry.node_id), revives=False)
-        batch = telemetry if isinstance(telemetry, SampleBatch) else self.dialect.samples_of(telemetry)
-        columns = telemetry.m if isinstance(telemetry, SampleBatch) else telemetry.metric
-        samples = len(telemetry.t) if isinstance(telemetry, SampleBatch) else 1
-        weight = memory_bytes(samples=samples, columns=columns, payload_bytes=size_bytes)
+        if isinstance(telemetry, SampleBatch):
+            batch: SampleBatch | None = telemetry
+            weight = memory_bytes(samples=len(telemetry.t), columns=telemetry.m, payload_bytes=size_bytes)
+        else:
+            batch = self.dialect.samples_of(telemetry)
+            weight = memory_bytes(samples=1, columns=telemetry.metric, payload_bytes=size_bytes)
+            self.runs.heard(telemetry)
         if batch is not None:
             self.consumers.heard(batch, weight)
-        if isinstance(telemetry, AddScalar):
-            self.runs.heard(telemetry)
         for subscription in self._subscriptions["telemetry"]:
             self.dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
 
