@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.fedbiomed4_datasets import dataset_of
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
-from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending
+from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending, echo_of
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.historic.forms import Train
 from fedmon.researcher.replies.content import Document
@@ -301,7 +301,7 @@ class FedBioMedDialect(Dialect):
         match request:
             case messages.Ping():
                 return messages.Pong(
-                    success=told.success, time=utc_now(), boot=0, agent_version="", **_echo(request, told.node_id)
+                    success=told.success, time=utc_now(), boot=0, agent_version="", **echo_of(request, told.node_id)
                 )
             case messages.ListDatasets() | messages.SearchDatasets():
                 return _answer_to(request, told.node_id, self._held.take(NodeId(told.node_id), since=since))
@@ -319,7 +319,11 @@ class FedBioMedDialect(Dialect):
             how = f"its download ended with HTTP status {told.status}" if told.status else "it could not download it"
             return _failed(request, told.node_id, f"the node did not take the plan in: {how}")
         return messages.ApprovalReply(
-            plan_id="", sha256=request.sha256, status=PlanStatus.PENDING, note=NOT_TOLD, **_echo(request, told.node_id)
+            plan_id="",
+            sha256=request.sha256,
+            status=PlanStatus.PENDING,
+            note=NOT_TOLD,
+            **echo_of(request, told.node_id),
         )
 
     def _plan_status(self, told: wire.StatusReply) -> Reply | None:
@@ -334,7 +338,7 @@ class FedBioMedDialect(Dialect):
             status=_PLAN_STATUS[told.status],
             note=told.msg[:MAX_REASON],
             approval_obligation=told.approval_obligation,
-            **_echo(request, told.node_id),
+            **echo_of(request, told.node_id),
         )
 
     def _error(self, told: wire.ErrorMessage) -> Reply | None:
@@ -390,7 +394,7 @@ def _answer_to(
     Another process of ours may have asked it something else meanwhile. An answer to other tags that fits these as well
     is a part of the answer to these, so that the longest is the one.
     """
-    echo = _echo(request, node_id)
+    echo = echo_of(request, node_id)
     fitting = [listed for listed in said if isinstance(listed, Listed) and _fits(listed, request)]
     if fitting:
         longest = max(fitting, key=lambda listed: len(listed.datasets))
@@ -411,21 +415,11 @@ def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatase
 
 
 def _as_it_came(told: wire.Reply, request: Request | None) -> Document:
-    return Document.of(msgspec.to_builtins(told), **({} if request is None else _echo(request, told.node_id)))
+    return Document.of(msgspec.to_builtins(told), **({} if request is None else echo_of(request, told.node_id)))
 
 
 def _failed(request: Request, node_id: str, reason: str) -> messages.Error:
-    return messages.Error(code=ErrorCode.FAILED, reason=reason[:MAX_REASON], **_echo(request, node_id))
-
-
-def _echo(request: Request, node_id: str) -> dict[str, Any]:
-    return {
-        "node_id": node_id,
-        "researcher_id": request.researcher_id,
-        "id": request.id,
-        "session": request.session,
-        "sequence": request.sequence,
-    }
+    return messages.Error(code=ErrorCode.FAILED, reason=reason[:MAX_REASON], **echo_of(request, node_id))
 
 
 def _number(value: object) -> float | None:

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
+from typing import Any
 
 import msgspec
 
@@ -122,15 +123,7 @@ class PendingRequest:
         A node of another version is waited for 2 s more: it will hardly answer in ours.
         """
         now = time.monotonic()
-        error = Error(
-            node_id=node_id,
-            researcher_id=self.request.researcher_id,
-            id=self.id,
-            session=self.request.session,
-            sequence=self.request.sequence,
-            code=code,
-            reason=f"{UNREADABLE}: {reason}",
-        )
+        error = Error(code=code, reason=f"{UNREADABLE}: {reason}", **echo_of(self.request, node_id))
         with self.changed:
             self._unreadable[node_id] = NodeAnswer(reply=error, elapsed_s=now - self._started)
             if code is ErrorCode.VERSION:
@@ -227,6 +220,17 @@ class PendingRequest:
             urged, again = self._urged - self._answered, self._all_again
             self._urged, self._all_again = set(), False
             return urged, again
+
+
+def echo_of(request: Request, node_id: str) -> dict[str, Any]:
+    """Return the fields of a node's reply that say which request it answers."""
+    return {
+        "node_id": node_id,
+        "researcher_id": request.researcher_id,
+        "id": request.id,
+        "session": request.session,
+        "sequence": request.sequence,
+    }
 
 
 class Pending:

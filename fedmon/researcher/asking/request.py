@@ -120,7 +120,7 @@ class Asker:
         timeout_s: float | None,
     ) -> Outcomes[R]:
         """Ask these nodes, or all, and return one outcome for each; see `answers`."""
-        asked = self._asked(request, nodes, self._timeout(timeout_s))
+        asked = self.answers(request, nodes, timeout_s=self._timeout(timeout_s))
         return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
 
     def ask_pages(
@@ -136,7 +136,7 @@ class Asker:
         """Ask as `ask` does where answers come in pages, and join the pages of each node."""
         deadline = Deadline(self._timeout(timeout_s))
         request = self.request(request_kind, **fields)
-        asked = self._asked(request, nodes, deadline.left_s())
+        asked = self.answers(request, nodes, timeout_s=deadline.left_s())
         answers = dict(asked.answers)
         for _ in range(MAX_PAGES):
             wanted: dict[int, list[NodeId]] = {}
@@ -147,7 +147,7 @@ class Asker:
                 break
             for offset, node_ids in wanted.items():
                 page_request = self.request(request_kind, offset=offset, **fields)
-                pages = self._asked(page_request, node_ids, max(0.001, deadline.left_s())).answers
+                pages = self.answers(page_request, node_ids, timeout_s=max(0.001, deadline.left_s())).answers
                 for node_id in pages:
                     answers[node_id] = _joined(answers[node_id], pages[node_id], kind)
         asked = msgspec.structs.replace(asked, answers=answers)
@@ -159,6 +159,8 @@ class Asker:
         Raises NotConnectedError when nothing could be sent at all, and when no answer came to a question because
         connections keep getting lost.
         """
+        if nodes is not None and not nodes:
+            return Answers(answers={}, silent=frozenset(), elapsed_s=0.0, times=0)
         payloads = self.dialect.encode(request)
         waiting = PendingRequest(request, kept=True)
         self.pending.open(waiting)
@@ -176,11 +178,6 @@ class Asker:
 
     def _timeout(self, timeout_s: float | None) -> float:
         return self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
-
-    def _asked(self, request: Request, nodes: Sequence[NodeId] | None, timeout_s: float) -> Answers:
-        if nodes is not None and not nodes:
-            return Answers(answers={}, silent=frozenset(), elapsed_s=0.0, times=0)
-        return self.answers(request, nodes, timeout_s=timeout_s)
 
     def _outcomes(
         self, request: Request, asked: Answers, kind: type[R], rows_of: Callable[[R], list[Row]], *, to_all: bool

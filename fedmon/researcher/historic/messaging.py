@@ -177,12 +177,8 @@ class Messaging:
 
     def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:
         """Log that only nodes send errors; nothing is sent."""
-        logger.warning(
-            "a researcher sends no errors; not sent to %s: %s %s",
-            researcher_id,
-            getattr(errnum, "value", errnum),
-            extra_msg,
-        )
+        number = getattr(errnum, "value", errnum)
+        logger.warning("a researcher sends no errors; not sent to %s: %s %s", researcher_id, number, extra_msg)
 
     @property
     def outstanding(self) -> OutstandingRequests:
@@ -381,15 +377,14 @@ class OutstandingRequests:
         expected = self._asker.roster.expected(Moment.now())
         missing: dict[str, set[NodeId]] = {}
         for one in awaited:
-            left = (expected if one.nodes is None else expected & set(one.nodes)) - one.taken
-            if left or (not one.discovery.passed() and self._may_turn_up(one, expected)):
+            if one.nodes is None:
+                left, may_turn_up = expected - one.taken, not expected or not self._asker.roster.settled.is_set()
+            else:
+                left = set(one.nodes) - one.taken
+                left, may_turn_up = left & expected, bool(left - expected)
+            if left or (may_turn_up and not one.discovery.passed()):
                 missing[one.request.id] = left
         return missing
-
-    def _may_turn_up(self, sent: OutstandingRequest, expected: set[NodeId]) -> bool:
-        if sent.nodes is not None:
-            return any(node not in expected and node not in sent.taken for node in sent.nodes)
-        return not expected or not self._asker.roster.settled.is_set()
 
     def _ask_again(self, missing: dict[str, set[NodeId]]) -> None:
         for request_id, nodes in missing.items():

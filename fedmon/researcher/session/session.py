@@ -219,13 +219,13 @@ class Session:
         finally:
             self._clearing.pop(node_id, None)
         self.roster.forget(node_id)
-        if cleared:
-            return Forgotten(node_id=node_id, cleared=True, text=f"{node_id}: cleared at the broker, for everybody")
         text = (
-            f"{node_id}: hidden here until it shows itself; the broker does not let {self.researcher_id} clear what it "
-            "retains: ask its operator"
+            f"{node_id}: cleared at the broker, for everybody"
+            if cleared
+            else f"{node_id}: hidden here until it shows itself; the broker does not let {self.researcher_id} clear "
+            "what it retains: ask its operator"
         )
-        return Forgotten(node_id=node_id, cleared=False, text=text)
+        return Forgotten(node_id=node_id, cleared=cleared, text=text)
 
     # --- listeners ---------------------------------------------------------------------------------------------------
 
