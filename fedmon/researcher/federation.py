@@ -6,7 +6,6 @@ import atexit
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -30,7 +29,7 @@ from fedmon.researcher.asking.outcome import Nodes, Outcomes
 from fedmon.researcher.asking.request import Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import question, submission
 from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_status_rows, pong_rows
-from fedmon.researcher.roster import Instant
+from fedmon.researcher.roster import Moment
 from fedmon.researcher.samples.leases import wished
 from fedmon.researcher.samples.logs import LogStream
 from fedmon.researcher.samples.watch import LiveSample, Watch
@@ -116,9 +115,7 @@ class Federation:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     @property
@@ -157,7 +154,7 @@ class Federation:
         """Return every node known, with its state; waits until the roster is settled, at most 2 s after connecting."""
         asker = self.session.asker
         asker.wait_settled()
-        nodes = asker.roster.nodes(Instant.now())
+        nodes = asker.roster.nodes(Moment.now())
         return Nodes(nodes, circumstances=asker.circumstances(), beyond=asker.roster.beyond)
 
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from fedmon.common.errors import (
@@ -106,9 +105,7 @@ class Requests(metaclass=OnePerProcess):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def get_messaging(self) -> Messaging:
@@ -255,16 +252,15 @@ class Requests(metaclass=OnePerProcess):
 
     def add_monitor_callback(self, callback: Callable[[Message], object]) -> None:
         """Call back with each message of metrics or scalars, in place of the callback before."""
-        subscription = self._federation.on("telemetry", lambda message: callback(historic(message)))
-        with self._lock:
-            before, self._monitor, self._callback = self._monitor, subscription, callback
-        if before is not None:
-            before.remove()
+        self._monitor_by(self._federation.on("telemetry", lambda message: callback(historic(message))), callback)
 
     def remove_monitor_callback(self) -> None:
         """Call back no more."""
+        self._monitor_by(None, None)
+
+    def _monitor_by(self, subscription: Subscription | None, callback: Callable[[Message], object] | None) -> None:
         with self._lock:
-            before, self._monitor, self._callback = self._monitor, None, None
+            before, self._monitor, self._callback = self._monitor, subscription, callback
         if before is not None:
             before.remove()
 

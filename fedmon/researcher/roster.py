@@ -37,14 +37,14 @@ class NodeState(enum.Enum):
     OFFLINE = "offline"
 
 
-class Instant(msgspec.Struct, frozen=True, kw_only=True):
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """One moment on both clocks: durations from ``mono``, timestamps from ``utc``."""
 
     mono: float
     utc: datetime
 
     @classmethod
-    def now(cls) -> Instant:
+    def now(cls) -> Moment:
         """Read both clocks."""
         return cls(mono=time.monotonic(), utc=utc_now())
 
@@ -76,7 +76,7 @@ def only_tells(node_id: str, capabilities: Collection[str]) -> bool:
     return node_id.startswith(JOB_PREFIX) or ONLY_TELLS in capabilities
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class RosterChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change that one message made: the node as it is now, and whether it is new to us or came up again."""
 
     node: Node
@@ -85,7 +85,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Entry:
-    def __init__(self, node_id: NodeId, now: Instant, *, stale_after_s: float) -> None:
+    def __init__(self, node_id: NodeId, now: Moment, *, stale_after_s: float) -> None:
         self._stale_after_s = stale_after_s
         self.node_id = node_id
         self.state = NodeState.ONLINE
@@ -93,7 +93,7 @@ class _Entry:
         self.known_at = now.mono
         self.unconfirmed_since: float | None = None
         self.offline_at = float("-inf")
-        self.last_seen: Instant | None = None
+        self.last_seen: Moment | None = None
         self.reason = self.agent_version = ""
         self.boot = -1
         self.capabilities: tuple[str, ...] = ()
@@ -106,22 +106,22 @@ class _Entry:
     def is_askable(self) -> bool:
         return not only_tells(self.node_id, self.capabilities) and OTHER_WIRE not in self.capabilities
 
-    def unheard_s(self, now: Instant) -> float:
+    def unheard_s(self, now: Moment) -> float:
         return now.mono - max(self.known_at, self.last_seen.mono if self.last_seen else 0.0)
 
-    def is_stale(self, now: Instant) -> bool:
+    def is_stale(self, now: Moment) -> bool:
         return self.state is not NodeState.OFFLINE and (
             self.silent or self.unheard_s(now) > self._stale_after_s or self.is_unconfirmed(now)
         )
 
-    def is_unconfirmed(self, now: Instant) -> bool:
+    def is_unconfirmed(self, now: Moment) -> bool:
         return self.unconfirmed_since is not None and now.mono - self.unconfirmed_since > CONFIRMED_WITHIN_S
 
-    def alive(self, now: Instant) -> None:
+    def alive(self, now: Moment) -> None:
         self.last_seen, self.unconfirmed_since = now, None
         self.silent = self.said_stale = False
 
-    def view(self, now: Instant) -> Node:
+    def view(self, now: Moment) -> Node:
         state, reason = self.state, self.reason
         if self.is_stale(now):
             state = NodeState.STALE
@@ -224,7 +224,7 @@ class Roster:
         """How many nodes there are beyond ``max_nodes``; not counted further than ``max_nodes`` of them."""
         return len(self._beyond)
 
-    def presence(self, presence: Presence, *, retained: bool, now: Instant) -> Change | None:
+    def presence(self, presence: Presence, *, retained: bool, now: Moment) -> RosterChange | None:
         """Take what a node said of itself; return what changed, or None when it said nothing new."""
         node_id = NodeId(presence.node_id)
         with self._lock:
@@ -246,9 +246,9 @@ class Roster:
             same = (before.state, before.boot, before.reason) == (after.state, after.boot, after.reason)
             if same and not first_heard:
                 return None
-            return Change(node=after, first_heard=first_heard, came_up=came_up)
+            return RosterChange(node=after, first_heard=first_heard, came_up=came_up)
 
-    def _made(self, node_id: NodeId, now: Instant) -> _Entry | None:
+    def _made(self, node_id: NodeId, now: Moment) -> _Entry | None:
         """Return the entry of a new node, or None when there are ``max_nodes``."""
         if len(self._entries) < self.max_nodes:
             self._beyond.discard(node_id)
@@ -264,7 +264,7 @@ class Roster:
             self._beyond.add(node_id)
         return None
 
-    def _boot_was_set_back(self, entry: _Entry, presence: Presence, now: Instant, *, retained: bool) -> bool:
+    def _boot_was_set_back(self, entry: _Entry, presence: Presence, now: Moment, *, retained: bool) -> bool:
         if retained or presence.state == "offline":
             return False
         if entry.unheard_s(now) > STALE_AFTER_S:
@@ -274,7 +274,7 @@ class Roster:
         entry.doubled_at = now.mono
         return False
 
-    def _take(self, entry: _Entry, presence: Presence, now: Instant, *, retained: bool) -> None:
+    def _take(self, entry: _Entry, presence: Presence, now: Moment, *, retained: bool) -> None:
         state = NodeState(presence.state)
         if state is not entry.state or presence.boot != entry.boot:
             entry.since = presence.since
@@ -290,7 +290,7 @@ class Roster:
             entry.alive(now)
             self._hidden.pop(entry.node_id, None)
 
-    def heard(self, node_id: NodeId, *, now: Instant, revives: bool) -> Change | None:
+    def heard(self, node_id: NodeId, *, now: Moment, revives: bool) -> RosterChange | None:
         """Take a live message as a sign of life; ``revives`` when it was certainly sent after what we know.
 
         Returns what changed: a node unknown so far, or one that was taken for offline or stale.
@@ -304,16 +304,16 @@ class Roster:
                 entry.since = entry.since or now.utc
                 entry.last_seen = now
                 self._hidden.pop(node_id, None)
-                return Change(node=entry.view(now), first_heard=True)
+                return RosterChange(node=entry.view(now), first_heard=True)
             if entry.state is NodeState.OFFLINE:
                 if not revives or now.mono - entry.offline_at < OFFLINE_HOLDS_S:
                     return None
                 entry.state, entry.reason, entry.since = NodeState.ONLINE, "", now.utc
                 entry.alive(now)
-                return Change(node=entry.view(now))
+                return RosterChange(node=entry.view(now))
             was_stale = entry.said_stale or entry.silent
             entry.alive(now)
-            return Change(node=entry.view(now)) if was_stale else None
+            return RosterChange(node=entry.view(now)) if was_stale else None
 
     def silent(self, node_id: NodeId) -> None:
         """Note that a node let a request pass unanswered; one that was heard live has its three intervals."""
@@ -322,7 +322,7 @@ class Roster:
             if entry is not None and (entry.last_seen is None or not self._announced):
                 entry.silent = True
 
-    def newly_stale(self, now: Instant) -> list[Node]:
+    def newly_stale(self, now: Moment) -> list[Node]:
         """Return the nodes that became stale since the last call."""
         with self._lock:
             found = [entry for entry in self._entries.values() if not entry.said_stale and entry.is_stale(now)]
@@ -330,13 +330,13 @@ class Roster:
                 entry.said_stale = True
             return [entry.view(now) for entry in found]
 
-    def reconnected(self, now: Instant) -> None:
+    def reconnected(self, now: Moment) -> None:
         """Count silence from now on: while we were away, no node could be heard."""
         with self._lock:
             for entry in self._entries.values():
                 entry.known_at = entry.unconfirmed_since = now.mono
 
-    def expected(self, now: Instant) -> set[NodeId]:
+    def expected(self, now: Moment) -> set[NodeId]:
         """Return the nodes that will answer, as far as we know."""
         with self._lock:
             return {
@@ -350,13 +350,13 @@ class Roster:
         with self._lock:
             return {node_id for node_id, entry in self._entries.items() if entry.is_askable}
 
-    def get(self, node_id: str, now: Instant) -> Node | None:
+    def get(self, node_id: str, now: Moment) -> Node | None:
         """Return one node as it is now, or None."""
         with self._lock:
             entry = self._entries.get(NodeId(node_id))
             return entry.view(now) if entry else None
 
-    def nodes(self, now: Instant) -> Mapping[NodeId, Node]:
+    def nodes(self, now: Moment) -> Mapping[NodeId, Node]:
         """Return all known nodes, sorted by id."""
         with self._lock:
             return {node_id: self._entries[node_id].view(now) for node_id in sorted(self._entries)}

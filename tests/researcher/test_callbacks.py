@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.common.actor import BULK_BOUND
 from fedmon.researcher.session.callbacks import MAX_BYTES, Dispatcher, Subscription
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.inbox import Tally
 from tests.support.waiting import wait_until
 
 

@@ -12,12 +12,12 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, ListReply, Ping, Pong
-from fedmon.researcher.asking.match import Pending, Verdict, Waiting
+from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
 
 A, B = NodeId("a"), NodeId("b")
 
 
-def waiting_in(pending: Pending) -> tuple[Waiting, Ping]:
+def waiting_in(pending: Pending) -> tuple[PendingRequest, Ping]:
     number = pending.next_sequence()
     request = Ping(
         researcher_id="r",
@@ -26,7 +26,7 @@ def waiting_in(pending: Pending) -> tuple[Waiting, Ping]:
         sequence=number,
         expires=seconds_from_now(60),
     )
-    waiting = Waiting(request, kept=True)
+    waiting = PendingRequest(request, kept=True)
     pending.open(waiting)
     return waiting, request
 
@@ -51,8 +51,8 @@ def test_a_reply_that_echoes_everything_matches_once() -> None:
 
     first, second = pending.match(pong(request)), pending.match(pong(request))
 
-    assert first == (Verdict.MATCHED, waiting)
-    assert second == (Verdict.REPEATED, waiting)
+    assert first == (ReplyMatch.MATCHED, waiting)
+    assert second == (ReplyMatch.REPEATED, waiting)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_reply_that_echoes_something_else_is_stale(wrong: dict[str, Any]) -> N
 
     verdict, _ = pending.match(pong(request, **wrong))
 
-    assert verdict is Verdict.STALE
+    assert verdict is ReplyMatch.STALE
     assert not waiting.has_answered(A)
 
 
@@ -83,7 +83,7 @@ def test_a_reply_of_another_kind_is_stale() -> None:
         count=0,
     )
 
-    assert pending.match(other)[0] is Verdict.STALE
+    assert pending.match(other)[0] is ReplyMatch.STALE
 
 
 def test_a_reply_after_the_caller_left_is_late_and_one_to_nothing_is_unknown() -> None:
@@ -96,10 +96,10 @@ def test_a_reply_after_the_caller_left_is_late_and_one_to_nothing_is_unknown() -
     earlier_process = pending.match(pong(request, id="x", session="earlier", sequence=999))
     forged = pending.match(pong(request, id="x", sequence=999))
 
-    assert late == (Verdict.LATE, waiting)
-    assert unknown == (Verdict.UNKNOWN, None)
-    assert earlier_process == (Verdict.UNKNOWN, None)
-    assert forged == (Verdict.STALE, None)
+    assert late == (ReplyMatch.LATE, waiting)
+    assert unknown == (ReplyMatch.UNKNOWN, None)
+    assert earlier_process == (ReplyMatch.UNKNOWN, None)
+    assert forged == (ReplyMatch.STALE, None)
 
 
 def test_who_answered_before_the_caller_left_is_repeated_not_late_afterwards() -> None:
@@ -110,8 +110,8 @@ def test_who_answered_before_the_caller_left_is_repeated_not_late_afterwards() -
     answers = pending.close(waiting, taken=True)
 
     assert list(answers) == [A]
-    assert pending.match(pong(request))[0] is Verdict.REPEATED
-    assert pending.match(pong(request, node_id="b"))[0] is Verdict.LATE
+    assert pending.match(pong(request))[0] is ReplyMatch.REPEATED
+    assert pending.match(pong(request, node_id="b"))[0] is ReplyMatch.LATE
 
 
 def test_only_the_last_requests_are_remembered() -> None:
@@ -122,7 +122,7 @@ def test_only_the_last_requests_are_remembered() -> None:
 
     verdicts = [pending.match(pong(request))[0] for _, request in made]
 
-    assert verdicts == [Verdict.UNKNOWN, Verdict.LATE, Verdict.LATE]
+    assert verdicts == [ReplyMatch.UNKNOWN, ReplyMatch.LATE, ReplyMatch.LATE]
 
 
 def test_a_wait_ends_with_the_last_answer_expected_and_not_before() -> None:

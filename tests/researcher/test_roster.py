@@ -9,14 +9,14 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import OTHER_WIRE, Presence
-from fedmon.researcher.roster import STALE_AFTER_S, Instant, Node, NodeState, Roster
+from fedmon.researcher.roster import STALE_AFTER_S, Moment, Node, NodeState, Roster
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 NODE = NodeId("a")
 
 
-def at(seconds: float) -> Instant:
-    return Instant(mono=1000.0 + seconds, utc=START + timedelta(seconds=seconds))
+def at(seconds: float) -> Moment:
+    return Moment(mono=1000.0 + seconds, utc=START + timedelta(seconds=seconds))
 
 
 def presence(state: Any = "online", *, boot: int = 5, node_id: str = "a", reason: str = "") -> Presence:

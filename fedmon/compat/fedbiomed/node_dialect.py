@@ -14,7 +14,7 @@ from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire import fedbiomed4, fedbiomed4_messages, messages
-from fedmon.common.wire.envelope import Message, Request
+from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
@@ -126,81 +126,57 @@ def _request_of(asked: fedbiomed4_messages.AnyRequest) -> Request:
 
 
 def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply | None:
+    if not isinstance(reply, Reply):
+        return None
+    head: dict[str, Any] = {"researcher_id": researcher_id, "node_id": reply.node_id}
     match reply:
         case messages.Pong():
-            return fedbiomed4_messages.PingReply(
-                researcher_id=researcher_id, node_id=reply.node_id, success=True, sequence=reply.sequence
-            )
+            return fedbiomed4_messages.PingReply(success=True, sequence=reply.sequence, **head)
         case messages.ListReply():
-            return fedbiomed4_messages.ListReply(**_datasets(reply, researcher_id, with_dtypes=False))
-        case messages.SearchReply():
-            if not reply.datasets:
-                return None
-            return fedbiomed4_messages.SearchReply(**_datasets(reply, researcher_id, with_dtypes=True))
+            return fedbiomed4_messages.ListReply(**_datasets(reply, with_dtypes=False), **head)
+        case messages.SearchReply() if reply.datasets:
+            return fedbiomed4_messages.SearchReply(**_datasets(reply, with_dtypes=True), **head)
         case messages.ApprovalReply():
-            return fedbiomed4_messages.ApprovalReply(
-                researcher_id=researcher_id,
-                node_id=reply.node_id,
-                sequence=reply.sequence,
-                status=HTTP_OK,
-                success=True,
-            )
+            return fedbiomed4_messages.ApprovalReply(sequence=reply.sequence, status=HTTP_OK, success=True, **head)
         case messages.TrainingPlanStatusReply() if isinstance(request, PlanStatusByUrl):
             word, explanation = _STATUS_WORDS[reply.status]
             note = f"{explanation}: {reply.note}" if reply.note else explanation
-            return _status(reply.node_id, researcher_id, request, success=True, status=word, msg=note)
+            return _status(head, request, success=True, status=word, msg=note)
         case Error():
-            return _failure(reply, researcher_id, request)
-        case _:
-            return None
+            return _failure(reply, head, request)
+    return None
 
 
-def _failure(error: Error, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply:
+def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fedbiomed4_messages.AnyReply:
     """Return the message for a request that was not served: a reply of its own kind where the plan is the reason."""
     if error.code is ErrorCode.FAILED and isinstance(request, PlanApprovalByUrl):
-        return fedbiomed4_messages.ApprovalReply(
-            researcher_id=researcher_id,
-            node_id=error.node_id,
-            sequence=request.sequence,
-            status=error.http_status if isinstance(error, PlanError) else HTTP_OK,
-            success=False,
-        )
+        status = error.http_status if isinstance(error, PlanError) else HTTP_OK
+        return fedbiomed4_messages.ApprovalReply(sequence=request.sequence, status=status, success=False, **head)
     if error.code is ErrorCode.FAILED and isinstance(request, PlanStatusByUrl):
-        status = fedbiomed4.PLAN_STATUS_ERROR
-        return _status(error.node_id, researcher_id, request, success=False, status=status, msg=error.reason)
-    return fedbiomed4_messages.ErrorMessage(
-        researcher_id=researcher_id,
-        node_id=error.node_id,
-        errnum=FB301 if error.code in _PROTOCOL_ERRORS else FB300,
-        extra_msg=error.reason,
-    )
+        return _status(head, request, success=False, status=fedbiomed4.PLAN_STATUS_ERROR, msg=error.reason)
+    number = FB301 if error.code in _PROTOCOL_ERRORS else FB300
+    return fedbiomed4_messages.ErrorMessage(errnum=number, extra_msg=error.reason, **head)
 
 
 def _status(
-    node_id: str, researcher_id: str, request: PlanStatusByUrl, *, success: bool, status: str, msg: str
+    head: dict[str, Any], request: PlanStatusByUrl, *, success: bool, status: str, msg: str
 ) -> fedbiomed4_messages.StatusReply:
     return fedbiomed4_messages.StatusReply(
-        researcher_id=researcher_id,
-        node_id=node_id,
         job_id=request.job_id,
         success=success,
         approval_obligation=True,
         status=status,
         msg=msg,
         training_plan_url=request.url,
+        **head,
     )
 
 
-def _datasets(reply: DatasetsReply, researcher_id: str, *, with_dtypes: bool) -> dict[str, Any]:
+def _datasets(reply: DatasetsReply, *, with_dtypes: bool) -> dict[str, Any]:
     if reply.next_offset is not None:
         raise InvalidMessageError(
             f"the {reply.count} datasets do not fit into one message of this wire; search with more tags",
             code=ErrorCode.TOO_LARGE.value,
         )
-    return {
-        "researcher_id": researcher_id,
-        "node_id": reply.node_id,
-        "success": True,
-        "databases": [record_of(dataset, with_dtypes=with_dtypes) for dataset in reply.datasets],
-        "count": len(reply.datasets),
-    }
+    databases = [record_of(dataset, with_dtypes=with_dtypes) for dataset in reply.datasets]
+    return {"success": True, "databases": databases, "count": len(databases)}

@@ -11,27 +11,32 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
+from fedmon.common.log import LEVELS
+from fedmon.common.metrics.series import series
 from fedmon.common.wire import fedbiomed4, messages, topics
 from fedmon.common.wire import fedbiomed4_messages as wire
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.fedbiomed4_datasets import dataset_of
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
-from fedmon.compat.fedbiomed.telemetry import Rounds, RoundScalar, log_record_of, scalar_of
-from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending
+from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending, echo_of
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.historic.forms import Train
 from fedmon.researcher.replies.content import Document
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.connection import Dialect
+from fedmon.researcher.session.inbox import Tally
 
 MAX_REASON = 2_000
+MAX_STREAMS = 10_000
+MAX_TEXT = 16_384
+MAX_NAME = 256
 MAX_HELD_BYTES = 32 * 1024 * 1024
 HELD_S = 60.0
 NOT_TOLD = "it is with the node; this wire does not tell what its owner decided: ask for the plan's status"
@@ -133,14 +138,61 @@ class Held:
         return taken
 
 
-class FedBioMedDialect:
+class RoundScalar(AddScalar, frozen=True, kw_only=True, tag="add_scalar"):
+    """Scalars of one iteration of a training round, with all that Fed-BioMed says about them."""
+
+    train: bool
+    test: bool
+    test_on_local_updates: bool
+    test_on_global_updates: bool
+    total_samples: int
+    batch_samples: int
+    num_batches: int
+    num_samples_trained: int | None
+
+    @property
+    def phase(self) -> str:
+        """Which part of a round it belongs to."""
+        if self.test_on_global_updates:
+            return "test-global"
+        if self.test_on_local_updates:
+            return "test-local"
+        return "test" if self.test else "train"
+
+
+class Rounds:
+    """Numbers scalars as samples of one stream for each job of each node; belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def samples_of(self, scalar: RoundScalar) -> SampleBatch:
+        """Return scalars as one sample, at the time of its arrival."""
+        stream = f"job-{scalar.job_id}"[:MAX_NAME]
+        key = (scalar.node_id, stream)
+        number = self._next.pop(key, 0)
+        self._next[key] = number + 1
+        if len(self._next) > MAX_STREAMS:
+            self._next.popitem(last=False)
+        return SampleBatch(
+            node_id=scalar.node_id,
+            boot=0,
+            stream=stream,
+            seq=number,
+            t=[scalar.t or 0.0],
+            mono=[time.monotonic()],
+            m={series(name, phase=scalar.phase): [value] for name, value in scalar.metric.items()},
+        )
+
+
+class FedBioMedDialect(Dialect):
     """The wire of Fed-BioMed 4.4. `read` belongs to the thread of the inbox, the rest is safe from any thread."""
 
     announced = False
     plans_inline = False
 
     def __init__(self, *, researcher_id: str, instance: str, pending: Pending, tally: Tally) -> None:
-        self._researcher_id, self._instance = researcher_id, instance
+        super().__init__(researcher_id=researcher_id, instance=instance)
         self._pending, self._tally = pending, tally
         self._sent, self._held, self._rounds = Sent(), Held(), Rounds()
 
@@ -148,12 +200,12 @@ class FedBioMedDialect:
 
     def subscriptions(self) -> list[tuple[str, int]]:
         """Return the filters and QoS that are always heard: the replies to everybody, and our own marker."""
-        marker = topics.reply(self._researcher_id, self._instance, self._researcher_id)
+        marker = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         return [(fedbiomed4.REPLIES, 0), (marker, 0)]
 
     def encode(self, request: Request) -> tuple[bytes, ...]:
         """Write a request; a list and a search with their barrier. Raises InvalidMessageError when it is too large."""
-        sender = self._researcher_id
+        sender = self.researcher_id
         match request:
             case messages.Ping():
                 return (self._ping(request),)
@@ -183,7 +235,7 @@ class FedBioMedDialect:
 
     def _ping(self, request: Request) -> bytes:
         self._sent.add(request)
-        return fedbiomed4.encode(wire.PingRequest(researcher_id=self._researcher_id, sequence=request.sequence))
+        return fedbiomed4.encode(wire.PingRequest(researcher_id=self.researcher_id, sequence=request.sequence))
 
     def addressed(
         self, _request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
@@ -213,9 +265,9 @@ class FedBioMedDialect:
         if topic == fedbiomed4.LOGGER:
             return (log_record_of(payload),)
         try:
-            told = fedbiomed4.decode_reply(payload, researcher_id=self._researcher_id)
+            told = fedbiomed4.decode_reply(payload, researcher_id=self.researcher_id)
         except InvalidMessageError as error:
-            node_id = fedbiomed4.answering_node(payload, researcher_id=self._researcher_id)
+            node_id = fedbiomed4.answering_node(payload, researcher_id=self.researcher_id)
             if node_id is not None:
                 self._held.add(NodeId(node_id), error, size_bytes=len(payload), at=time.monotonic())
             raise
@@ -249,7 +301,7 @@ class FedBioMedDialect:
         match request:
             case messages.Ping():
                 return messages.Pong(
-                    success=told.success, time=utc_now(), boot=0, agent_version="", **_echo(request, told.node_id)
+                    success=told.success, time=utc_now(), boot=0, agent_version="", **echo_of(request, told.node_id)
                 )
             case messages.ListDatasets() | messages.SearchDatasets():
                 return _answer_to(request, told.node_id, self._held.take(NodeId(told.node_id), since=since))
@@ -267,7 +319,11 @@ class FedBioMedDialect:
             how = f"its download ended with HTTP status {told.status}" if told.status else "it could not download it"
             return _failed(request, told.node_id, f"the node did not take the plan in: {how}")
         return messages.ApprovalReply(
-            plan_id="", sha256=request.sha256, status=PlanStatus.PENDING, note=NOT_TOLD, **_echo(request, told.node_id)
+            plan_id="",
+            sha256=request.sha256,
+            status=PlanStatus.PENDING,
+            note=NOT_TOLD,
+            **echo_of(request, told.node_id),
         )
 
     def _plan_status(self, told: wire.StatusReply) -> Reply | None:
@@ -282,7 +338,7 @@ class FedBioMedDialect:
             status=_PLAN_STATUS[told.status],
             note=told.msg[:MAX_REASON],
             approval_obligation=told.approval_obligation,
-            **_echo(request, told.node_id),
+            **echo_of(request, told.node_id),
         )
 
     def _error(self, told: wire.ErrorMessage) -> Reply | None:
@@ -301,6 +357,27 @@ class FedBioMedDialect:
         self._tally.count("replies of a wrong session, sequence or kind", f"{type(told).__name__} of {told.node_id}")
 
 
+def scalar_of(payload: bytes) -> RoundScalar:
+    """Read scalars; ``t`` is when they arrived. Raises InvalidMessageError."""
+    fields = msgspec.structs.asdict(fedbiomed4.decode_scalar(payload))
+    del fields["protocol_version"]
+    metric = {name: _number(value) for name, value in fields["metric"].items()}
+    return RoundScalar(**fields | {"metric": metric, "t": time.time()})
+
+
+def log_record_of(payload: bytes) -> LogRecord:
+    """Read a log record; its time is when it arrived, as its own names no zone. Raises InvalidMessageError."""
+    told, text = fedbiomed4.decode_log(payload)
+    return LogRecord(
+        node_id=told.node_id,
+        boot=0,
+        time=utc_now(),
+        level=told.level if told.level in LEVELS else "INFO",  # type: ignore[arg-type]  # one of the words just named
+        logger=text.name[:MAX_NAME],
+        msg=text.message[:MAX_TEXT],
+    )
+
+
 def _listed(told: wire.ListReply | wire.SearchReply) -> Listed | InvalidMessageError:
     try:
         datasets = [dataset_of(record) for record in told.databases]
@@ -317,7 +394,7 @@ def _answer_to(
     Another process of ours may have asked it something else meanwhile. An answer to other tags that fits these as well
     is a part of the answer to these, so that the longest is the one.
     """
-    echo = _echo(request, node_id)
+    echo = echo_of(request, node_id)
     fitting = [listed for listed in said if isinstance(listed, Listed) and _fits(listed, request)]
     if fitting:
         longest = max(fitting, key=lambda listed: len(listed.datasets))
@@ -338,18 +415,12 @@ def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatase
 
 
 def _as_it_came(told: wire.Reply, request: Request | None) -> Document:
-    return Document.of(msgspec.to_builtins(told), **({} if request is None else _echo(request, told.node_id)))
+    return Document.of(msgspec.to_builtins(told), **({} if request is None else echo_of(request, told.node_id)))
 
 
 def _failed(request: Request, node_id: str, reason: str) -> messages.Error:
-    return messages.Error(code=ErrorCode.FAILED, reason=reason[:MAX_REASON], **_echo(request, node_id))
+    return messages.Error(code=ErrorCode.FAILED, reason=reason[:MAX_REASON], **echo_of(request, node_id))
 
 
-def _echo(request: Request, node_id: str) -> dict[str, Any]:
-    return {
-        "node_id": node_id,
-        "researcher_id": request.researcher_id,
-        "id": request.id,
-        "session": request.session,
-        "sequence": request.sequence,
-    }
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

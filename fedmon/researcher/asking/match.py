@@ -8,29 +8,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
+from typing import Any
 
 import msgspec
 
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
+from fedmon.common.wire import messages, runs, samples
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.common.wire.messages import (
-    Approval,
-    ApprovalReply,
-    Error,
-    ErrorCode,
-    ListDatasets,
-    ListReply,
-    Monitor,
-    Ping,
-    Pong,
-    SearchDatasets,
-    SearchReply,
-    TrainingPlanStatus,
-    TrainingPlanStatusReply,
-)
-from fedmon.common.wire.runs import JobsReply, JobStatus, Run, RunReply, Stop, StopReply
-from fedmon.common.wire.samples import MonitorReply, SamplesReply
+from fedmon.common.wire.messages import Error, ErrorCode
 
 REMEMBERED_REQUESTS = 1_000
 SCRIPTS_NUMBERS = 2**32
@@ -40,23 +26,23 @@ RESTART_S = 2.0
 """A node that went offline is still waited for this long: it may be restarting."""
 UNREADABLE = "a reply came but could not be read"
 
-READS = (Ping, ListDatasets, SearchDatasets, TrainingPlanStatus)
+READS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.TrainingPlanStatus)
 """Requests that change nothing: asking again costs no more than time."""
 
 REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
-    Ping: Pong,
-    ListDatasets: ListReply,
-    SearchDatasets: SearchReply,
-    Approval: ApprovalReply,
-    TrainingPlanStatus: TrainingPlanStatusReply,
-    Monitor: MonitorReply | SamplesReply,
-    Run: RunReply,
-    Stop: StopReply,
-    JobStatus: JobsReply,
+    messages.Ping: messages.Pong,
+    messages.ListDatasets: messages.ListReply,
+    messages.SearchDatasets: messages.SearchReply,
+    messages.Approval: messages.ApprovalReply,
+    messages.TrainingPlanStatus: messages.TrainingPlanStatusReply,
+    messages.Monitor: samples.MonitorReply | samples.SamplesReply,
+    runs.Run: runs.RunReply,
+    runs.Stop: runs.StopReply,
+    runs.JobStatus: runs.JobsReply,
 }
 
 
-class Verdict(enum.Enum):
+class ReplyMatch(enum.Enum):
     """How a reply relates to the requests of this process."""
 
     MATCHED = "matched"
@@ -66,23 +52,23 @@ class Verdict(enum.Enum):
     STALE = "stale"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of one node, and after how long it came."""
 
     reply: Reply
     elapsed_s: float
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
     """The answers to one request, the nodes that were waited for and stayed silent, and how long it took."""
 
-    answers: Mapping[NodeId, Answer]
+    answers: Mapping[NodeId, NodeAnswer]
     silent: frozenset[NodeId]
     elapsed_s: float
     times: int
 
 
-class Waiting:
+class PendingRequest:
     """One request and the replies it waits for. Safe from any thread; one caller waits.
 
     ``kept`` says whether a caller wants its replies: else they are matched, handed to ``on_answer`` and forgotten.
@@ -91,9 +77,9 @@ class Waiting:
     def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
         self.id, self.kept, self.request = request.id, kept, request
         self.changed = threading.Condition()
-        self._answers: dict[NodeId, Answer] = {}
+        self._answers: dict[NodeId, NodeAnswer] = {}
         self._answered: set[NodeId] = set()
-        self._unreadable: dict[NodeId, Answer] = {}
+        self._unreadable: dict[NodeId, NodeAnswer] = {}
         self._gone_at: dict[NodeId, float] = {}
         self.closed = self.taken = False
         self._on_answer = on_answer
@@ -105,7 +91,7 @@ class Waiting:
         self._urged: set[NodeId] = set()
         self._all_again = self._woken = self._aborted = False
 
-    def offer(self, reply: Reply) -> Verdict:
+    def offer(self, reply: Reply) -> ReplyMatch:
         """Take a reply that carries this request's id, when it is one."""
         node_id = NodeId(reply.node_id)
         asked = self.request
@@ -115,21 +101,21 @@ class Waiting:
             asked.researcher_id,
         ) or not isinstance(reply, self._kind | Error):
             self.unreadable(node_id, ErrorCode.FAILED, "its session, sequence or kind is not that of the request")
-            return Verdict.STALE
+            return ReplyMatch.STALE
         with self.changed:
             if node_id in self._answered:
-                return Verdict.REPEATED
+                return ReplyMatch.REPEATED
             self._answered.add(node_id)
             if self.closed:
-                return Verdict.LATE
+                return ReplyMatch.LATE
             self._last_answer_at = time.monotonic()
-            self._answers[node_id] = Answer(reply=reply, elapsed_s=self._last_answer_at - self._started)
+            self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self._started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
                 self.changed.notify_all()
         if self._on_answer is not None:
             self._on_answer(reply)
-        return Verdict.MATCHED
+        return ReplyMatch.MATCHED
 
     def unreadable(self, node_id: NodeId, code: ErrorCode, reason: str) -> None:
         """Note a reply that cannot be read; the node is still waited for.
@@ -137,21 +123,13 @@ class Waiting:
         A node of another version is waited for 2 s more: it will hardly answer in ours.
         """
         now = time.monotonic()
-        error = Error(
-            node_id=node_id,
-            researcher_id=self.request.researcher_id,
-            id=self.id,
-            session=self.request.session,
-            sequence=self.request.sequence,
-            code=code,
-            reason=f"{UNREADABLE}: {reason}",
-        )
+        error = Error(code=code, reason=f"{UNREADABLE}: {reason}", **echo_of(self.request, node_id))
         with self.changed:
-            self._unreadable[node_id] = Answer(reply=error, elapsed_s=now - self._started)
+            self._unreadable[node_id] = NodeAnswer(reply=error, elapsed_s=now - self._started)
             if code is ErrorCode.VERSION:
                 self._give_up_on(node_id, now)
 
-    def unreadable_only(self) -> dict[NodeId, Answer]:
+    def unreadable_only(self) -> dict[NodeId, NodeAnswer]:
         """Return an error for each node whose replies could not be read, none of them."""
         with self.changed:
             return {node_id: error for node_id, error in self._unreadable.items() if node_id not in self._answered}
@@ -202,26 +180,17 @@ class Waiting:
                 raise NotConnectedError(CLOSED)
 
     def _something_to_do(self) -> bool:
-        return bool(
-            self._aborted or self._woken or self._urged or self._all_again or (self._may_end and not self._missing)
-        )
+        return bool(self._woken or self._urged or self._all_again or (self._may_end and not self._missing))
 
-    def ask_all_again(self) -> None:
-        """Let the caller send the request anew: the connection came back."""
-        with self.changed:
-            self._all_again = True
-            self.changed.notify_all()
+    def wake(self, *, ask_all_again: bool = False, abort: bool = False) -> None:
+        """Let the caller look again at what it waits for; with ``abort`` its wait ends with an error.
 
-    def wake(self) -> None:
-        """Let the caller look again at what it waits for."""
+        ``ask_all_again`` has it send the request anew: the connection came back.
+        """
         with self.changed:
             self._woken = True
-            self.changed.notify_all()
-
-    def abort(self) -> None:
-        """Let the caller's wait end with an error."""
-        with self.changed:
-            self._aborted = True
+            self._all_again |= ask_all_again
+            self._aborted |= abort
             self.changed.notify_all()
 
     def has_answered(self, node_id: NodeId) -> bool:
@@ -233,12 +202,12 @@ class Waiting:
         """Return the seconds since the last answer; infinite when there was none."""
         return time.monotonic() - self._last_answer_at
 
-    def answered_since(self, number: int) -> list[Answer]:
+    def answered_since(self, number: int) -> list[NodeAnswer]:
         """Return the answers after the first ``number``, in the order of arrival."""
         with self.changed:
             return list(self._answers.values())[number:]
 
-    def end(self, *, taken: bool) -> dict[NodeId, Answer]:
+    def end(self, *, taken: bool) -> dict[NodeId, NodeAnswer]:
         """End the wait and return the answers; only which nodes answered is remembered."""
         with self.changed:
             self.closed, self.taken = True, taken
@@ -253,6 +222,17 @@ class Waiting:
             return urged, again
 
 
+def echo_of(request: Request, node_id: str) -> dict[str, Any]:
+    """Return the fields of a node's reply that say which request it answers."""
+    return {
+        "node_id": node_id,
+        "researcher_id": request.researcher_id,
+        "id": request.id,
+        "session": request.session,
+        "sequence": request.sequence,
+    }
+
+
 class Pending:
     """All requests of this process that wait, and the last ones that did. Safe from any thread."""
 
@@ -260,38 +240,33 @@ class Pending:
         self.session = session
         self._remembered = remembered
         self._lock = threading.Lock()
-        self._open: dict[str, Waiting] = {}
-        self._closed: OrderedDict[str, Waiting] = OrderedDict()
+        self._open: dict[str, PendingRequest] = {}
+        self._closed: OrderedDict[str, PendingRequest] = OrderedDict()
         self.stopped = False
-        self._of_scripts = range(first_sequence, first_sequence)
-        self._of_ours = range(first_sequence + SCRIPTS_NUMBERS, first_sequence + SCRIPTS_NUMBERS)
+        first_of_ours = first_sequence + SCRIPTS_NUMBERS
+        self._drawn = {True: range(first_sequence, first_sequence), False: range(first_of_ours, first_of_ours)}
 
-    def next_script_sequence(self) -> int:
-        """Return the next number of a script's own messages, which have no gaps."""
+    def next_sequence(self, *, of_script: bool = False) -> int:
+        """Return the next number of this session; those of a script's own messages have no gaps."""
         with self._lock:
-            self._of_scripts = range(self._of_scripts.start, self._of_scripts.stop + 1)
-            return self._of_scripts[-1]
+            drawn = self._drawn[of_script]
+            self._drawn[of_script] = range(drawn.start, drawn.stop + 1)
+            return drawn.stop
 
-    def next_sequence(self) -> int:
-        """Return the next number of this session."""
-        with self._lock:
-            self._of_ours = range(self._of_ours.start, self._of_ours.stop + 1)
-            return self._of_ours[-1]
-
-    def open(self, waiting: Waiting) -> None:
+    def open(self, waiting: PendingRequest) -> None:
         """Begin to take replies for a request; do so before it is sent."""
         with self._lock:
             self._open[waiting.id] = waiting
         if self.stopped:
-            waiting.abort()
+            waiting.wake(abort=True)
 
     def stop(self) -> None:
         """End every wait with an error: the federation is closed."""
         self.stopped = True
         for waiting in self.all_open():
-            waiting.abort()
+            waiting.wake(abort=True)
 
-    def close(self, waiting: Waiting, *, taken: bool) -> dict[NodeId, Answer]:
+    def close(self, waiting: PendingRequest, *, taken: bool) -> dict[NodeId, NodeAnswer]:
         """End a wait and return the answers, which the caller has then ``taken`` or not. What comes later is late."""
         answers = waiting.end(taken=taken)
         with self._lock:
@@ -301,29 +276,29 @@ class Pending:
                 self._closed.popitem(last=False)
         return answers
 
-    def forget(self, waiting: Waiting) -> None:
+    def forget(self, waiting: PendingRequest) -> None:
         """End a wait whose replies are of no interest any more, not even late ones."""
         waiting.end(taken=True)
         with self._lock:
             self._open.pop(waiting.id, None)
 
-    def match(self, reply: Reply) -> tuple[Verdict, Waiting | None]:
+    def match(self, reply: Reply) -> tuple[ReplyMatch, PendingRequest | None]:
         """Give a reply to the request it belongs to."""
         with self._lock:
             waiting = self._open.get(reply.id) or self._closed.get(reply.id)
-            drawn = reply.sequence in self._of_ours or reply.sequence in self._of_scripts
-            forged = reply.session == self.session and not drawn
+            is_drawn = any(reply.sequence in drawn for drawn in self._drawn.values())
+            forged = reply.session == self.session and not is_drawn
         if waiting is None:
-            return (Verdict.STALE if forged else Verdict.UNKNOWN), None
+            return (ReplyMatch.STALE if forged else ReplyMatch.UNKNOWN), None
         return waiting.offer(reply), waiting
 
-    def expects(self, node_id: NodeId, request_id: str) -> Waiting | None:
+    def expects(self, node_id: NodeId, request_id: str) -> PendingRequest | None:
         """Return the open request with this id when that node has not answered it yet."""
         with self._lock:
             waiting = self._open.get(request_id)
         return waiting if waiting is not None and not waiting.has_answered(node_id) else None
 
-    def all_open(self) -> list[Waiting]:
+    def all_open(self) -> list[PendingRequest]:
         """Return the requests that wait now."""
         with self._lock:
             return list(self._open.values())

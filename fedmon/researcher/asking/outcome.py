@@ -12,11 +12,12 @@ import msgspec
 from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
-from fedmon.researcher.asking.match import Asked
+from fedmon.researcher.asking.match import Answers
 from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
-from fedmon.researcher.roster import Instant, Node, NodeState, Roster, only_tells
+from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
+V = TypeVar("V")
 
 SHORT_ABOVE, SHOWN = 50, 20
 """With more nodes than the first, only so many of those that are not online are shown."""
@@ -71,7 +72,23 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"
 
 
-class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
+class ByNode(Mapping[NodeId, V], Generic[V]):
+    """A read-only mapping by node id, sorted."""
+
+    def __init__(self, values: Mapping[NodeId, V]) -> None:
+        self._by_node = {node_id: values[node_id] for node_id in sorted(values)}
+
+    def __getitem__(self, node_id: str) -> V:
+        return self._by_node[NodeId(node_id)]
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._by_node)
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+
+class Outcomes(ByNode[Outcome[R]], Generic[R]):
     """The outcomes of one request by node id, sorted; immutable.
 
     Shows itself as a table: text by `str`, HTML in a notebook.
@@ -87,18 +104,9 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
         elapsed_s: float,
         named: bool = False,
     ) -> None:
+        super().__init__(outcomes)
         self.command, self.circumstances, self.elapsed_s = command, circumstances, elapsed_s
-        self._outcomes = {node_id: outcomes[node_id] for node_id in sorted(outcomes)}
         self._rows_of, self._named = rows_of, named
-
-    def __getitem__(self, node_id: str) -> Outcome[R]:
-        return self._outcomes[NodeId(node_id)]
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self._outcomes)
-
-    def __len__(self) -> int:
-        return len(self._outcomes)
 
     @property
     def ok(self) -> dict[str, R]:
@@ -144,7 +152,7 @@ class Outcomes(Mapping[NodeId, Outcome[R]], Generic[R]):
         return html_table(self.rows(), caption=self.explanation())
 
 
-class Nodes(Mapping[NodeId, Node]):
+class Nodes(ByNode[Node]):
     """Every node known at one moment, by id, sorted; immutable.
 
     More than 50 are shown as counts by state and the first 20 that are not online; `rows` has them all. ``beyond``
@@ -152,17 +160,8 @@ class Nodes(Mapping[NodeId, Node]):
     """
 
     def __init__(self, nodes: Mapping[NodeId, Node], *, circumstances: Circumstances, beyond: int = 0) -> None:
-        self._nodes = dict(nodes)
+        super().__init__(nodes)
         self.circumstances, self.beyond = circumstances, beyond
-
-    def __getitem__(self, node_id: str) -> Node:
-        return self._nodes[NodeId(node_id)]
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
 
     @property
     def online(self) -> list[NodeId]:
@@ -171,7 +170,7 @@ class Nodes(Mapping[NodeId, Node]):
 
     def rows(self) -> list[Row]:
         """Return flat rows: node, state, since, last seen, reason, agent, boot and streams."""
-        return _node_rows(self._nodes.values())
+        return _node_rows(self.values())
 
     def explanation(self) -> str:
         """Say why there is nothing, or nothing more, to see."""
@@ -189,7 +188,7 @@ class Nodes(Mapping[NodeId, Node]):
 
     def __repr__(self) -> str:
         if len(self) > SHORT_ABOVE:
-            return f"<Nodes {_counts(self._nodes.values())}>"
+            return f"<Nodes {_counts(self.values())}>"
         states = ", ".join(f"{node_id}: {node.state.value}" for node_id, node in self.items())
         return f"<Nodes {states or self.explanation()}>"
 
@@ -201,7 +200,7 @@ class Nodes(Mapping[NodeId, Node]):
         """Return the rows that are shown, and a summary where these are not all."""
         if len(self) <= SHORT_ABOVE:
             return self.rows(), ""
-        others = [node for node in self._nodes.values() if node.state is not NodeState.ONLINE or node.id_in_use]
+        others = [node for node in self.values() if node.state is not NodeState.ONLINE or node.id_in_use]
         more = f"; {len(others) - SHOWN} more that are not online" if len(others) > SHOWN else ""
         counts = _counts(others, online=len(self) - len(others))
         return _node_rows(others[:SHOWN]), f"{counts}{more}. rows(), or --json in a shell, lists every node."
@@ -216,9 +215,9 @@ _STATUS_OF_CODE = {
 }
 
 
-def outcomes_of(asked: Asked, kind: type[R], roster: Roster, *, to_all: bool) -> dict[NodeId, Outcome[R]]:
+def outcomes_of(asked: Answers, kind: type[R], roster: Roster, *, to_all: bool) -> dict[NodeId, Outcome[R]]:
     """Return one outcome for each node that answered, was waited for, or (``to_all``) is known."""
-    now = Instant.now()
+    now = Moment.now()
     found: dict[NodeId, Outcome[R]] = {}
     for node_id, answer in asked.answers.items():
         found[node_id] = _of_reply(node_id, answer.reply, kind, answer.elapsed_s)
@@ -242,7 +241,7 @@ def _of_reply(node_id: NodeId, reply: Reply, kind: type[R], elapsed_s: float) ->
     return Outcome(node_id=node_id, status=OutcomeStatus.FAILED, reply=answered, reason=reason, elapsed_s=elapsed_s)
 
 
-def _of_silence(node_id: NodeId, node: Node | None, asked: Asked) -> Outcome[R]:
+def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R]:
     status, reason = OutcomeStatus.TIMED_OUT, f"no reply within {asked.elapsed_s:.1f} s, asked {asked.times} times"
     if node is None:
         status, reason = OutcomeStatus.OFFLINE, "offline: never heard of; check the id, or whether the node was started"

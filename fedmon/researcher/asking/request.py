@@ -14,10 +14,10 @@ from fedmon.common.ids import NodeId, checked_id, new_id
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import NEVER_BROADCAST, STATE_CHANGING, DatasetsReply, Ping
 from fedmon.common.wire.runs import JobsReply
-from fedmon.researcher.asking.match import CLOSED, READS, Answer, Asked, Pending, Waiting
+from fedmon.researcher.asking.match import CLOSED, READS, Answers, NodeAnswer, Pending, PendingRequest
 from fedmon.researcher.asking.outcome import Circumstances, Outcomes, outcomes_of
 from fedmon.researcher.asking.tables import Row
-from fedmon.researcher.roster import CAP_S, Instant, Roster
+from fedmon.researcher.roster import CAP_S, Moment, Roster
 from fedmon.researcher.session.connection import Connection, Dialect
 
 R = TypeVar("R", bound=Reply)
@@ -74,7 +74,7 @@ class Asker:
         researcher_id: str,
         instance: str,
         timeout_s: float,
-        on_ended: Callable[[Waiting, list[Reply]], None],
+        on_ended: Callable[[PendingRequest, list[Reply]], None],
     ) -> None:
         self.connection, self.dialect, self.pending, self.roster = connection, dialect, pending, roster
         self.researcher_id, self.instance, self.timeout_s = researcher_id, instance, timeout_s
@@ -89,7 +89,7 @@ class Asker:
             instance=self.instance,
             connected=self.connection.is_connected,
             settled=self.roster.settled.is_set(),
-            last_error=self.connection.last_error,
+            last_error=self.connection.problem,
         )
 
     def wait_settled(self) -> None:
@@ -120,7 +120,7 @@ class Asker:
         timeout_s: float | None,
     ) -> Outcomes[R]:
         """Ask these nodes, or all, and return one outcome for each; see `answers`."""
-        asked = self._asked(request, nodes, self._timeout(timeout_s))
+        asked = self.answers(request, nodes, timeout_s=self._timeout(timeout_s))
         return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
 
     def ask_pages(
@@ -136,7 +136,7 @@ class Asker:
         """Ask as `ask` does where answers come in pages, and join the pages of each node."""
         deadline = Deadline(self._timeout(timeout_s))
         request = self.request(request_kind, **fields)
-        asked = self._asked(request, nodes, deadline.left_s())
+        asked = self.answers(request, nodes, timeout_s=deadline.left_s())
         answers = dict(asked.answers)
         for _ in range(MAX_PAGES):
             wanted: dict[int, list[NodeId]] = {}
@@ -147,20 +147,22 @@ class Asker:
                 break
             for offset, node_ids in wanted.items():
                 page_request = self.request(request_kind, offset=offset, **fields)
-                pages = self._asked(page_request, node_ids, max(0.001, deadline.left_s())).answers
+                pages = self.answers(page_request, node_ids, timeout_s=max(0.001, deadline.left_s())).answers
                 for node_id in pages:
                     answers[node_id] = _joined(answers[node_id], pages[node_id], kind)
         asked = msgspec.structs.replace(asked, answers=answers)
         return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
 
-    def answers(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Asked:
+    def answers(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Answers:
         """Ask and wait until every node expected has answered, or the time is over.
 
         Raises NotConnectedError when nothing could be sent at all, and when no answer came to a question because
         connections keep getting lost.
         """
+        if nodes is not None and not nodes:
+            return Answers(answers={}, silent=frozenset(), elapsed_s=0.0, times=0)
         payloads = self.dialect.encode(request)
-        waiting = Waiting(request, kept=True)
+        waiting = PendingRequest(request, kept=True)
         self.pending.open(waiting)
         taken = False
         try:
@@ -177,13 +179,8 @@ class Asker:
     def _timeout(self, timeout_s: float | None) -> float:
         return self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
 
-    def _asked(self, request: Request, nodes: Sequence[NodeId] | None, timeout_s: float) -> Asked:
-        if nodes is not None and not nodes:
-            return Asked(answers={}, silent=frozenset(), elapsed_s=0.0, times=0)
-        return self.answers(request, nodes, timeout_s=timeout_s)
-
     def _outcomes(
-        self, request: Request, asked: Asked, kind: type[R], rows_of: Callable[[R], list[Row]], *, to_all: bool
+        self, request: Request, asked: Answers, kind: type[R], rows_of: Callable[[R], list[Row]], *, to_all: bool
     ) -> Outcomes[R]:
         return Outcomes(
             str(request.__struct_config__.tag),
@@ -244,13 +241,13 @@ class Asker:
         nodes: Sequence[NodeId] | None,
         *,
         on_answer: Callable[[Reply], None] | None = None,
-    ) -> Waiting:
+    ) -> PendingRequest:
         """Send a request without waiting; its replies go to ``on_answer``, on the inbox's thread, and are not kept.
 
-        The caller closes the `Waiting`, by `Pending.close`, when the replies are of no interest any more.
+        The caller closes the `PendingRequest`, by `Pending.close`, when the replies are of no interest any more.
         """
         payloads = self.dialect.encode(request)
-        waiting = Waiting(request, kept=False, on_answer=on_answer)
+        waiting = PendingRequest(request, kept=False, on_answer=on_answer)
         self.pending.open(waiting)
         self.send(request, payloads, nodes)
         return waiting
@@ -262,7 +259,7 @@ class _Round:
     def __init__(
         self,
         asker: Asker,
-        waiting: Waiting,
+        waiting: PendingRequest,
         payloads: Sequence[bytes],
         nodes: Sequence[NodeId] | None,
         timeout_s: float,
@@ -279,7 +276,7 @@ class _Round:
         self._sent = False
         self._times = 0
 
-    def run(self) -> Asked:
+    def run(self) -> Answers:
         self._expect_more()
         gap_s = FIRST_RETRY_S * max(1.0, len(self._expected) / 1000)
         retry = Deadline(gap_s)
@@ -319,7 +316,7 @@ class _Round:
         return self._searches or not self._expected or not self._asker.roster.settled.is_set()
 
     def _expect_more(self) -> None:
-        there = self._asker.roster.expected(Instant.now())
+        there = self._asker.roster.expected(Moment.now())
         self._expected |= there if self._nodes is None else there & set(self._nodes)
 
     def _to_wait_for(self, *, discovering: bool) -> set[NodeId]:
@@ -340,14 +337,14 @@ class _Round:
         self._sent = self._sent or sent
         self._times += sent
 
-    def _ended(self, missing: set[NodeId]) -> Asked:
+    def _ended(self, missing: set[NodeId]) -> Answers:
         if not self._sent:
             raise self._asker.connection.lost_error()
         if self._deadline.passed() and self._timeout_s >= DISCOVERY_S:
             for node_id in missing - self._waiting.unreadable_only().keys():
                 self._asker.roster.silent(node_id)
         silent = self._expected if self._nodes is None else set(self._nodes)
-        return Asked(
+        return Answers(
             answers={},
             silent=frozenset(node for node in silent if not self._waiting.has_answered(node)),
             elapsed_s=self._deadline.elapsed_s(),
@@ -355,7 +352,7 @@ class _Round:
         )
 
 
-def _joined(before: Answer, page: Answer, kind: type[D]) -> Answer:
+def _joined(before: NodeAnswer, page: NodeAnswer, kind: type[D]) -> NodeAnswer:
     """Append a page; a node whose pages do not advance is not asked for more."""
     first, next_ = before.reply, page.reply
     if not isinstance(first, kind) or not isinstance(next_, kind):
@@ -369,4 +366,4 @@ def _joined(before: Answer, page: Answer, kind: type[D]) -> Answer:
         count=next_.count,
         next_offset=next_.next_offset if advances else None,
     )
-    return Answer(reply=reply, elapsed_s=before.elapsed_s + page.elapsed_s)
+    return NodeAnswer(reply=reply, elapsed_s=before.elapsed_s + page.elapsed_s)

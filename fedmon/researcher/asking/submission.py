@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ENVELOPE_BYTES = 2_048
 MAX_DESCRIPTION = 16_384
+_BY_URL = "nodes of Fed-BioMed know plan {name!r} by a URL only"
 
 
 class StatusByUrl(TrainingPlanStatus, frozen=True, kw_only=True, tag="training-plan-status"):
@@ -24,13 +25,7 @@ class StatusByUrl(TrainingPlanStatus, frozen=True, kw_only=True, tag="training-p
     url: str
 
 
-def submission(
-    plan: Plan,
-    *,
-    description: str,
-    repository: RepositorySettings,
-    inline: bool = True,
-) -> dict[str, Any]:
+def submission(plan: Plan, *, description: str, repository: RepositorySettings, inline: bool = True) -> dict[str, Any]:
     """Return the fields of an approval request; uploads a plan that does not fit into a message, or may not.
 
     Raises InvalidInputError for a plan that is not readable Python, or must be uploaded where no repository is set.
@@ -48,16 +43,11 @@ def submission(
     }
     text = source.source.decode()
     if not inline:
-        return fields | {"url": _named_by_url(source, repository)}
+        return fields | {"url": _uploaded(source, repository, why=_BY_URL)}
     if len(msgspec.json.encode(text)) + len(msgspec.json.encode(description)) + ENVELOPE_BYTES <= MAX_PAYLOAD_BYTES:
         return fields | {"source": text}
-    if repository.url is None:
-        raise InvalidInputError(
-            f"plan {source.name!r} has {len(source.source)} bytes and does not fit into a message of "
-            f"{MAX_PAYLOAD_BYTES}: set the file repository, `url` in [repository] of researcher.toml or "
-            "FEDMON_REPOSITORY_URL"
-        )
-    return fields | {"url": _uploaded(source.source, repository)}
+    why = f"plan {{name!r}} has {len(source.source)} bytes and does not fit into a message of {MAX_PAYLOAD_BYTES}"
+    return fields | {"url": _uploaded(source, repository, why=why)}
 
 
 def question(
@@ -72,19 +62,16 @@ def question(
     source = load_source(plan)
     if inline:
         return TrainingPlanStatus, {"sha256": source.sha256}
-    return StatusByUrl, {"sha256": source.sha256, "url": _named_by_url(source, repository)}
+    return StatusByUrl, {"sha256": source.sha256, "url": _uploaded(source, repository, why=_BY_URL)}
 
 
-def _named_by_url(source: PlanSource, repository: RepositorySettings) -> str:
-    if repository.url is None:
-        raise InvalidInputError(
-            f"nodes of Fed-BioMed know plan {source.name!r} by a URL only: set the file repository, `url` in "
-            "[repository] of researcher.toml or FEDMON_REPOSITORY_URL"
-        )
-    return _uploaded(source.source, repository)
-
-
-def _uploaded(source: bytes, repository: RepositorySettings) -> str:
+def _uploaded(source: PlanSource, repository: RepositorySettings, *, why: str) -> str:
+    """Upload a plan and return its URL; where no repository is set the error says ``why`` one is needed."""
     from fedmon.common.http import upload
 
-    return upload(source, repository)
+    if repository.url is None:
+        raise InvalidInputError(
+            f"{why.format(name=source.name)}: set the file repository, `url` in [repository] of researcher.toml or "
+            "FEDMON_REPOSITORY_URL"
+        )
+    return upload(source.source, repository)

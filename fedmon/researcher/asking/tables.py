@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import html
-import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from fedmon.common.log import escape_control
+from fedmon.common.text import table
 from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
 
 Row = dict[str, Any]
 SHOWN_DIGEST = 12
-_GAP = 2
-_MIN_WIDTH = 20
-_ID_WIDTH = 36
-"""An id of a job or a dataset in two lines cannot be copied; longer words may be folded anywhere."""
 
 
-def text_table(rows: Sequence[Row], *, width: int | None = None) -> str:
-    """Return rows as aligned text; columns that are empty everywhere are left out.
+def text_table(rows: Sequence[Row]) -> str:
+    """Return rows as aligned text that fits the terminal, or 120 columns; columns without a value are left out.
 
-    The column with most room is folded so that lines fit into ``width`` characters; None stands for the terminal's, or
-    120. Where nothing can be folded without breaking ids, lines are longer.
+    The widest column is folded. Lines are longer where that would break an id.
     """
-    from tabulate import tabulate
-
     columns = _columns(rows)
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    # tabulate makes each column two wider than its header.
-    padded = [f"{column}  " for column in columns]
-    limits = _limits([padded, *cells], shutil.get_terminal_size((120, 24)).columns if width is None else width)
-    return tabulate(cells, headers=columns, tablefmt="simple", disable_numparse=True, maxcolwidths=limits)
+    return (
+        table(columns, [[_cell(row.get(column)) for column in columns] for row in rows], fold=True) if columns else ""
+    )
 
 
 def html_table(rows: Sequence[Row], *, caption: str) -> str:
@@ -53,23 +44,6 @@ def local_time(moment: datetime) -> str:
         return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return moment.isoformat()
-
-
-def _limits(lines: Sequence[Sequence[str]], width: int) -> list[int | None] | None:
-    """Return how wide each column may be, or None when everything fits."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    over = sum(widths) + _GAP * (len(widths) - 1) - width
-    if over <= 0:
-        return None
-    least = [_least(column) for column in zip(*lines, strict=True)]
-    folded = max(range(len(widths)), key=lambda index: widths[index] - least[index])
-    return [max(least[index], widths[index] - over) if index == folded else None for index in range(len(widths))]
-
-
-def _least(column: Sequence[str]) -> int:
-    """Return how narrow a column may become."""
-    words = (len(word) for cell in column for word in cell.split())
-    return max(_MIN_WIDTH, *(length for length in (0, *words) if length <= _ID_WIDTH))
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
-from fedmon.common.wire import topics
+from fedmon.common.wire import messages, topics
 from fedmon.common.wire.envelope import PROTOCOL, Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import (
     LOGGER,
@@ -27,21 +27,7 @@ from fedmon.common.wire.fedbiomed4 import (
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.fedbiomed4_messages import PROTOCOL_VERSION, LogText
 from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage, ResearcherMessages
-from fedmon.common.wire.messages import (
-    Approval,
-    ApprovalReply,
-    Error,
-    ErrorCode,
-    ListDatasets,
-    ListReply,
-    LogRecord,
-    Ping,
-    PlanStatus,
-    Pong,
-    SearchDatasets,
-    SearchReply,
-    TrainingPlanStatusReply,
-)
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.replies.content import Document
@@ -95,15 +81,17 @@ def historic(message: Message) -> dict[str, Any]:
 
 def _told(message: Message) -> dict[str, Any] | None:
     match message:
-        case Pong():
+        case messages.Pong():
             return {"success": message.success, "sequence": message.sequence}
-        case ListReply() | SearchReply():
-            databases = [record_of(one, with_dtypes=isinstance(message, SearchReply)) for one in message.datasets]
+        case messages.ListReply() | messages.SearchReply():
+            databases = [
+                record_of(one, with_dtypes=isinstance(message, messages.SearchReply)) for one in message.datasets
+            ]
             return {"success": message.success, "databases": databases, "count": message.count}
-        case ApprovalReply():
+        case messages.ApprovalReply():
             status = DOWNLOADED if message.success else NOT_DOWNLOADED
             return {"sequence": message.sequence, "status": status, "success": message.success}
-        case TrainingPlanStatusReply():
+        case messages.TrainingPlanStatusReply():
             return {
                 "job_id": "",
                 "success": message.success,
@@ -156,14 +144,20 @@ def request_of(
     command = message.get_param("command")
     match command:
         case "ping":
-            return Ping, {}
+            return messages.Ping, {}
         case "list":
-            return ListDatasets, {}
+            return messages.ListDatasets, {}
         case "search":
-            return SearchDatasets, {"tags": message.get_param("tags")}
+            return messages.SearchDatasets, {"tags": message.get_param("tags")}
         case "approval" if fedbiomed:
             url, description = message.get_param("training_plan_url"), message.get_param("description")
-            return Approval, {"name": "", "description": description, "sha256": "", "size_bytes": 0, "url": url}
+            return messages.Approval, {
+                "name": "",
+                "description": description,
+                "sha256": "",
+                "size_bytes": 0,
+                "url": url,
+            }
         case "training-plan-status" if fedbiomed:
             return StatusByUrl, {"sha256": "", "url": message.get_param("training_plan_url")}
         case "train" if fedbiomed:

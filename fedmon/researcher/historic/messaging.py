@@ -20,13 +20,13 @@ from fedmon.common.settings import Host
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
 from fedmon.common.wire.historic_messages import ResearcherMessages
-from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, Waiting
+from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, PendingRequest
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
 from fedmon.researcher.replies.content import Entry, KeptReply
 from fedmon.researcher.replies.queue import Replies
-from fedmon.researcher.roster import Instant
+from fedmon.researcher.roster import Moment
 from fedmon.researcher.session.callbacks import Subscription
 from fedmon.researcher.session.session import Session
 
@@ -78,7 +78,7 @@ class Messaging:
         self.handler = on_message
         self._lock = threading.Lock()
         self._outstanding: OutstandingRequests | None = None
-        self._told: list[Waiting] = []
+        self._told: list[PendingRequest] = []
         self._deliveries: list[Subscription] = []
         self._replies = Subscription(lambda told: self._hand_over(told[0], REPLIES, told[1]), lambda _: None)
         self._handing = threading.Lock()
@@ -163,7 +163,7 @@ class Messaging:
             logger.error("%s was not sent: %s", message.kind, self._lost())
             return None
         kind, fields = request_of(message, nodes, fedbiomed=not session.dialect.plans_inline)
-        sequence = session.pending.next_script_sequence() if add_sequence else None
+        sequence = session.pending.next_sequence(of_script=True) if add_sequence else None
         request = session.asker.request(kind, sequence=sequence, **fields)
         repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
         if self.handler is not None:
@@ -177,12 +177,8 @@ class Messaging:
 
     def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:
         """Log that only nodes send errors; nothing is sent."""
-        logger.warning(
-            "a researcher sends no errors; not sent to %s: %s %s",
-            researcher_id,
-            getattr(errnum, "value", errnum),
-            extra_msg,
-        )
+        number = getattr(errnum, "value", errnum)
+        logger.warning("a researcher sends no errors; not sent to %s: %s %s", researcher_id, number, extra_msg)
 
     @property
     def outstanding(self) -> OutstandingRequests:
@@ -285,7 +281,7 @@ class OutstandingRequests:
             while len(self._sent) > REMEMBERED_REQUESTS:
                 self._sent.popitem(last=False)
         # Closed before it is sent: every answer to it is late, and goes to the queue.
-        waiting = Waiting(request, kept=True)
+        waiting = PendingRequest(request, kept=True)
         asker.pending.open(waiting)
         asker.pending.close(waiting, taken=False)
         sent.ended = not asker.send(request, sent.payloads, nodes)
@@ -378,18 +374,17 @@ class OutstandingRequests:
 
     def _missing(self, awaited: Collection[OutstandingRequest]) -> dict[str, set[NodeId]]:
         """Return the nodes that have not answered, by request; an empty set where an unknown one may still turn up."""
-        expected = self._asker.roster.expected(Instant.now())
+        expected = self._asker.roster.expected(Moment.now())
         missing: dict[str, set[NodeId]] = {}
         for one in awaited:
-            left = (expected if one.nodes is None else expected & set(one.nodes)) - one.taken
-            if left or (not one.discovery.passed() and self._may_turn_up(one, expected)):
+            if one.nodes is None:
+                left, may_turn_up = expected - one.taken, not expected or not self._asker.roster.settled.is_set()
+            else:
+                left = set(one.nodes) - one.taken
+                left, may_turn_up = left & expected, bool(left - expected)
+            if left or (may_turn_up and not one.discovery.passed()):
                 missing[one.request.id] = left
         return missing
-
-    def _may_turn_up(self, sent: OutstandingRequest, expected: set[NodeId]) -> bool:
-        if sent.nodes is not None:
-            return any(node not in expected and node not in sent.taken for node in sent.nodes)
-        return not expected or not self._asker.roster.settled.is_set()
 
     def _ask_again(self, missing: dict[str, set[NodeId]]) -> None:
         for request_id, nodes in missing.items():

@@ -17,12 +17,9 @@ class Responses:
     """A list of replies without repeats, in the order of arrival."""
 
     def __init__(self, data: list[Any] | dict[str, Any]) -> None:
-        self._data: list[Any] = []
-        self._known: set[Hashable] = set()
-        self._place_of_node: dict[str, int] = {}
         if not isinstance(data, list | dict):
             raise InvalidInputError(f"Responses takes a list of replies or one reply (a dict), not {_kind(data)}")
-        self._add([data] if isinstance(data, dict) else data)
+        self.set_data([data] if isinstance(data, dict) else data)
 
     def data(self) -> list[Any]:
         """Return the replies as a list."""
@@ -33,26 +30,22 @@ class Responses:
         if not isinstance(data, list):
             raise InvalidInputError(f"set_data takes a list of replies, not {_kind(data)}")
         replies = list(data)
-        self._data, self._known, self._place_of_node = [], set(), {}
-        self._add(replies)
-        return self._data
+        self._data: list[Any] = []
+        self._known: set[Hashable] = set()
+        self._place_of_node: dict[str, int] = {}
+        return self._added(replies)
 
     def append(self, response: list[Any] | dict[str, Any] | Responses) -> list[Any]:
         """Add one reply, a list of them, or other responses, and return all; repeats are left out.
 
         Raises InvalidInputError for anything else.
         """
-        if isinstance(response, dict):
-            self._add([response])
-        elif isinstance(response, list):
-            self._add([reply for part in response for reply in (part if isinstance(part, Responses) else [part])])
-        elif isinstance(response, Responses):
-            self._add(list(response))
-        else:
+        if not isinstance(response, list | dict | Responses):
             raise InvalidInputError(
                 f"append takes a reply (a dict), a list of them or Responses, not {_kind(response)}"
             )
-        return self._data
+        parts = response if isinstance(response, list) else [response]
+        return self._added([reply for part in parts for reply in (part if isinstance(part, Responses) else [part])])
 
     def dataframe(self) -> Any:
         """Return a pandas DataFrame with one row a reply. Raises NoDataframeError where pandas is not installed."""
@@ -81,7 +74,7 @@ class Responses:
     def __repr__(self) -> str:
         return repr(self._data)
 
-    def _add(self, replies: Iterable[Any]) -> None:
+    def _added(self, replies: Iterable[Any]) -> list[Any]:
         for reply in replies:
             token = _token(reply)
             if token in self._known:
@@ -91,6 +84,7 @@ class Responses:
             if isinstance(node_id, str):
                 self._place_of_node[node_id] = len(self._data)
             self._data.append(reply)
+        return self._data
 
 
 def _token(value: Any) -> Hashable:

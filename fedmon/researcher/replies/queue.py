@@ -14,9 +14,9 @@ import msgspec
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.store.queue import TasksQueue, TasksQueueError
 from fedmon.common.wire.envelope import Reply
-from fedmon.researcher.asking.match import CLOSED, READS, Waiting
+from fedmon.researcher.asking.match import CLOSED, READS, PendingRequest
 from fedmon.researcher.replies.content import Document, Entry, Keepable, KeptReply
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.inbox import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class _Incoming(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     message: Keepable
     only_once: bool = False
     on_kept: OnKept | None = None
-    waiting: Waiting | None = None
+    waiting: PendingRequest | None = None
 
     def stored(self, key: int, *, first: bool) -> None:
         try:
@@ -80,7 +80,7 @@ class Replies:
         # By key, rising, so that the oldest is found first.
         self._kept, self._gone = self._disk.recovered()
         self._incoming: list[_Incoming] = []
-        self._watched: dict[Waiting, _Watched] = {}
+        self._watched: dict[PendingRequest, _Watched] = {}
         self._to_mark: list[int] = []
         self._handed: dict[int, list[int]] = {}
         self._writes_wanted = self._writes_done = 0
@@ -121,7 +121,7 @@ class Replies:
             self._incoming.append(_Incoming(message=message, only_once=only_once, on_kept=on_kept))
             self._changed.notify_all()
 
-    def watch(self, waiting: Waiting) -> None:
+    def watch(self, waiting: PendingRequest) -> None:
         """Keep the answers of a request if its caller does not take them soon."""
         if self.durable and waiting not in self._watched:
             every_s = READ_TAKEN_SOON_S if isinstance(waiting.request, READS) else TAKEN_SOON_S
@@ -132,7 +132,7 @@ class Replies:
                 if is_first:
                     self._changed.notify_all()
 
-    def ended(self, waiting: Waiting, answers: Sequence[Reply]) -> None:
+    def ended(self, waiting: PendingRequest, answers: Sequence[Reply]) -> None:
         """Forget the answers of a request if its caller took them; else keep those that were not kept yet."""
         if waiting.taken and waiting not in self._watched:
             return
@@ -273,7 +273,7 @@ class Replies:
         for one in repeated:
             one.stored(0, first=False)
 
-    def _settle_answer(self, waiting: Waiting, key: int, entry: Entry) -> None:
+    def _settle_answer(self, waiting: PendingRequest, key: int, entry: Entry) -> None:
         watched = self._watched.get(waiting)
         if watched is not None:
             watched.kept[key] = entry

@@ -16,12 +16,12 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.runs import Job, JobOutcome, JobsReply, JobState, JobStatus, Parcel, Scalar
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.match import Waiting
+from fedmon.researcher.asking.match import PendingRequest
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.runs.states import NodeRun
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.inbox import Tally
 
 T = TypeVar("T")
 
@@ -504,7 +504,7 @@ class RunBook:
         self._lock = threading.Lock()
         self._followed: dict[str, Ledger] = {}
         self._held: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
-        self._asked: dict[tuple[str, NodeId], Waiting] = {}
+        self._asked: dict[tuple[str, NodeId], PendingRequest] = {}
 
     def open(self, job_id: str, *, sha256: str | None) -> Ledger:
         """Begin to follow a run; return its ledger, an earlier one if that is still held."""

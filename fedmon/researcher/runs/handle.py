@@ -16,7 +16,7 @@ from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus, RunReply, Scalar, Stop, StopReply, Trace
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
-from fedmon.researcher.roster import Instant, NodeState
+from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.results import Results
 from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates, job_rows, shown_in_place, stop_rows
@@ -244,7 +244,7 @@ class RunHandle:
         """Add whether the node is heard."""
         if view.is_over:
             return view
-        node = self._asker.roster.get(view.node_id, Instant.now())
+        node = self._asker.roster.get(view.node_id, Moment.now())
         if node is not None and node.state not in (NodeState.OFFLINE, NodeState.STALE):
             return view
         return view.unheard_from(None if node is None else node.last_seen or node.since)

@@ -18,7 +18,7 @@ from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
 from fedmon.researcher.asking.tables import dataset_rows
 from fedmon.researcher.replies.announcements import Announcements
-from fedmon.researcher.roster import Instant, NodeState
+from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
 from fedmon.researcher.runs.follow import Ledger, RunBook
 from fedmon.researcher.runs.handle import RunHandle
@@ -117,7 +117,7 @@ def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadli
         found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
         what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
     else:
-        there, askable = asker.roster.nodes(Instant.now()), asker.roster.askable()
+        there, askable = asker.roster.nodes(Moment.now()), asker.roster.askable()
         found = [
             node_id for node_id, node in there.items() if node_id in askable and node.state is not NodeState.OFFLINE
         ]

@@ -10,7 +10,7 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor
-from fedmon.researcher.asking.match import Pending, Waiting
+from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker, checked_timeout
 
 LEASE_S, RENEW_EVERY_S = 30.0, 10.0
@@ -60,7 +60,7 @@ class Leases:
     def __init__(self, asker: Asker, pending: Pending, on_answer: Callable[[Reply], None]) -> None:
         self._asker, self._pending, self._on_answer = asker, pending, on_answer
         self._wishes: tuple[Wish, ...] = ()
-        self._told: list[Waiting] = []
+        self._told: list[PendingRequest] = []
         self._due_at: float | None = None
 
     def change(self, wishes: Iterable[Wish], now: float) -> None:

@@ -15,7 +15,7 @@ from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import MonitorReply, SampleBatch, SamplesReply, as_batch
-from fedmon.researcher.asking.match import Pending, Waiting
+from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.samples.follower import TOO_OLD, Follower, Want
 from fedmon.researcher.samples.leases import Leases, Wish
@@ -47,7 +47,7 @@ def memory_bytes(*, samples: int, columns: Sized, payload_bytes: int) -> int:
 class _Asked(msgspec.Struct, kw_only=True):
     want: Want
     follower: Follower
-    waiting: Waiting
+    waiting: PendingRequest
     deadline: float
     heard: bool = False
 
@@ -312,32 +312,40 @@ class Consumer:
 class Consumers:
     """All consumers of this process: they share one lease a node, and resent pages.
 
-    Belongs to the inbox thread, but for `add`, `remove` and `all`, which are safe from any thread. ``on_changed`` is
-    called after `add` and `remove`.
+    Belongs to the inbox thread, but for `add`, `remove` and `all`, which are safe from any thread. ``subscribe`` is
+    called at each change of `all`, then ``wake`` for the next `tick`.
     """
 
-    def __init__(self, asker: Asker, pending: Pending, *, on_changed: Callable[[], None]) -> None:
-        self._on_changed = on_changed
+    def __init__(
+        self, asker: Asker, pending: Pending, *, subscribe: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
+        self._subscribe, self._wake = subscribe, wake
         self._leases = Leases(asker, pending, self._on_answer)
         self._resend = Resend(asker, pending)
         self._lock = threading.Lock()
         self._wishes_changed = False
         self._inquiries: set[NodeId] = set()
+        self._subscribed: tuple[Consumer, ...] = ()
         self.all: tuple[Consumer, ...] = ()
 
     def add(self, consumer: Consumer) -> None:
         """Begin to deliver samples to a consumer, and to hold leases for it."""
         with self._lock:
             self.all += (consumer,)
-            self._wishes_changed = True
-        self._on_changed()
+            self._changed()
+        self._wake()
 
     def remove(self, consumer: Consumer) -> None:
         """End what `add` began."""
         with self._lock:
             self.all = tuple(one for one in self.all if one is not consumer)
-            self._wishes_changed = True
-        self._on_changed()
+            self._changed()
+        self._wake()
+
+    def _changed(self) -> None:
+        # A node answers a new lease with a sample at once, which comes only to those who have subscribed before.
+        self._subscribe()
+        self._subscribed, self._wishes_changed = self.all, True
 
     def farewell(self, now: float) -> None:
         """Give every lease back."""
@@ -373,12 +381,12 @@ class Consumers:
         """Do what is due."""
         if self._wishes_changed:
             self._wishes_changed = False
-            self._leases.change((consumer.wish for consumer in self.all), now)
+            self._leases.change((consumer.wish for consumer in self._subscribed), now)
         self._leases.renew(now)
         inquiries, self._inquiries = self._inquiries, set()
         for node_id in inquiries:
             self._leases.ask(node_id)
-        followers = [consumer.follower for consumer in self.all]
+        followers = [consumer.follower for consumer in self._subscribed]
         for follower in followers:
             follower.tick(now)
         self._resend.look(followers, now)

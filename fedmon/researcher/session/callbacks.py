@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from fedmon.common.actor import BULK_BOUND, ROOM_AGAIN, URGENT_BOUND
 from fedmon.common.errors import InvalidInputError
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.inbox import Tally
 
 logger = logging.getLogger(__name__)
 

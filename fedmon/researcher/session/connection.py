@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -12,7 +11,7 @@ from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection, Link, Will
+from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.samples import AddScalar, SampleBatch
@@ -22,8 +21,8 @@ CONNECT_SHARE = 0.9
 _LONGEST_ID = "n" * 64
 
 
-class Connection:
-    """Keeps one client connected. Safe from any thread."""
+class Connection(BrokerConnection):
+    """The connection of one researcher process, subscribed to what is wanted at the moment."""
 
     def __init__(
         self,
@@ -37,10 +36,8 @@ class Connection:
         keeps_session: bool,
     ) -> None:
         connect_timeout_s = min(broker.connect_timeout_s, CONNECT_SHARE * timeout_s)
-        self._broker = msgspec.structs.replace(broker, connect_timeout_s=connect_timeout_s)
-        self._timeout_s = timeout_s
-        self._transport = BrokerConnection(
-            self._broker,
+        super().__init__(
+            msgspec.structs.replace(broker, connect_timeout_s=connect_timeout_s),
             client_id=client_id,
             subscriptions=subscriptions,
             on_message=on_message,
@@ -48,120 +45,66 @@ class Connection:
             quiet_until_up=True,
             keeps_session=keeps_session,
         )
+        self.place = ", ".join(f"{host.host}:{host.port}" for host in broker.hosts)
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()
 
     @property
-    def place(self) -> str:
-        """Where the broker is, as host:port."""
-        return ", ".join(f"{host.host}:{host.port}" for host in self._broker.hosts)
-
-    @property
-    def is_connected(self) -> bool:
-        """Tell whether messages can be sent at this moment."""
-        return self._transport.is_connected
-
-    @property
-    def last_error(self) -> str:
+    def problem(self) -> str:
         """What went wrong last, also when all is well again; empty when nothing did."""
-        return self.flapping or str(self._transport.last_error or "")
-
-    @property
-    def flapping(self) -> str:
-        """Why the connection keeps getting lost just after it came up; empty once a connection lasts."""
-        return self._transport.flapping
+        return self.flapping or str(self.last_error or "")
 
     def open(self) -> None:
         """Connect, or raise ConnectionFailedError within the timeout; names host, port and cause."""
-        self._transport.start()
+        self.start()
         try:
-            self._transport.wait_connected(self._timeout_s)
+            self.wait_connected(self._timeout_s)
         except BaseException:
-            self.close()
+            self.stop()
             raise
-
-    def close(self, farewell: Will | None = None) -> None:
-        """Send a last message where there is one, and disconnect in order."""
-        self._transport.stop(farewell=farewell)
-
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
-        """Send a message, or return False when there is no connection."""
-        return self._transport.publish(topic, payload, qos=qos, retain=retain)
 
     def want(self, filters: Iterable[str]) -> None:
         """Subscribe, at QoS 0, to these filters beside those that are always there, and to no others."""
         with self._lock:
             wanted = frozenset(filters)
             for topic_filter in wanted - self._wanted:
-                self._transport.subscribe(topic_filter, 0)
+                self.subscribe(topic_filter, 0)
             for topic_filter in self._wanted - wanted:
-                self._transport.unsubscribe(topic_filter)
+                self.unsubscribe(topic_filter)
             self._wanted = wanted
 
     def lost_error(self) -> NotConnectedError:
         """Return the error that says why nothing can be sent now."""
         if flapping := self.flapping:
             return NotConnectedError(f"no reply from {self.place}: {flapping}; it is tried again by itself")
-        cause = self.last_error or f"no connection to the broker at {self.place}"
+        cause = self.problem or f"no connection to the broker at {self.place}"
         return NotConnectedError(f"nothing was sent: {cause}; it is tried again by itself")
 
 
-class Dialect(Protocol):
-    """One wire, as a researcher speaks it.
+class Dialect:
+    """One wire, as a researcher speaks it: here "fedmon/1"; a subclass speaks another.
 
     ``announced`` tells whether nodes say by themselves that they are there, ``plans_inline`` whether a plan travels
     inside a message.
     """
 
-    announced: bool
-    plans_inline: bool
+    announced = True
+    plans_inline = True
+
+    def __init__(self, *, researcher_id: str, instance: str) -> None:
+        self.researcher_id, self.instance = researcher_id, instance
 
     def subscriptions(self) -> list[tuple[str, int]]:
         """Return the filters and QoS that are always heard."""
+        replies = topics.reply_filters(self.researcher_id, self.instance)
+        return [*((name, 1) for name in replies), (topics.ALL_STATUS, 0)]
 
     def encode(self, request: Request) -> tuple[bytes, ...]:
         """Write a request, as messages that follow each other; none where this wire has no word for it.
 
         Raises InvalidMessageError for what does not fit into a message.
         """
-
-    def addressed(
-        self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
-    ) -> Iterator[tuple[str, bytes, int]]:
-        """Return topic, bytes and QoS of each message that asks these nodes, or all; ``payloads`` are from `encode`."""
-
-    def metrics_filter(self, node_id: NodeId | None) -> str:
-        """Return the filter that brings the metrics of one node, or of all."""
-
-    def logs_filter(self, node_id: NodeId | None) -> str:
-        """Return the filter that brings the log of one node, or of all."""
-
-    def hears(self, topic: str) -> bool:
-        """Tell whether `read` reads this topic; the inbox reads those of our own wire."""
-
-    def read(self, topic: str, payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
-        """Read a message into ours. Raises InvalidMessageError."""
-
-    def samples_of(self, scalar: AddScalar) -> SampleBatch | None:
-        """Return scalars as samples for watchers of metrics; None where they are not shown among those."""
-
-
-class FedmonDialect:
-    """The wire "fedmon/1"."""
-
-    announced = True
-    plans_inline = True
-
-    def __init__(self, *, researcher_id: str, instance: str) -> None:
-        self._researcher_id, self._instance = researcher_id, instance
-
-    def subscriptions(self) -> list[tuple[str, int]]:
-        """Return the filters and QoS that are always heard."""
-        replies = topics.reply_filters(self._researcher_id, self._instance)
-        return [*((name, 1) for name in replies), (topics.ALL_STATUS, 0)]
-
-    def encode(self, request: Request) -> tuple[bytes, ...]:
-        """Write a request. Raises InvalidMessageError for what does not fit into a message."""
         payload = codec.encode(request)
         if len(payload) > codec.MAX_PAYLOAD_BYTES - 2 * len(_LONGEST_ID):
             # A copy that names its node must fit as well.
@@ -171,12 +114,12 @@ class FedmonDialect:
     def addressed(
         self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
     ) -> Iterator[tuple[str, bytes, int]]:
-        """Return topic, bytes and QoS of each message that asks these nodes, or all; one to a node names it."""
+        """Return topic, bytes and QoS of each message that asks these nodes, or all; ``payloads`` are from `encode`."""
         if nodes is None:
-            yield from ((topics.broadcast(self._researcher_id), payload, 0) for payload in payloads)
+            yield from ((topics.broadcast(self.researcher_id), payload, 0) for payload in payloads)
         for node in nodes or ():
             directed = codec.encode(msgspec.structs.replace(request, node_id=node))
-            yield topics.command(self._researcher_id, node), directed, 1
+            yield topics.command(self.researcher_id, node), directed, 1
 
     def metrics_filter(self, node_id: NodeId | None) -> str:
         """Return the filter that brings the metrics of one node, or of all."""
@@ -187,13 +130,13 @@ class FedmonDialect:
         return topics.ALL_LOGS if node_id is None else topics.log(node_id)
 
     def hears(self, _topic: str) -> bool:
-        """Tell that the inbox reads every topic of this wire."""
+        """Tell whether `read` reads this topic; the inbox reads those of our own wire."""
         return False
 
     def read(self, _topic: str, _payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
-        """Read nothing: see `hears`."""
+        """Read a message into ours. Raises InvalidMessageError."""
         return ()
 
     def samples_of(self, _scalar: AddScalar) -> SampleBatch | None:
-        """Tell that scalars are no samples on this wire."""
+        """Return scalars as samples for watchers of metrics; None where they are not shown among those."""
         return None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from fedmon.common.actor import Actor, Priority
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
+from fedmon.common.log import escape_control
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
 from fedmon.common.wire.connection import Link
@@ -20,12 +24,13 @@ from fedmon.common.wire.runs import JobOutcome, RunScalars
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.researcher.session.connection import Dialect
-from fedmon.researcher.session.tally import Tally
 
 logger = logging.getLogger(__name__)
 
 STOP_WAITS_S = 2.0
 RETRY_S = 1.0
+MAX_DETAIL = 300
+TALLY_EVERY_S = 10.0
 MESSAGES_A_TICK = 16
 """While many messages wait, ``on_tick`` is called after so many of them."""
 
@@ -34,7 +39,37 @@ T = TypeVar("T", SampleBatch | AddScalar, LogRecord, Presence)
 _parsed = functools.lru_cache(maxsize=8_192)(topics.parse)
 
 
-class Status(NamedTuple):
+class Tally:
+    """Counters of dropped and refused messages, by kind. Safe from any thread.
+
+    The first event of a kind is logged at warning, then at most one line each 10 s with the count so far.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._said_at: dict[str, float] = {}
+
+    def count(self, kind: str, detail: str = "", *, number: int = 1, quiet: bool = False) -> None:
+        """Add to a counter; ``detail`` is escaped and shown in the log line, ``quiet`` counts only."""
+        with self._lock:
+            self._counts[kind] += number
+            total, now = self._counts[kind], time.monotonic()
+            if quiet or now - self._said_at.get(kind, -math.inf) < TALLY_EVERY_S:
+                return
+            self._said_at[kind] = now
+        logger.warning("%s: %d so far; the latest: %s", kind, total, escape_control(detail[:MAX_DETAIL]) or "-")
+
+    def __getitem__(self, kind: str) -> int:
+        return self._counts[kind]
+
+    def as_dict(self) -> dict[str, int]:
+        """Return a copy of all counters that are not zero, sorted by name."""
+        with self._lock:
+            return dict(sorted(self._counts.items()))
+
+
+class PresenceNews(NamedTuple):
     """What a node, or its last will, says of it."""
 
     presence: Presence
@@ -63,7 +98,7 @@ class Unreadable(NamedTuple):
 
 Arrived = (
     SampleBatch | AddScalar | RunScalars | PlanDecision | JobOutcome | Reply | LogRecord
-    | Status | Cleared | Marker | Unreadable | Link
+    | PresenceNews | Cleared | Marker | Unreadable | Link
 )  # fmt: skip
 """Messages whose sender is as their topic says, and news of the connection."""
 
@@ -209,7 +244,7 @@ class Inbox:
     def _status(self, address: Address, payload: bytes, *, retained: bool) -> Iterable[Arrived]:
         if address.node_id is not None and not payload:
             return (Cleared(address.node_id),)
-        return [Status(presence, retained) for presence in self._from_sender(address, decode_presence(payload))]
+        return [PresenceNews(presence, retained) for presence in self._from_sender(address, decode_presence(payload))]
 
     def _from_sender(self, address: Address, message: T) -> tuple[T, ...]:
         """Return the message if its topic names its sender, or need not; else count it."""

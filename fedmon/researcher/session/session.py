@@ -23,18 +23,17 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision
 from fedmon.common.wire.runs import JobOutcome, JobsReply, RunScalars
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
-from fedmon.researcher.asking.match import Pending, Verdict, Waiting
+from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import MAX_KEPT, Replies
-from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
+from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
 from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.samples.logs import Logs
 from fedmon.researcher.samples.resend import Consumers, memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
-from fedmon.researcher.session.connection import Connection, Dialect, FedmonDialect
-from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, Status, Unreadable
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.connection import Connection, Dialect
+from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, PresenceNews, Tally, Unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class Session:
                 researcher_id=self.researcher_id, instance=self.instance, pending=self.pending, tally=self.tally
             )
             if is_fedbiomed
-            else FedmonDialect(researcher_id=self.researcher_id, instance=self.instance)
+            else Dialect(researcher_id=self.researcher_id, instance=self.instance)
         )
         self.roster = Roster(announced=self.dialect.announced, max_nodes=settings.max_nodes)
         self.inbox = Inbox(
@@ -123,11 +122,11 @@ class Session:
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
         self.runs = RunBook(self.asker, self.dispatcher, self.tally, wake=self.inbox.wake)
-        self.consumers = Consumers(self.asker, self.pending, on_changed=self._consumers_changed)
+        self.consumers = Consumers(self.asker, self.pending, subscribe=self._subscribe, wake=self.inbox.wake)
         self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
         self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         self._marker = b""
-        self._greeting: Waiting | None = None
+        self._greeting: PendingRequest | None = None
         self._was_connected = False
         self._stale_at = 0.0
         self._lock = threading.Lock()
@@ -158,7 +157,7 @@ class Session:
             stream.remove()
         self.runs.close()
         self.inbox.stop()
-        self.connection.close(self._farewell())
+        self.connection.stop(farewell=self._farewell())
         self.dispatcher.stop()
         self.replies.stop()
 
@@ -191,7 +190,7 @@ class Session:
             kept_replies=len(self.replies),
             backlog=self.inbox.backlog,
             counters=self.tally.as_dict() | {kind: number for kind, number in dropped.items() if number},
-            last_error=self.connection.last_error,
+            last_error=self.connection.problem,
         )
 
     def forget(self, node_id: NodeId, *, timeout_s: float) -> Forgotten:
@@ -201,7 +200,7 @@ class Session:
         ConflictError for a node that is alive.
         """
         self.asker.wait_settled()
-        node = self.roster.get(node_id, Instant.now())
+        node = self.roster.get(node_id, Moment.now())
         if node is None:
             raise NotFoundError(f"node {node_id!r} was never heard of; nodes() lists who was")
         is_alive = node.state in (NodeState.ONLINE, NodeState.DRAINING)
@@ -220,13 +219,13 @@ class Session:
         finally:
             self._clearing.pop(node_id, None)
         self.roster.forget(node_id)
-        if cleared:
-            return Forgotten(node_id=node_id, cleared=True, text=f"{node_id}: cleared at the broker, for everybody")
         text = (
-            f"{node_id}: hidden here until it shows itself; the broker does not let {self.researcher_id} clear what it "
-            "retains: ask its operator"
+            f"{node_id}: cleared at the broker, for everybody"
+            if cleared
+            else f"{node_id}: hidden here until it shows itself; the broker does not let {self.researcher_id} clear "
+            "what it retains: ask its operator"
         )
-        return Forgotten(node_id=node_id, cleared=False, text=text)
+        return Forgotten(node_id=node_id, cleared=cleared, text=text)
 
     # --- listeners ---------------------------------------------------------------------------------------------------
 
@@ -248,10 +247,6 @@ class Session:
     def _tell(self, event: str, value: object) -> None:
         for subscription in self._subscriptions[event]:
             self.dispatcher.call(subscription, (value,), urgent=True)
-
-    def _consumers_changed(self) -> None:
-        self._subscribe()
-        self.inbox.wake()
 
     def _subscribe(self) -> None:
         """Subscribe to the metrics and logs that listeners want, and to no others."""
@@ -289,10 +284,10 @@ class Session:
             case _:
                 self._presence(message)
 
-    def _presence(self, news: Status | Cleared | Marker | Link) -> None:
+    def _presence(self, news: PresenceNews | Cleared | Marker | Link) -> None:
         match news:
-            case Status(presence, retained):
-                change = self.roster.presence(presence, retained=retained, now=Instant.now())
+            case PresenceNews(presence, retained):
+                change = self.roster.presence(presence, retained=retained, now=Moment.now())
                 if change is not None:
                     self._changed(change)
             case Cleared(node_id):
@@ -309,7 +304,7 @@ class Session:
         """Find out anew which nodes are there, or note that none can be asked."""
         if up:
             self.roster.settling.begin(time.monotonic())
-            self.roster.reconnected(Instant.now())
+            self.roster.reconnected(Moment.now())
             self._marker = new_id().encode()
             self.connection.publish(self._marker_topic, self._marker)
             if self._greeting is not None:
@@ -321,7 +316,7 @@ class Session:
         self.consumers.link(up=up)
         if self._was_connected or not up:
             for waiting in self.pending.all_open():
-                waiting.ask_all_again()
+                waiting.wake(ask_all_again=True)
         self._was_connected = True
 
     def _reply(self, reply: Reply) -> None:
@@ -331,16 +326,16 @@ class Session:
             case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
                 # These are never taken up later: what is missing is asked for anew.
                 self.tally.count("late answers about metrics and jobs", quiet=True)
-            case Verdict.MATCHED if waiting is not None and waiting.kept:
+            case ReplyMatch.MATCHED if waiting is not None and waiting.kept:
                 self.replies.watch(waiting)
-            case Verdict.LATE | Verdict.UNKNOWN if waiting is None or waiting.kept:
+            case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if isinstance(reply, Error):
                     self.tally.count("errors from nodes", f"{reply.node_id}: {reply.code.value}: {reply.reason}")
                 self.replies.keep(reply)
-            case Verdict.REPEATED:
+            case ReplyMatch.REPEATED:
                 self.tally.count("repeated replies", quiet=True)
-            case Verdict.STALE:
+            case ReplyMatch.STALE:
                 self.tally.count(
                     "replies of a wrong session, sequence or kind", f"{type(reply).__name__} of {reply.node_id}"
                 )
@@ -356,24 +351,25 @@ class Session:
     def _telemetry(self, telemetry: SampleBatch | AddScalar, size_bytes: int) -> None:
         """Hand samples to consumers, runs and listeners."""
         self._heard(NodeId(telemetry.node_id), revives=False)
-        batch = telemetry if isinstance(telemetry, SampleBatch) else self.dialect.samples_of(telemetry)
-        columns = telemetry.m if isinstance(telemetry, SampleBatch) else telemetry.metric
-        samples = len(telemetry.t) if isinstance(telemetry, SampleBatch) else 1
-        weight = memory_bytes(samples=samples, columns=columns, payload_bytes=size_bytes)
+        if isinstance(telemetry, SampleBatch):
+            batch: SampleBatch | None = telemetry
+            weight = memory_bytes(samples=len(telemetry.t), columns=telemetry.m, payload_bytes=size_bytes)
+        else:
+            batch = self.dialect.samples_of(telemetry)
+            weight = memory_bytes(samples=1, columns=telemetry.metric, payload_bytes=size_bytes)
+            self.runs.heard(telemetry)
         if batch is not None:
             self.consumers.heard(batch, weight)
-        if isinstance(telemetry, AddScalar):
-            self.runs.heard(telemetry)
         for subscription in self._subscriptions["telemetry"]:
             self.dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
 
     def _heard(self, node_id: NodeId, *, revives: bool) -> None:
         self.consumers.node_heard(node_id)
-        change = self.roster.heard(node_id, now=Instant.now(), revives=revives)
+        change = self.roster.heard(node_id, now=Moment.now(), revives=revives)
         if change is not None:
             self._changed(change)
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: RosterChange) -> None:
         node = change.node
         if change.first_heard and not only_tells(node.node_id, node.capabilities):
             self.roster.settling.heard_new(time.monotonic())
@@ -394,7 +390,7 @@ class Session:
         self.runs.tick(now)
         if now >= self._stale_at:
             self._stale_at = now + LOOK_FOR_STALE_EVERY_S
-            for node in self.roster.newly_stale(Instant.now()):
+            for node in self.roster.newly_stale(Moment.now()):
                 self._tell("presence", node)
         dues = [self._stale_at, self.roster.settling.due_at(), self.consumers.due_at(), self.runs.due_at()]
         return max(0.0, min(due for due in dues if due is not None) - now)

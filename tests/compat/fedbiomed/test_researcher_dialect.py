@@ -29,9 +29,9 @@ from fedmon.common.wire.messages import (
 )
 from fedmon.common.wire.samples import AddScalar
 from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect
-from fedmon.researcher.asking.match import Pending, Waiting
+from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.submission import StatusByUrl
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.inbox import Tally
 from tests.support.fedbiomed4 import REQUESTS, Message, fault, payload
 
 RESEARCHER = "researcher_5f6e1c1a-7d2f-4a4b-9f0e-0d6b3c2a1e11"
@@ -64,7 +64,7 @@ class Talk:
     def say(self, kind: type[Request], **fields: Any) -> tuple[Request, list[Message]]:
         """Ask, as a caller who waits; return the request and what goes out."""
         request = self.request(kind, **fields)
-        self.pending.open(Waiting(request, kept=True))
+        self.pending.open(PendingRequest(request, kept=True))
         said: list[Message] = [json.loads(data) for data in self.dialect.encode(request)]
         assert [fault(message, REQUESTS) for message in said] == [""] * len(said)
         assert {message["researcher_id"] for message in said} <= {RESEARCHER}
@@ -323,7 +323,7 @@ def test_an_error_answers_the_oldest_request_that_its_node_owes(talk: Talk) -> N
 
 def test_an_error_goes_to_who_waits_before_the_greeting(talk: Talk) -> None:
     greeting = talk.request(Ping)
-    talk.pending.open(Waiting(greeting, kept=False))
+    talk.pending.open(PendingRequest(greeting, kept=False))
     talk.dialect.encode(greeting)
     request, _ = talk.say(ListDatasets)
 

@@ -13,7 +13,7 @@ from fedmon.common.settings import ResearcherSettings
 from fedmon.compat.nebula import Reporter
 from fedmon.node.broker_link import BrokerLink
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.roster import Instant
+from fedmon.researcher.roster import Moment
 from fedmon.researcher.samples.watch import LiveSample
 from tests.compat.nebula.reporters import HOST, participant, reporter, run, until
 from tests.support.brokers import Broker
@@ -81,7 +81,7 @@ def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing_else(
                 await until(lambda: {"host"} < {sample.stream for sample in samples})
             await until(lambda: record.counts.stored > 0)
             await asyncio.to_thread(record.stop)
-            expected = federation.session.roster.expected(Instant(mono=time.monotonic(), utc=utc_now()))
+            expected = federation.session.roster.expected(Moment(mono=time.monotonic(), utc=utc_now()))
             pinged = await asyncio.to_thread(federation.ping, nodes=["node-3"])
             listed = await asyncio.to_thread(federation.datasets, nodes=["node-3"])
         await ours.stop()

@@ -16,9 +16,9 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong
-from fedmon.researcher.asking.match import Pending, Waiting
+from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.replies.queue import TAKEN_SOON_S, Replies
-from fedmon.researcher.session.tally import Tally
+from fedmon.researcher.session.inbox import Tally
 from tests.support.waiting import stays, wait_until
 
 Keep = Callable[..., Replies]
@@ -70,9 +70,9 @@ def sequences(replies: Replies, **options: Any) -> list[int]:
     return [one.message.sequence for one in replies.take(**options) if isinstance(one.message, Reply)]
 
 
-def waiting_for(pending: Pending, number: int = 1) -> tuple[Waiting, list[Pong]]:
+def waiting_for(pending: Pending, number: int = 1) -> tuple[PendingRequest, list[Pong]]:
     request = Ping(researcher_id="alice", id="asked", session=pending.session, sequence=1, expires=seconds_from_now(60))
-    waiting = Waiting(request, kept=True)
+    waiting = PendingRequest(request, kept=True)
     pending.open(waiting)
     answers = [pong(1, id="asked", session=pending.session, node_id=f"n{one}") for one in range(number)]
     for answer in answers:

@@ -16,8 +16,9 @@ from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Roster
 from fedmon.researcher.samples.follower import HOLD_BYTES, Follower, Since, Want
-from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
-from fedmon.researcher.session.connection import Connection, FedmonDialect
+from fedmon.researcher.samples.leases import Wish
+from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Consumer, Consumers, Resend
+from fedmon.researcher.session.connection import Connection, Dialect
 
 NODE = NodeId("a")
 
@@ -66,9 +67,9 @@ class Bench:
         self.now = 1000.0
         self.line, self.shelf = Line(), Shelf()
         self.pending = Pending("session")
-        asker = Asker(
+        self.asker = Asker(
             cast("Connection", self.line),
-            dialect=FedmonDialect(researcher_id="r", instance="main"),
+            dialect=Dialect(researcher_id="r", instance="main"),
             researcher_id="r",
             instance="main",
             pending=self.pending,
@@ -76,7 +77,7 @@ class Bench:
             timeout_s=1.0,
             on_ended=lambda _waiting, _replies: None,
         )
-        self.resend = Resend(asker, self.pending, clock=lambda: self.now)
+        self.resend = Resend(self.asker, self.pending, clock=lambda: self.now)
         self.follower = Follower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
         self.resend.link(up=True)
         for seq in (0, 5):
@@ -231,3 +232,20 @@ def test_many_holes_in_a_page_are_one_line_in_the_log(caplog: pytest.LogCaptureF
         f"497 of samples 7 to 999 of node a (boot 1, host) are lost: {NOT_KEPT}"
     ]
     assert len(bench.shelf.lost) == 497
+
+
+def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() -> None:
+    bench = Bench()
+    consumer = Consumer(Wish(nodes=frozenset({NODE}), interval_s=None))
+    consumer.follower = bench.follower
+    sent: list[list[str]] = []
+
+    def look() -> None:
+        # The thread of the inbox ticks whenever a message comes.
+        consumers.tick(bench.now)
+        sent.append([message["action"] for message in bench.line.sent])
+
+    consumers = Consumers(bench.asker, bench.pending, subscribe=look, wake=look)
+    consumers.add(consumer)
+
+    assert sent == [[], ["start"]]
