@@ -27,7 +27,6 @@ from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.runs import JobState, Level, Problem, Trace, Usage
 from fedmon.node.runs.folder import Events, JobFolder
-from fedmon.node.runs.launching import Launcher
 from fedmon.node.runs.order import Ending, GivenDataset, Interpreter, JobOrder, Limits, Logged, Reported
 from fedmon.node.runs.sealed import sealed
 from fedmon.plan import runtime
@@ -271,6 +270,8 @@ def run_confined(trial: Trial, level: Level, on_event: Callable[[Reported | Logg
 
     Interrupted, it ends all of the plan's processes first. Raises StorageError, ConflictError and LauncherError.
     """
+    from fedmon.node.runs.launching import Launcher
+
     news = threading.Event()
     with tempfile.TemporaryDirectory(prefix="fedmon-plan-") as base, contextlib.ExitStack() as stack:
         runtime.lay_out(Path(base, "runtime"), python=trial.interpreter.executable)
