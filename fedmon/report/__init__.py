@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedmon.report.document import write as write_report
-    from fedmon.report.drawing import plot
     from fedmon.report.frames import TidyTable, WideTable, frame
-    from fedmon.report.saving import save
+    from fedmon.report.output import plot, save
     from fedmon.report.source import Source
 
 __all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "save", "write_report"]
@@ -31,8 +30,8 @@ _LAZY = {
     "TidyTable": ("fedmon.report.frames", "TidyTable"),
     "WideTable": ("fedmon.report.frames", "WideTable"),
     "frame": ("fedmon.report.frames", "frame"),
-    "plot": ("fedmon.report.drawing", "plot"),
-    "save": ("fedmon.report.saving", "save"),
+    "plot": ("fedmon.report.output", "plot"),
+    "save": ("fedmon.report.output", "save"),
     "write_report": ("fedmon.report.document", "write"),
 }
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind
-from fedmon.report.natural_order import Order, natural
+
+_PARTS = re.compile(r"([0-9]{1,18})")
+
+Order = tuple[tuple[int, int, str], ...]
+
+
+def natural(text: str) -> Order:
+    """Return what a text is sorted by: numbers in it count as numbers, and come before letters."""
+    parts = filter(None, _PARTS.split(text))
+    return tuple((0, int(part), part) if _PARTS.fullmatch(part) else (1, 0, part) for part in parts)
+
 
 JOB = "job-"
 LABELS = ("job", "system", "partition", "env", "name")

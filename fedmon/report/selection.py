@@ -10,8 +10,7 @@ import msgspec
 from fedmon.common.errors import NotFoundError
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, chooser
-from fedmon.report.layout import JOB, LABELS, Layout, Owner, columns, sound
-from fedmon.report.natural_order import natural
+from fedmon.report.layout import JOB, LABELS, Layout, Owner, columns, natural, sound
 from fedmon.report.source import Host, Source
 from fedmon.report.spans import Span, spans
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
+from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.report.block import Block
 from fedmon.report.stream_blocks import Damage, Limits, read_blocks
 
@@ -183,3 +184,39 @@ class Source:
 
 
 _KNOWN = ("hardware", "capabilities", "labels", "jobs", "tool")
+
+
+def vanished(before: Source, now: Source) -> int:
+    """Return how many of the samples that there were are there no longer; some of them may have been read in time."""
+    left = _numbers(now)
+    total = 0
+    for key, numbers in _numbers(before).items():
+        gone = numbers.copy()
+        for first, last in left.get(key, SeqRanges()):
+            gone.remove(first, last)
+        total += gone.total
+    return total
+
+
+def dropped_meanwhile(source: Source, files: Sequence[Path], *, rows: int, expected: int) -> int:
+    """Return how many samples went while ``rows`` rows of at most so many as ``expected`` were written.
+
+    Raises StorageError where that is why there is none at all.
+    """
+    with Source(files) as now:
+        gone = vanished(source, now)
+    if expected and not rows and gone:
+        raise StorageError(
+            f"the recording dropped {gone} samples while they were read, and no row is left: export again, or give the"
+            " recording more room ([recording] max_bytes and max_age_s)"
+        )
+    return gone
+
+
+def _numbers(source: Source) -> Mapping[Key, SeqRanges]:
+    found: dict[Key, SeqRanges] = {}
+    for one in source.streams:
+        numbers = found.setdefault((one.node_id, one.stream, one.boot), SeqRanges())
+        for first, last in one.ranges:
+            numbers.add(first, last)
+    return found

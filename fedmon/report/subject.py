@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.batch import is_user_stream
 from fedmon.common.store.recording import RecordedStream
 from fedmon.report.block import Block
 from fedmon.report.findings.case import Case, Node, unix
-from fedmon.report.from_begin import COMMAND, from_begin
-from fedmon.report.natural_order import natural
+from fedmon.report.layout import natural
 from fedmon.report.source import JOB, Host, Source
-from fedmon.report.totals import Totals
+from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
+
+COMMAND = "command"
+"""How a job was found that the tool itself started: nothing of it was there before."""
+_OF_THE_TOOL = ("job_energy_", "job_emissions_")
+"""Counters that begin with the measuring, and not with the job's processes."""
 
 _MARKS_AROUND_S = 60.0
 
@@ -169,3 +175,29 @@ def _only_job(source: Source, hosts: Sequence[Host]) -> str | None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") if names else "none"
+
+
+def from_begin(job: StreamTotal, started_t: float) -> StreamTotal:
+    """Return the totals of a job's stream with counters that grew from 0 since ``started_t``, in Unix seconds.
+
+    As they are where a clock was set meanwhile: then no two times can be compared.
+    """
+    if job.clock_steps:
+        return job
+    return msgspec.structs.replace(
+        job,
+        series={name: _whole(total, started_t) if _begins(name) else total for name, total in job.series.items()},
+    )
+
+
+def _begins(name: str) -> bool:
+    return name.startswith("job_") and "_total" in name and not name.startswith(_OF_THE_TOOL)
+
+
+def _whole(total: SeriesTotal, started_t: float) -> SeriesTotal:
+    before_s = total.first_t - started_t
+    if before_s <= 0:
+        return total
+    return msgspec.structs.replace(
+        total, increase=(total.increase or 0.0) + total.first, grown_s=total.grown_s + before_s
+    )

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from fedmon.common.metrics.batch import is_user_stream
-from fedmon.report.block import Block
-from fedmon.report.covered_time import ClockStep, CoveredTime, Hole
-from fedmon.report.running_totals import RunningTotals
+from fedmon.common.metrics.series import metric_name
+from fedmon.common.metrics.table import is_counter
+from fedmon.report.block import Block, Floats
+from fedmon.report.rates import PERF_CLOCK, is_by_perf_clock
+
+IDLE_BELOW: Mapping[str, float] = MappingProxyType(
+    {"gpu_utilization_ratio": 0.05, "job_gpu_sm_ratio": 0.05, "host_cpu_core_busy_ratio": 0.05}
+)
+"""Below so much a device counts as idle: a driver's and a monitor's own activity stay under 5 %."""
+
+_AT_ONCE = 500_000
+"""So many values are looked at together: 4 MB, which fits a cache and bounds the memory."""
+_FIELDS = (
+    "count", "weight", "sum", "low", "low_t", "high", "high_t", "first", "first_t", "last", "last_t", "covered",
+    "moment", "increase", "grown_s", "resets", "idle_s",
+)  # fmt: skip
+_START = {"low": np.inf, "high": -np.inf, "covered": np.nan}
+
+HOLE_FACTOR = 2.5
+"""Two samples so many times as far apart as usual have a hole between them; a late tick or a halved pace is none."""
+CLOCK_STEP_S = 0.5
+"""Wall and monotonic clock apart by so much more from one sample to the next: the wall clock was set."""
+_MOST = 64
+_TAIL = 5
 
 
 class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,3 +147,250 @@ class Totals:
             series={name: SeriesTotal(series=name, **found) for name, found in running.results()},
             empty=tuple(running.empty()),
         )
+
+
+class Hole(NamedTuple):
+    """A time without samples: from Unix time ``after_t`` to ``until_t``, with so many numbers ``missing``."""
+
+    seconds: float
+    after_t: float
+    until_t: float
+    missing: int
+
+
+class ClockStep(NamedTuple):
+    """The wall clock was set ``by_s`` seconds forward, or back if negative, shortly before Unix time ``t``."""
+
+    t: float
+    by_s: float
+
+
+class CoveredTime:
+    """Follows the samples of one stream; ``has_pace`` is False where they come whenever somebody likes."""
+
+    def __init__(self, *, has_pace: bool = True) -> None:
+        self._has_pace = has_pace
+        self.typical_s = 0.0
+        self.boots = self.samples = self.steps = self.missing = self.hole_count = 0
+        self.first_t = self.last_t = self.seconds = self.hole_seconds = 0.0
+        self.clock_steps: list[ClockStep] = []
+        self._holes: list[Hole] = []
+        self._boot: int | None = None
+        self._last = (0.0, 0.0, 0)
+        self._tail = np.empty(0)
+
+    @property
+    def holes(self) -> list[Hole]:
+        """The largest holes, the largest first."""
+        return sorted(self._holes, reverse=True)
+
+    def begins_boot(self, block: Block) -> bool:
+        """Tell whether a block is the first of its boot."""
+        return block.boot != self._boot
+
+    def advance(self, block: Block) -> Floats:
+        """Return the covered time up to each sample of the next block, in seconds since the first of the stream."""
+        if self.begins_boot(block):
+            self._boot, self.boots = block.boot, self.boots + 1
+            self._last = (float(block.t[0]), float(block.mono[0]), block.seq - 1)
+            self.first_t = min(self.first_t, float(block.t[0])) if self.samples else float(block.t[0])
+            is_first = True
+        else:
+            is_first = False
+        t, mono, seq = self._last
+        elapsed = np.maximum(np.diff(block.mono, prepend=mono), 0.0)
+        passed = np.diff(block.t, prepend=t)
+        self._note_clock(block, passed - elapsed)
+        missing = block.seq - seq - 1
+        self.missing += missing
+        steps = elapsed[1:] if is_first else elapsed
+        if self._has_pace and len(steps):
+            elapsed = self._without_holes(block, elapsed, steps, missing, t)
+        self._last = (float(block.t[-1]), float(block.mono[-1]), block.last_seq)
+        self.samples += len(block.t)
+        self.steps += len(steps)
+        self.last_t = max(self.last_t, float(block.t.max()))
+        self.first_t = min(self.first_t, float(block.t.min()))
+        covered: Floats = np.cumsum(elapsed) + self.seconds
+        self.seconds = float(covered[-1])
+        return covered
+
+    def _without_holes(self, block: Block, elapsed: Floats, steps: Floats, missing: int, before_t: float) -> Floats:
+        recent = steps if len(steps) > _TAIL else np.concatenate([self._tail, steps])[-2 * _TAIL :]
+        self._tail = recent[-_TAIL:]
+        self.typical_s = float(np.median(recent))
+        is_hole = elapsed > HOLE_FACTOR * max(self.typical_s, 1e-3)
+        if missing:
+            is_hole[0] = is_hole[0] or elapsed[0] > self.typical_s
+        if not is_hole.any():
+            return elapsed
+        for at in np.flatnonzero(is_hole):
+            after_t = float(block.t[at - 1]) if at else before_t
+            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0)
+            self.hole_count += 1
+            self.hole_seconds += hole.seconds - self.typical_s
+            (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)
+        # Of a hole the usual distance is kept: the sample after it stands for the time just before it.
+        return np.where(is_hole, self.typical_s, elapsed)
+
+    def _note_clock(self, block: Block, drift: Floats) -> None:
+        for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[:_MOST]:
+            if len(self.clock_steps) < _MOST:
+                self.clock_steps.append(ClockStep(float(block.t[at]), float(drift[at])))
+
+
+class Moments(NamedTuple):
+    """When samples were taken: wall clock, monotonic clock, covered time, which has no holes, and the clock of perf."""
+
+    t: Floats
+    mono: Floats
+    covered: Floats
+    perf: Floats
+
+
+class RunningTotals:
+    """Adds up the series of one stream; see SeriesTotal for what comes of it."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._is_counter = self._is_by_perf = np.zeros(0, dtype=bool)
+        self._idle_below = np.zeros(0)
+        self._of: dict[str, Floats] = {name: np.zeros(0) for name in _FIELDS}
+        self._last_names: tuple[str, ...] = ()
+        self._last_places: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+
+    def begin_boot(self) -> None:
+        """Start counters anew: what grew while nobody looked is not known."""
+        self._of["covered"].fill(np.nan)
+
+    def add(self, block: Block, covered: Floats, *, first_weight_s: float) -> None:
+        """Add a block, with the covered time up to each sample; a first value stands for ``first_weight_s``."""
+        names = tuple(block.columns)
+        places = self._places_of(names)
+        step = max(1, _AT_ONCE // len(block.t))
+        for first in range(0, len(names), step):
+            values = np.stack([block.columns[name] for name in names[first : first + step]])
+            for rows, columns in _patterns(values):
+                chosen = values if rows is None else values[rows]
+                at = places[first : first + step] if rows is None else places[first : first + step][rows]
+                moments = Moments(block.t, block.mono, covered, block.columns.get(PERF_CLOCK, block.mono))
+                if columns is not None:
+                    chosen, moments = chosen[:, columns], Moments(*(each[columns] for each in moments))
+                self._add(at, chosen, moments, first_weight_s)
+
+    def results(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Return what each series with a value came to, in the order in which they came."""
+        for name, at in self._places.items():
+            one = {field: float(array[at]) for field, array in self._of.items()}
+            if not one["count"]:
+                continue
+            kept = ("first", "first_t", "last", "last_t", "low", "low_t", "high", "high_t")
+            yield (
+                name,
+                {
+                    "values": int(one["count"]),
+                    **{field: one[field] for field in kept},
+                    # Rounding in a sum of thousands must not put the mean outside of the values.
+                    "mean": min(max(one["sum"] / one["weight"], one["low"]), one["high"]),
+                    "seconds": one["weight"],
+                    "increase": one["increase"] if self._is_counter[at] and one["grown_s"] > 0 else None,
+                    "grown_s": one["grown_s"],
+                    "resets": int(one["resets"]),
+                    "low_share": one["idle_s"] / one["weight"] if self._idle_below[at] > 0 else None,
+                },
+            )
+
+    def empty(self) -> list[str]:
+        """Name the series that have a column and no value."""
+        return [name for name, at in self._places.items() if not self._of["count"][at]]
+
+    def _places_of(self, names: tuple[str, ...]) -> NDArray[np.intp]:
+        if names == self._last_names:
+            return self._last_places
+        new = [name for name in names if name not in self._places]
+        for name in new:
+            self._places[name] = len(self._places)
+        if new:
+            for field, array in self._of.items():
+                self._of[field] = np.concatenate([array, np.full(len(new), _START.get(field, 0.0))])
+            counters = np.array([is_counter(name) or _ends_in_total(name) for name in new], dtype=bool)
+            self._is_counter = np.concatenate([self._is_counter, counters])
+            by_perf = np.array([is_by_perf_clock(name) for name in new], dtype=bool)
+            self._is_by_perf = np.concatenate([self._is_by_perf, by_perf])
+            limits = np.array([IDLE_BELOW.get(metric_name(name), 0.0) for name in new])
+            self._idle_below = np.concatenate([self._idle_below, limits])
+        self._last_names = names
+        self._last_places = np.array([self._places[name] for name in names], dtype=np.intp)
+        return self._last_places
+
+    def _add(self, at: NDArray[np.intp], values: Floats, moments: Moments, first_weight_s: float) -> None:
+        """Add values that are all there, one row a series."""
+        of, t, covered = self._of, moments.t, moments.covered
+        was_read = ~np.isnan(of["covered"][at])
+        first_weights = np.where(was_read, covered[0] - of["covered"][at], first_weight_s)
+        weights = np.diff(covered)
+        of["sum"][at] += values[:, 0] * first_weights + values[:, 1:] @ weights
+        of["weight"][at] += first_weights + (covered[-1] - covered[0])
+        self._note_extreme("low", at, values, t, better=np.less, find=np.argmin)
+        self._note_extreme("high", at, values, t, better=np.greater, find=np.argmax)
+        self._grow(at, values, moments, was_read)
+        idle = self._idle_below[at]
+        if idle.any():
+            rows = np.flatnonzero(idle)
+            below = values[rows] < idle[rows, None]
+            of["idle_s"][at[rows]] += below[:, 0] * first_weights[rows] + below[:, 1:] @ weights
+        fresh = at[of["count"][at] == 0]
+        of["first"][fresh], of["first_t"][fresh] = values[of["count"][at] == 0, 0], t[0]
+        of["count"][at] += values.shape[1]
+        of["last"][at], of["last_t"][at], of["covered"][at] = values[:, -1], t[-1], covered[-1]
+
+    def _note_extreme(
+        self, name: str, at: NDArray[np.intp], values: Floats, t: Floats, *, better: Any, find: Any
+    ) -> None:
+        places = find(values, axis=1)
+        found = values[np.arange(len(values)), places]
+        rows = np.flatnonzero(better(found, self._of[name][at]))
+        self._of[name][at[rows]] = found[rows]
+        self._of[f"{name}_t"][at[rows]] = t[places[rows]]
+
+    def _grow(self, at: NDArray[np.intp], values: Floats, moments: Moments, was_read: NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(self._is_counter[at])
+        if not len(rows):
+            return
+        of, counters, places = self._of, values[rows], at[rows]
+        before = np.where(was_read[rows], of["last"][places], counters[:, 0])
+        grown = np.diff(counters, prepend=before[:, None])
+        is_reset = grown < 0
+        if is_reset.any():
+            of["resets"][places] += is_reset.sum(axis=1)
+            grown = np.where(is_reset, 0.0, grown)
+            of["increase"][places] += grown.sum(axis=1)
+        else:  # exact where sums of small differences would not be
+            of["increase"][places] += counters[:, -1] - before
+        # A counter also grows while nobody looks, so holes count here.
+        by_perf, (mono, perf) = self._is_by_perf[places], (moments.mono, moments.perf)
+        since = np.where(was_read[rows], of["moment"][places], np.where(by_perf, perf[0], mono[0]))
+        of["moment"][places] = np.where(by_perf, perf[-1], mono[-1])
+        of["grown_s"][places] += of["moment"][places] - since
+
+
+def _patterns(values: Floats) -> Iterator[tuple[NDArray[np.intp] | None, NDArray[np.intp] | None]]:
+    """Return the rows that have values in the same columns, with these columns; None stands for all of them.
+
+    Series that are read equally often share a pattern, so there are few.
+    """
+    known = ~np.isnan(values)
+    if known.all():
+        yield None, None
+        return
+    patterns: dict[bytes, list[int]] = {}
+    for row, packed in enumerate(np.packbits(known, axis=1)):
+        patterns.setdefault(packed.tobytes(), []).append(row)
+    for rows in patterns.values():
+        columns = np.flatnonzero(known[rows[0]])
+        if len(columns):
+            yield np.array(rows, dtype=np.intp), columns
+
+
+def _ends_in_total(name: str) -> bool:
+    return metric_name(name).endswith("_total")

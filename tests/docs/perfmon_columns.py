@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedmon.common.metrics.series import metric_name
-from fedmon.report.views.perfmon_columns import CPU, gpu_columns
-from fedmon.report.views.perfmon_events import DERIVED, GROUPS
+from fedmon.report.views.perfmon import CPU, DERIVED, GROUPS, gpu_columns
 from fedmon.report.views.quantity import Computed, Counted, Growth, Quantity, Sum
 
 HEAD = "| JSON | table | made of |\n|---|---|---|\n"

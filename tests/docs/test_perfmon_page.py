@@ -9,8 +9,7 @@ import pytest
 
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
-from fedmon.report.views.perfmon_columns import CPU, gpu_columns
-from fedmon.report.views.perfmon_events import DERIVED
+from fedmon.report.views.perfmon import CPU, DERIVED, gpu_columns
 from tests.docs.perfmon_columns import cpu_rows, gpu_rows, made_of, perf_rows
 
 PAGE = Path(__file__).parents[2] / "docs/howtos/migrating-from-perfmon.md"

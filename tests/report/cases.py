@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedmon.common.store.recording import LostRange
-from fedmon.report.covered_time import ClockStep, Hole
 from fedmon.report.findings import Case, Finding, Node
-from fedmon.report.running_totals import IDLE_BELOW
 from fedmon.report.source import Host
-from fedmon.report.totals import SeriesTotal, StreamTotal
+from fedmon.report.totals import IDLE_BELOW, ClockStep, Hole, SeriesTotal, StreamTotal
 
 T = 1_700_000_000.0
 SECONDS = 1000.0

@@ -13,10 +13,10 @@ import pytest
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.store.recording import Recording
 from fedmon.report.document import write
-from fedmon.report.document.build import build
 from fedmon.report.document.html import html
 from fedmon.report.document.model import Document
 from fedmon.report.document.pdf import write_pdf
+from fedmon.report.document.report import build
 from fedmon.report.findings import find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fedmon.common.store.recording import LostRange
-from fedmon.report.covered_time import ClockStep
 from fedmon.report.findings import ALL, Severity, balance, clocks, completeness, energy, find, run, throttling, traffic
 from fedmon.report.findings import waiting as waits
+from fedmon.report.totals import ClockStep
 from tests.report.cases import GIB, T, case, counter, cpu, gauge, node, only
 
 W, G, N, P, U = Severity.WARNING, Severity.GOOD, Severity.NOTE, Severity.PROBLEM, Severity.UNKNOWN

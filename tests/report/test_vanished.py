@@ -8,8 +8,7 @@ import pytest
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
-from fedmon.report.source import Source
-from fedmon.report.vanished import dropped_meanwhile, vanished
+from fedmon.report.source import Source, dropped_meanwhile, vanished
 from tests.report.tables import recording, samples
 
 

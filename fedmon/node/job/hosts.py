@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import os
 import re
@@ -10,16 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from fedmon.common.errors import StorageError
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.sysfs import read_text
-from fedmon.node.job.election import Choice, choose
 from fedmon.node.job.exclusive import Held, Lock
 from fedmon.node.job.layout import MAX_NAME, JobFolder, file_name
-from fedmon.node.job.life import Lives
 from fedmon.node.job.roll import Claim, Entry, Registration, Roll, Seen
 
 logger = logging.getLogger(__name__)
@@ -247,3 +246,107 @@ def _node_id(key: str, host: str) -> str:
     """Return the id under which one host's samples of one job are known, also at a broker."""
     text = re.sub(r"[^A-Za-z0-9_-]", "-", f"{JOB_PREFIX}{key}-{host}")
     return text if len(text) <= MAX_NAME else re.sub(r"[^A-Za-z0-9_-]", "-", file_name(text + host))
+
+
+class _Beat(NamedTuple):
+    """The last beat of a host, since when it is the last, and whether this host waits for the next one."""
+
+    content: bytes
+    since: float
+    watched: bool = False
+
+
+class Lives:
+    """What one host knows of the others; ``patience_s`` without a change of its beat, and a host is dead.
+
+    Belongs to one thread.
+    """
+
+    def __init__(
+        self, roll: Roll, machine: str, *, patience_s: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._roll, self._machine, self._patience_s, self._monotonic = roll, machine, patience_s, monotonic
+        self._beats: dict[Entry, _Beat] = {}
+        self._earlier: set[Entry] = set()
+        self._before: set[Entry] = set()
+
+    def note(self, seen: Seen, *, besides: Entry) -> None:
+        """Note who is there when this host begins: who ended or is not heard of again is of an earlier run."""
+        now = self._monotonic()
+        self._earlier = set(seen.ended)
+        self._before = set(seen.running) - {besides}
+        self._beats = {entry: _Beat(self._roll.last_beat(entry), now) for entry in self._before}
+
+    def taking_part(self, seen: Seen) -> int:
+        """Return how many hosts take part in this run, as far as is known."""
+        silent = {entry for entry in self._before if self._life(entry, seen) is Life.DEAD and entry not in seen.ended}
+        return sum(1 for entry in seen.newest.values() if entry not in self._earlier and entry not in silent)
+
+    def of(self, entry: Entry, seen: Seen) -> Life:
+        """Tell whether a host lives."""
+        return self._life(entry, seen)
+
+    def _life(self, entry: Entry, seen: Seen) -> Life:
+        if seen.newest.get(entry.node_id, entry) != entry:
+            return Life.DEAD
+        held = Lock(self._roll.lock_file(entry.node_id)).look()
+        if held is Held.YES:
+            return Life.ALIVE
+        if held is Held.NO and self._is_here(entry):
+            return Life.DEAD
+        return self._by_beats(entry)
+
+    def _is_here(self, entry: Entry) -> bool:
+        registration = self._roll.registration(entry)
+        return registration is not None and bool(self._machine) and registration.machine == self._machine
+
+    def _by_beats(self, entry: Entry) -> Life:
+        now, content = self._monotonic(), self._roll.last_beat(entry)
+        known = self._beats.get(entry)
+        if known is None or known.content != content:
+            self._beats[entry] = _Beat(content, now, watched=True)
+            # A change since `note` says that it lived at some time since, not that it lives now.
+            return Life.ALIVE if known is not None and known.watched else Life.UNKNOWN
+        if now - known.since >= self._patience_s:
+            return Life.DEAD
+        self._beats[entry] = known._replace(watched=True)
+        return Life.UNKNOWN
+
+
+class Life(enum.Enum):
+    """What is known of another host's process."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class Choice(enum.Enum):
+    """Whether to merge."""
+
+    OURS = "merge"
+    THEIRS = "leave it to another, or it is done"
+    WAIT = "look again"
+
+
+def choose(seen: Seen, ours: Entry, lives: Mapping[Entry, Life], *, absent: int) -> Choice:
+    """Decide for a host that said that it ended; ``absent`` hosts may still come.
+
+    Whoever lives and did not end will see our end at its own. Whoever merges now looks for ends once more when it is
+    done. So it is enough that one host goes on: the last, or the first to make the next claim among those that cannot
+    know who is the last.
+    """
+    others = [lives[entry] for entry in seen.running if entry != ours]
+    if Life.ALIVE in others:
+        return Choice.THEIRS
+    if seen.claim is not None and not seen.merged and seen.claim.entry != ours:
+        match lives[seen.claim.entry]:
+            case Life.ALIVE:
+                return Choice.THEIRS
+            case Life.UNKNOWN:
+                return Choice.WAIT
+            case Life.DEAD:
+                pass
+    if seen.covered:
+        return Choice.THEIRS
+    return Choice.WAIT if absent or Life.UNKNOWN in others else Choice.OURS

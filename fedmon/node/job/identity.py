@@ -10,10 +10,25 @@ from typing import Literal
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.ids import ID_PATTERN, RESERVED_IDS
 from fedmon.common.log import escape_control
-from fedmon.node.job.given_gpus import given_gpus
 from fedmon.node.job.host_names import expand, from_file, own_name
-from fedmon.node.job.job_key import job_key
+
+_DIGEST = 10
+_READABLE = 40
+
+# `123.server` or `12[3].server`, as PBS writes them; a server with a dash could be mistaken for one with a dot.
+_PBS = re.compile(r"([0-9]{1,20})(\[([0-9]{0,10})\])?((?:\.[A-Za-z0-9]+)+)")
+_LIKE_PBS = re.compile(r"[0-9]+(_[0-9]*)?-.*")
+_LIKE_DIGEST = re.compile(r".*-h[0-9a-f]{10}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+_WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+"""Numbers as the driver counts. CUDA's begin at 0 for each job where its cgroup hides the other GPUs."""
+_NONE_GIVEN = ("", "-1", "NoDevFiles", "none", "void")
+_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
+_NAME = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
+_MOST = 64
 
 SchedulerName = Literal["slurm", "pbs", "oar", "none"]
 SCHEDULERS: tuple[SchedulerName, ...] = ("slurm", "pbs", "oar")
@@ -260,3 +275,60 @@ def _is_file(path: str) -> bool:
         return bool(path) and os.path.isfile(path)  # noqa: PTH113 - a path with a NUL raises ValueError in both
     except ValueError:
         return False
+
+
+def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the GPUs by the driver's number or by UUID; None when nobody told, or in words that are not understood.
+
+    Sources: SLURM's manual of srun, "output environment variables"; CUDA programming guide, "CUDA_VISIBLE_DEVICES".
+    """
+    for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"):
+        text = environ.get(name)
+        if text is not None and len(text) <= 8192:
+            return () if text.strip() in _NONE_GIVEN else _named(text)
+    return None
+
+
+def _named(text: str) -> tuple[str, ...] | None:
+    found: list[str] = []
+    for part in text.split(","):
+        word = part.strip()
+        if span := _RANGE.fullmatch(word):
+            found += map(str, range(int(span[1]), min(int(span[2]), int(span[1]) + _MOST) + 1))
+        elif _NAME.fullmatch(word):
+            found.append(word)
+        else:
+            return None
+    return tuple(dict.fromkeys(found))[:_MOST]
+
+
+def job_key(job_id: str) -> str:
+    """Return 1 to 64 letters, digits, ``_`` and ``-`` for a job id: ``123.server`` gives ``123-server``.
+
+    Two different ids never have the same key: what is not as schedulers write ids, or looks like a key of another id,
+    gets the beginning of its SHA-256 at the end.
+    """
+    pbs = _PBS.fullmatch(job_id)
+    if pbs is not None:
+        index = "" if pbs[2] is None else f"_{pbs[3]}"
+        key = f"{pbs[1]}{index}{pbs[4].replace('.', '-')}"
+        if ID_PATTERN.fullmatch(key) and not _LIKE_DIGEST.fullmatch(key):
+            return key
+    elif _is_plain(job_id):
+        return job_id
+    import hashlib  # takes milliseconds of a job's start, and few ids need it
+
+    readable = _UNSAFE.sub("-", job_id[: 4 * _READABLE]).strip("-_")[:_READABLE] or "job"
+    digest = hashlib.sha256(job_id.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    return f"{readable}-h{digest}"
+
+
+def _is_plain(job_id: str) -> bool:
+    """Tell whether an id is its own key: no other id is given this one, and no command takes it for an option."""
+    return (
+        ID_PATTERN.fullmatch(job_id) is not None
+        and job_id not in RESERVED_IDS
+        and not job_id.startswith("-")
+        and not _LIKE_PBS.fullmatch(job_id)
+        and not _LIKE_DIGEST.fullmatch(job_id)
+    )

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.node.job.channel import Channel
 from fedmon.node.job.ending import AlsoWhen, Endings
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
-from fedmon.node.job.ipc import StopFile
-from fedmon.node.job.layout import JobFolder
-from fedmon.node.job.log_file import LogFile
-from fedmon.node.job.options import JobOptions
+from fedmon.node.job.layout import FILE_MODE, JobFolder
+from fedmon.node.job.options import LABELS, JobOptions
 
 if TYPE_CHECKING:
     from fedmon.node.job.measured import MeasuredJob
+
+IN_PROGRESS, FINISHED = "INPROGRESS", "FINISHED"
+_MOST_BYTES = 64
+_MOST_TRIES = 5
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +140,6 @@ class JobRun:
     def _configure(self, measured: MeasuredJob) -> None:
         if not self._options.verbose:
             return
-        from fedmon.node.job.run_config import run_config, write_run_config
 
         document = measured.describe()
         try:
@@ -197,7 +202,243 @@ def _merged(folder: JobFolder, exports: Sequence[str], *, report: bool, json: bo
 
     merged = merge(folder)
     if exports or report or json:
-        from fedmon.node.job.postprocess import postprocess
+        from fedmon.node.job.merge import postprocess
 
         postprocess(folder, exports=exports, report=report, log=logger)
     return merged
+
+
+class LogFile(logging.Handler):
+    """Writes what fedmon logs into a file, and nowhere else, until it is closed.
+
+    A record that cannot be written, as on a full disk, is counted in ``lost``. Raises StorageError when the file
+    cannot be opened. ``descriptor`` is that of the open file.
+    """
+
+    def __init__(self, path: Path, *, verbose: bool) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.INFO)
+        self.path = path
+        self.lost = 0
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self.descriptor = os.open(path, flags, FILE_MODE)
+        except OSError as error:
+            raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
+        logger = logging.getLogger(OUR_LOGGER)
+        for handler in list(logger.handlers):  # that of the terminal would write among what the job prints
+            logger.removeHandler(handler)
+        logger.addHandler(self)
+        logger.setLevel(self.level)
+        logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record as one line, at once."""
+        try:
+            line = f"{_time(record)} {record.levelname} {record.name}: {self.format(record)}"
+            data = f"{escape_control(line)}\n".encode(errors="replace")
+            if os.write(self.descriptor, data) < len(data):
+                self.lost += 1
+        except Exception:  # noqa: BLE001 - a record that cannot be written must not stop the work it tells of
+            self.lost += 1
+
+    def take_output(self) -> None:
+        """Have whatever this process prints go into the log from now on."""
+        os.dup2(self.descriptor, 1)
+        os.dup2(self.descriptor, 2)
+
+    def close(self) -> None:
+        """Log nowhere any more; safe to call twice."""
+        logging.getLogger(OUR_LOGGER).removeHandler(self)
+        if self.descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.descriptor)
+            self.descriptor = -1
+        super().close()
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class StopFile:
+    """Says when to stop: FINISHED in it, nothing in it, or no file at all; whatever else is there is no reason to.
+
+    ``begin`` puts INPROGRESS into it. What cannot be read or written is said once in the log, and never ends a run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._is_made = False
+        self._problem = ""
+
+    def begin(self, is_meant: Callable[[float], bool] = lambda _changed: False) -> None:
+        """Write INPROGRESS, unless the run was stopped already.
+
+        A FINISHED that lies there belongs to an earlier run and is replaced, unless ``is_meant`` says that it is for
+        this one, by the time at which it was written by the clock of the file server, in Unix seconds. One that comes
+        while it is replaced is heard.
+        """
+        for _ in range(_MOST_TRIES):
+            try:
+                descriptor = self._open()
+            except FileNotFoundError:
+                if self._make():
+                    return
+                continue
+            except OSError as error:
+                self._say(f"cannot be read: {error.strerror}")
+                return
+            try:
+                text, changed = _content(descriptor)
+                is_ours = _is_stop(text) and is_meant(changed)
+                if text != IN_PROGRESS and not is_ours:
+                    self._write(IN_PROGRESS)
+                    # Whoever had opened the file that was replaced wrote into that one.
+                    text, written = _content(descriptor)
+                    if self._is_made and written != changed and _is_stop(text):
+                        self._write(FINISHED)
+                    return
+            finally:
+                os.close(descriptor)
+            self._is_made = True
+            return
+
+    def says_stop(self) -> str | None:
+        """Return why to stop, None to go on."""
+        if not self._is_made:
+            return None
+        try:
+            descriptor = self._open()
+            try:
+                text, _ = _content(descriptor)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return "it was removed"
+        except OSError as error:
+            self._say(f"cannot be read: {error.strerror}")
+            return None
+        if _is_stop(text):
+            return f"it says {FINISHED}" if text else "it is empty"
+        if text != IN_PROGRESS:
+            self._say(f"holds neither {IN_PROGRESS} nor {FINISHED}")
+        return None
+
+    def _open(self) -> int:
+        """Open what lies there. Raises OSError, also for what is no file."""
+        # A pipe of this name would hold up who opens it.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(0, "it is no file")
+        return descriptor
+
+    def _make(self) -> bool:
+        """Make the file; False when somebody else just did."""
+        return self._write(IN_PROGRESS, is_new=True)
+
+    def _write(self, text: str, *, is_new: bool = False) -> bool:
+        """Put a file with this text there, whole; False when there is one already and ``is_new`` asks for none."""
+        new = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            try:
+                new.write_text(f"{text}\n")
+                if is_new:
+                    try:
+                        os.link(new, self.path)
+                    except FileExistsError:
+                        return False
+                    except OSError:  # this file system has no links
+                        new.replace(self.path)
+                else:
+                    new.replace(self.path)
+            finally:
+                with contextlib.suppress(OSError):
+                    new.unlink()
+        except OSError as error:
+            self._say(f"cannot be written: {error.strerror}")
+            return True
+        self._is_made = True
+        return True
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            logger.warning("%s %s: it cannot stop the measuring as long as that is so", self.path, problem)
+        self._problem = problem
+
+
+def _content(descriptor: int) -> tuple[str, float]:
+    """Return what a file holds, and when it was changed. Raises OSError."""
+    text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").strip()
+    return text, os.fstat(descriptor).st_mtime
+
+
+def _is_stop(text: str) -> bool:
+    return not text or text.upper() == FINISHED
+
+
+def run_config(
+    options: JobOptions,
+    identity: JobIdentity,
+    folder: JobFolder,
+    *,
+    host: str,
+    recording: Path,
+    pids: Sequence[int],
+    gpus: int,
+    has_perf: bool,
+) -> dict[str, Any]:
+    """Return a run's configuration; keys and their order are perfmon's, and what only fedmon has comes last."""
+    nodes = identity.nodes or (identity.host,)
+    return {
+        "save_dir": str(folder.path),
+        "prefix": options.prefix,
+        "launcher": options.launcher,
+        "sampling_freq": options.sampling_freq,
+        "check_point": options.check_point,
+        "gen_report": options.gen_report,
+        "export": list(options.export),
+        **{name: options.labels.get(name) for name in LABELS},
+        "verbose": options.verbose,
+        "host_name": identity.host,
+        "node_name": host,
+        "master_node": nodes[0],
+        "num_nodes": len(nodes),
+        "user": identity.user,
+        "scheduler": identity.scheduler,
+        "job_id": identity.job_id,
+        "script_name": "fedmon job",
+        "metrics": [
+            "meta_data",
+            "cpu_metrics",
+            *(["perf_metrics"] if has_perf else []),
+            *(["nv_gpu_metrics"] if gpus else []),
+        ],
+        "num_nvidia_gpus": gpus,
+        "pid": list(pids),
+        "ipc_file": str(folder.ipc),
+        "data_dir": str(folder.metrics),
+        "plot_dir": str(folder.plots),
+        "report_path": str(folder.report_pdf),
+        "temp_path": str(recording),
+        "perf_event_file": None,
+        "db_lock_file": None,
+        "command": options.told_command,
+        "broker": None if options.broker is None else options.broker.url,
+    }
+
+
+def write_run_config(path: Path, document: dict[str, Any]) -> None:
+    """Write the configuration, whole or not at all. Raises StorageError."""
+    import yaml
+
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        JobFolder.make_folder(path.parent)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "w") as file:
+            file.write(text)
+        new.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error

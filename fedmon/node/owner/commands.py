@@ -38,8 +38,7 @@ from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.order import Logged
-from fedmon.node.runs.register import JobRecord, JobRegister
-from fedmon.node.runs.withdrawal import stop_jobs_of
+from fedmon.node.runs.register import JobRecord, JobRegister, stop_jobs_of
 
 if TYPE_CHECKING:
     from fedmon.node.measure.pipeline import Pipeline

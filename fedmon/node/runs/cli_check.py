@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import json
 import sys
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
 from fedmon.common.plan_source import PlanSource, load_source
 from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.runs.order import Limits, Logged, Reported
+from fedmon.node.runs.order import GivenDataset, Limits, Logged, Reported
 from fedmon.node.runs.trial import Trial, Tried, run_unconfined
+from fedmon.plan import parcels
+from fedmon.plan.parcel_check import read_object
+
+_TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
 EXIT_CODES = "Exit codes: 0 the plan ran, 1 it did not, 2 wrong use."
 NOT_CHECKED = (
@@ -61,18 +70,17 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a plan here as a node would, and show what it reports, logs and returns; what it prints goes to stderr."""
-    from fedmon.node.runs import trial_input
     from fedmon.node.runs.sandbox.interpreter import look_at
 
     source = load_source(file)
-    content, inputs_format = (b"", None) if inputs is None else trial_input.inputs_at(inputs)
+    content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     trial = Trial(
         source=source.source,
         name=source.name,
         interpreter=look_at(python),
         limits=_limits(),
-        dataset=None if dataset is None else trial_input.dataset_at(dataset),
-        arguments=trial_input.arguments_of(args or []),
+        dataset=None if dataset is None else dataset_at(dataset),
+        arguments=arguments_of(args or []),
         inputs=content,
         inputs_format=inputs_format,
     )
@@ -107,7 +115,7 @@ def _level(python: Path | None) -> tuple[Level | None, str]:
 def _try(trial: Trial, level: Level | None, shown: _Shown) -> Tried:
     if level is None:
         return run_unconfined(trial, shown.event)
-    from fedmon.node.runs.confined_trial import run_confined
+    from fedmon.node.runs.trial import run_confined
 
     return run_confined(trial, level, shown.event)
 
@@ -201,3 +209,88 @@ def _values(tried: Tried) -> list[Any]:
     from fedmon.plan.listing import listing
 
     return [] if tried.ending.result_format is None else list(listing(tried.ending.result_format, tried.result))
+
+
+def dataset_at(path: Path) -> GivenDataset:
+    """Return a table, or any other file or folder, as a plan gets its dataset. Raises InvalidInputError."""
+    from fedmon.node.registers.dataset_source import measure
+
+    place = path.expanduser().resolve()
+    data_type = "csv" if place.suffix.lower() in _TABLE_SUFFIXES and not place.is_dir() else "default"
+    measured = measure(place, data_type)
+    return GivenDataset(
+        dataset_id="trial",
+        name=place.stem,
+        data_type=data_type,
+        path=str(place),
+        shape=measured.shape,
+        dtypes=measured.dtypes,
+    )
+
+
+def arguments_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return arguments from words such as ``rate=0.1``, whose values are JSON or else texts, and from JSON objects.
+
+    Raises InvalidInputError.
+    """
+    arguments: dict[str, Any] = {}
+    for word in words:
+        if word.lstrip().startswith("{"):
+            arguments |= _object(word.encode(), "--args")
+            continue
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise InvalidInputError(f"--args {word!r} is neither name=value nor a JSON object")
+        arguments[name] = _value(text)
+    return arguments
+
+
+def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:
+    """Return the inputs in a file as a parcel: a JSON object, a file that fedmon wrote, or any ``.npz`` of arrays.
+
+    Raises InvalidInputError.
+    """
+    try:
+        content = path.expanduser().read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"cannot read the inputs {path}: {error.strerror}") from error
+    if not content.startswith(b"PK"):
+        _object(content, str(path))
+        return content, "json"
+    try:
+        return _packed(parcels.unpack("npz", content))
+    except parcels.InvalidValuesError:
+        return _packed(_arrays(path, content))
+
+
+def _value(text: str) -> Any:
+    """Return the one JSON value that a text is, or the text itself."""
+    try:
+        json.loads(text)
+        return _object(f'{{"value":{text}}}'.encode(), "--args")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _arrays(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        import numpy as np
+
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ImportError, ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
+        raise InvalidInputError(f"the inputs {path} are no .npz file of plain arrays: {error}") from error
+
+
+def _packed(values: dict[str, Any]) -> tuple[bytes, Literal["json", "npz"]]:
+    packed = parcels.pack(values)
+    stream = io.BytesIO()
+    packed.write(stream)
+    return stream.getvalue(), packed.format
+
+
+def _object(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        return read_object(memoryview(text))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from None

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 from pathlib import Path
 
 import msgspec
@@ -34,9 +35,12 @@ from fedmon.node.runs.order import (
     Started,
     StopAsked,
 )
-from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders, name_of
 from fedmon.node.runs.trace import read_trace
+
+_OPEN = 0o700
+
+_LONGEST_REASON = 2000
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -272,3 +276,69 @@ def _known_in(text: bytes) -> list[Known]:
     """Read lines of a number and a start; half a line at the end is none."""
     lines = [line.split() for line in text[: text.rfind(b"\n") + 1].splitlines()]
     return [Known(int(line[0]), int(line[1])) for line in lines if len(line) == 2 and all(map(bytes.isdigit, line))]
+
+
+def write_ending(folder: Path, ending: Ending) -> None:
+    """Write it into the room that was taken for it, and rename that.
+
+    Not waited for until it is on the disk: after a power cut there is no job to speak of, and a file without content
+    is none. Raises OSError.
+    """
+    text = msgspec.json.encode(ending)
+    if len(text) > ENDING_BYTES:
+        # Escapes made it longer than its room: the problem's text is the least that is needed.
+        text = msgspec.json.encode(
+            msgspec.structs.replace(ending, problem=None, reason=ending.reason[:_LONGEST_REASON])
+        )
+    room = folder / ENDING_ROOM
+    descriptor = os.open(room, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        view, offset = memoryview(text), 0
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
+        os.ftruncate(descriptor, len(text))
+    finally:
+        os.close(descriptor)
+    room.replace(folder / ENDING)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, following no link; nobody may be writing into it any more.
+
+    What lies deep is first moved up, as a path or a recursion of any depth could not be. Raises OSError; a folder that
+    is not there is no error.
+    """
+    number = 0
+    with contextlib.suppress(FileNotFoundError):
+        while inner := _folders_in(folder):
+            for each in inner:
+                for deeper in _folders_in(each):
+                    number += 1
+                    deeper.rename(_unused(folder, number))
+                each.rmdir()
+        folder.rmdir()
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder, and remove everything else in it."""
+    folder.chmod(_OPEN)
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                path = Path(entry.path)
+                if stat.S_IMODE(path.lstat().st_mode) & _OPEN != _OPEN:
+                    path.chmod(_OPEN)  # a folder that may not be written to cannot be moved
+                found.append(path)
+            else:
+                Path(entry.path).unlink()
+    return found
+
+
+def _unused(folder: Path, number: int) -> Path:
+    """Return a name in a folder that is not taken."""
+    path = folder / f".{number}"
+    while os.path.lexists(path):
+        path = path.with_name(f"{path.name}.")
+    return path

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 from fedmon.common.wire.runs import JobState
-from fedmon.node.runs.ending_file import write_ending
+from fedmon.node.runs.folder import write_ending
 from fedmon.node.runs.keeper import keep
 from fedmon.node.runs.launching import READY, TAKEN
-from fedmon.node.runs.naming import LAUNCHER, name_process
 from fedmon.node.runs.order import Ending
+from fedmon.node.runs.sandbox.kernel import LAUNCHER, name_process
 
 MAX_ORDER_BYTES = 16_384
 _MAX_DESCRIPTORS = 3

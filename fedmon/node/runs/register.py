@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import StorageError
-from fedmon.common.wire.runs import Job, Parcel
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.wire.runs import Job, JobState, Parcel
 from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.runs.folder import JobFolder
+
+WITHDRAWN = "the owner of the node took the approval of this plan back"
 
 logger = logging.getLogger(__name__)
 
@@ -122,3 +126,13 @@ def _readable(rows: Sequence[dict[str, Any]], what: str) -> list[JobRecord]:
         except StorageError as error:
             logger.warning("a job is not %s: %s", what, error)
     return records
+
+
+def stop_jobs_of(sha256: str, register: JobRegister, runs_dir: Path) -> None:
+    """Stop the jobs of a plan that go on while no daemon does; the next one tells their researchers."""
+    for record in register.going_on():
+        if record.job.sha256 == sha256:
+            try:
+                JobFolder(runs_dir / record.job.job_id).stop(JobState.PLAN_REJECTED, WITHDRAWN)
+            except FedmonError as problem:
+                logger.error("job %s cannot be stopped: %s", record.job.job_id, problem)  # noqa: TRY400

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
+from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FedmonError, StorageError
-from fedmon.common.settings import NodeSettings
+from fedmon.common.log import without_paths
+from fedmon.common.settings import NodeSettings, RunsSettings
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Run, RunScalars, Stop
+from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Level, Run, RunLimits, RunScalars, Stop
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import admission
-from fedmon.node.runs.beginning import Beginning, content_of, taken_in
 from fedmon.node.runs.conclusion import Conclusion
-from fedmon.node.runs.confinement import Confinement
 from fedmon.node.runs.folder import FOLDER_MODE, JobFolder
-from fedmon.node.runs.following import Following
-from fedmon.node.runs.going import Going, Phase
+from fedmon.node.runs.follower import Following, Telling, Watching
+from fedmon.node.runs.going import Going, Phase, closed
 from fedmon.node.runs.launching import Launcher
+from fedmon.node.runs.order import LEVELS, Interpreter, JobOrder, is_weaker
 from fedmon.node.runs.refusal import RunRefusedError
-from fedmon.node.runs.register import JobRecord, JobRegister
+from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister
+from fedmon.node.runs.sealed import sealed
 from fedmon.node.runs.status import Status
-from fedmon.node.runs.telling import Telling
 from fedmon.node.runs.transfers import Transfers
-from fedmon.node.runs.watching import Watching
-from fedmon.node.runs.withdrawal import WITHDRAWN
+
+LOOK_TIMEOUT_S = 10.0
+LOOK_AGAIN_S = (60.0, 600.0, 3600.0)
+"""When it is looked again for the strongest level, after looks that did not find it; the last one is repeated."""
+
+NOT_STARTED = "the node could not start it; its owner's log says why"
+_ENVELOPE = frozenset(
+    {"researcher_id", "node_id", "instance", "id", "session", "sequence", "expires", "protocol_version"}
+)
 
 logger = logging.getLogger(__name__)
 
@@ -292,3 +303,250 @@ class Runs:
         except FedmonError as problem:
             # The next look may find it readable again; other jobs are looked after in any case.
             going.tell(problem)
+
+
+class Beginning:
+    """Begins jobs; belongs to the node's worker. ``settings`` are those in force.
+
+    ``admit_again(request)`` asks the owner's rules once more, for a job whose inputs took their time. It raises
+    RunRefusedError.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        confinement: Confinement,
+        launcher: Launcher,
+        transfers: Transfers,
+        conclusion: Conclusion,
+        admit_again: Callable[[Run], admission.Admitted],
+    ) -> None:
+        self.settings, self._admit_again = settings, admit_again
+        self._confinement, self._launcher = confinement, launcher
+        self._transfers, self._conclusion = transfers, conclusion
+
+    def begin(self, going: Going, request: Run) -> None:
+        """Start what was committed: at once, or when its inputs are here."""
+        parcel = request.inputs
+        if parcel is not None and parcel.url is not None:
+            self._transfers.fetch(
+                parcel,
+                going.folder.path,
+                max_bytes=self.settings.runs.max_input_bytes,
+                done=lambda fetched: self._fetched(going, request, fetched),
+            )
+            return
+        content = None if going.admitted is None else going.admitted.inputs
+        try:
+            inputs = None if content is None else sealed("inputs", content)
+        except FedmonError as problem:
+            self._not_started(going, problem)
+            return
+        self._launch(going, request, inputs)
+
+    def give_up(self, going: Going, state: JobState, reason: str) -> None:
+        """Conclude a job that no keeper has."""
+        job = msgspec.structs.replace(going.job, state=state, reason=reason, ended=utc_now())
+        self._conclusion.conclude(going, job)
+
+    def _fetched(self, going: Going, request: Run, fetched: int | FedmonError) -> None:
+        if isinstance(fetched, FedmonError):
+            if going.phase is Phase.INPUTS:
+                self.give_up(going, JobState.NOT_STARTED, f"its inputs were not fetched: {fetched}")
+        elif going.phase is not Phase.INPUTS:
+            closed(fetched)  # it was stopped meanwhile
+        else:
+            try:
+                again = self._admit_again(request)
+            except RunRefusedError as refusal:
+                closed(fetched)
+                self._not_started(going, refusal)
+                return
+            limits = again.limits if going.admitted is None else going.admitted.limits  # those that it was told
+            going.admitted = msgspec.structs.replace(again, limits=limits)
+            self._launch(going, request, fetched)
+
+    def _launch(self, going: Going, request: Run, inputs: int | None) -> None:
+        """Hand a job to a keeper; ``inputs`` are closed here."""
+        plan = None
+        try:
+            admitted = going.admitted
+            if admitted is None:
+                raise ConflictError(f"job {request.job_id} was started before")
+            ground, level, python = self._confinement.ground()
+            plan = sealed("plan", admitted.source)
+            self._launcher.launch(self._order(request, going, admitted, level, python, ground.runtime), plan, inputs)
+        except (FedmonError, OSError) as problem:
+            self._not_started(going, problem)
+            return
+        finally:
+            closed(plan)
+            closed(inputs)
+        going.phase, going.admitted = Phase.KEEPER, None
+
+    def _order(
+        self,
+        request: Run,
+        going: Going,
+        admitted: admission.Admitted,
+        level: Level,
+        python: Interpreter,
+        runtime: Path,
+    ) -> JobOrder:
+        runs = self.settings.runs
+        return JobOrder(
+            job_id=request.job_id,
+            node_id=self.settings.id,
+            folder=str(going.folder.path),
+            sha256=admitted.plan.sha256,
+            name=admitted.plan.name,
+            interpreter=python,
+            runtime=str(runtime),
+            limits=admitted.limits,
+            level=level,
+            minimum=runs.sandbox,
+            trace_bytes=runs.trace_bytes,
+            dataset=admitted.dataset,
+            arguments=request.arguments,
+            inputs_format=None if request.inputs is None else request.inputs.format,
+            devices=list(runs.devices),
+        )
+
+    def _not_started(self, going: Going, problem: Exception) -> None:
+        logger.error("job %s could not be started: %s", going.job.job_id, problem)
+        reason = str(problem) if isinstance(problem, RunRefusedError) else NOT_STARTED
+        self.give_up(going, JobState.NOT_STARTED, reason)
+
+
+def taken_in(request: Run, admitted: admission.Admitted, level: Level) -> Job:
+    """Return the record of a job that starts."""
+    limits = msgspec.structs.asdict(admitted.limits)
+    return Job(
+        job_id=request.job_id,
+        state=JobState.STARTING,
+        reason=admitted.lowered,
+        sha256=request.sha256,
+        name=admitted.plan.name,
+        dataset_id=None if admitted.dataset is None else admitted.dataset.dataset_id,
+        sandbox=level,
+        limits=msgspec.convert({name: limits[name] for name in RunLimits.__struct_fields__}, RunLimits),
+        created=utc_now(),
+    )
+
+
+def content_of(request: Run) -> str:
+    """Return a digest of what a run is, however often and from wherever it is asked for."""
+    asked = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
+    if request.inputs is not None:
+        # Where the same bytes come from makes no other job.
+        asked["inputs"] = [request.inputs.format, request.inputs.sha256]
+    return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found; ``level`` is null where no level at all is to be had, ``reasons`` say why not a stronger one.
+
+    ``problem`` says why no plan can run here though the level would do; empty otherwise.
+    """
+
+    level: Level | None
+    reasons: Mapping[str, str]
+    interpreter: Interpreter | None
+    runtime: Path
+    problem: str = ""
+
+
+class Confinement:
+    """Looks until the strongest level works, and again when the settings change; `tick` is for one thread.
+
+    ``beside()`` is done on the same thread after each look, with an error of it told as the problem.
+    """
+
+    def __init__(self, settings: RunsSettings, runtime: Path, *, beside: Callable[[], None]) -> None:
+        self._settings, self._runtime, self._beside = settings, runtime, beside
+        self._lock = threading.Lock()
+        self._found: Ground | None = None
+        self._there = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failures = 0
+        self._again: Deadline | None = None
+
+    def start(self) -> None:
+        """Begin to look, unless no plan runs here."""
+        if not self._settings.enabled:
+            return
+        with self._lock:
+            self._again = None
+            self._thread = threading.Thread(target=self._look, name="fedmon-confinement")
+            self._thread.start()
+
+    def follow(self, settings: RunsSettings) -> None:
+        """Look again if settings that matter here changed, or if the last look failed."""
+        before, self._settings = self._settings, settings
+        changed = (before.python, before.devices) != (settings.python, settings.devices)
+        if changed or self._thread is None or self._again is not None:
+            self.join()
+            self._failures = 0
+            if changed:
+                self._there.clear()
+            self.start()
+
+    def tick(self) -> None:
+        """Look again when it is time after a look that failed; for about once a second."""
+        if self._again is not None and self._again.passed():
+            self.start()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of the look."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    @property
+    def found(self) -> Ground | None:
+        """What was found, None as long as it is looked for."""
+        return self._found
+
+    def ground(self) -> tuple[Ground, Level, Interpreter]:
+        """Return what a plan runs in, after a look that is not over yet. Raises RunRefusedError."""
+        if not self._there.wait(LOOK_TIMEOUT_S) or self._found is None:
+            raise RunRefusedError(ErrorCode.BUSY, "this node still finds out how it can confine plans: try again")
+        found, minimum = self._found, self._settings.sandbox
+        why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
+        if found.level is None or is_weaker(found.level, minimum):
+            has = found.level or "none"
+            raise RunRefusedError(
+                ErrorCode.NO_SANDBOX,
+                f"this node can confine plans at level {has!r} and its owner asks for {minimum!r} at least "
+                f"(sandbox in [runs]){f'; {why}' if why else ''}",
+            )
+        if found.problem or found.interpreter is None:
+            raise RunRefusedError(ErrorCode.FAILED, f"this node cannot run plans: {why}")
+        return found, found.level, found.interpreter
+
+    def _look(self) -> None:
+        from fedmon.node.runs.sandbox import interpreter, levels
+        from fedmon.plan import runtime
+
+        level: Level | None = None
+        reasons: Mapping[str, str] = {}
+        python: Interpreter | None = None
+        problem = ""
+        try:
+            available = levels.available(self._settings.devices, python=self._settings.python)
+            level, reasons = available.level, available.reasons
+            python = interpreter.look_at(self._settings.python)
+            runtime.lay_out(self._runtime, python=python.executable)
+            self._beside()
+        except (FedmonError, OSError) as error:
+            problem = str(error)
+        found = Ground(level=level, reasons=reasons, interpreter=python, runtime=self._runtime, problem=problem)
+        if found != self._found:
+            if problem:
+                logger.error("no plan can run on this node: %s", problem)
+            logger.info("plans run at level %s, %s is asked for at least", level, self._settings.sandbox)
+        self._found = found
+        self._there.set()
+        if level != LEVELS[0] or problem:
+            self._again = Deadline(LOOK_AGAIN_S[min(self._failures, len(LOOK_AGAIN_S) - 1)])
+            self._failures += 1

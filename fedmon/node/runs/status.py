@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,15 +14,22 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import Job, JobsReply, JobStatus, Parcel
+from fedmon.common.wire.runs import MAX_SCALARS, MAX_TRACE_BYTES, Job, JobsReply, JobStatus, Parcel, Scalar, Trace
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
-from fedmon.node.runs import pages, results
+from fedmon.node.runs import results
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going
 from fedmon.node.runs.leaving import WITHHELD, leaving
+from fedmon.node.runs.order import Reported
 from fedmon.node.runs.refusal import RunRefusedError
 from fedmon.node.runs.register import JobRecord, JobRegister
+
+SCALARS_BYTES = 40_000
+_MAX_REMEMBERED = 64
+_LEAST_TRACE_BYTES = 256
+
+_encode = msgspec.json.Encoder().encode
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +44,7 @@ class Status:
 
     def __init__(self, policy: Policy, register: JobRegister, folder: Path, going: Mapping[str, Going]) -> None:
         self._policy, self._register, self._folder, self._going = policy, register, folder, going
-        self._scalars = pages.ScalarPages()
+        self._scalars = ScalarPages()
 
     def own(self, job_id: str, researcher_id: str) -> JobRecord:
         """Return a job of this researcher. Raises RunRefusedError when he has none of this id."""
@@ -81,7 +89,7 @@ class Status:
         count = self._register.count(request.researcher_id)
         found = self._register.of(request.researcher_id, offset=request.offset, limit=request.limit)
         now = [self._going[each.job.job_id].record if each.job.job_id in self._going else each for each in found]
-        page = pages.fitting(map(self.leaving, now), ROOM_BYTES)
+        page = fitting(map(self.leaving, now), ROOM_BYTES)
         end = request.offset + len(page)
         return JobsReply(
             jobs=page,
@@ -104,7 +112,7 @@ class Status:
         if not self._policy.settings.job_output:
             return msgspec.structs.replace(reply, withheld=WITHHELD)
         share = _room(reply) // len(asked)
-        traces = {name: pages.piece(read, offset, share) for name, read, offset in asked}
+        traces = {name: piece(read, offset, share) for name, read, offset in asked}
         return msgspec.structs.replace(reply, **traces)
 
     def _result(self, folder: JobFolder, result: Parcel) -> Parcel | None:
@@ -118,3 +126,60 @@ class Status:
 
 def _room(reply: JobsReply) -> int:
     return ROOM_BYTES - len(msgspec.json.encode(reply))
+
+
+class ScalarPages:
+    """Finds the scalars of a job by their numbers; remembers where pages of the last jobs began. Of one thread."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
+
+    def page(self, job_id: str, folder: JobFolder, start: int) -> list[Scalar]:
+        """Return scalars from a number on, as many as a page holds. Raises StorageError."""
+        places = self._places.setdefault(job_id, [(0, 0)])
+        self._places.move_to_end(job_id)
+        if len(self._places) > _MAX_REMEMBERED:
+            self._places.popitem(last=False)
+        offset = max(offset for number, offset in places if number <= start)
+        page: list[Scalar] = []
+        size = 0
+        while True:
+            found = folder.events(offset)
+            for event in found.events:
+                if not isinstance(event, Reported):
+                    continue
+                if event.number < start:
+                    continue
+                scalar = Scalar(number=event.number, t=event.t, values=event.values, step=event.step)
+                size += len(_encode(scalar)) + 1
+                if page and (size > SCALARS_BYTES or len(page) >= MAX_SCALARS):
+                    return page
+                page.append(scalar)
+            if found.next_offset == offset:
+                return page
+            offset = found.next_offset
+            reported = [event.number for event in found.events if isinstance(event, Reported)]
+            if reported and offset > places[-1][1]:
+                places.append((reported[-1] + 1, offset))
+
+
+def piece(read: Callable[[int, int], Trace], offset: int, budget: int) -> Trace:
+    """Return as much of a trace as ``budget`` bytes of JSON hold; control characters take six bytes each."""
+    most = max(_LEAST_TRACE_BYTES, min(MAX_TRACE_BYTES, budget))
+    while True:
+        trace = read(offset, most)
+        if most <= _LEAST_TRACE_BYTES or len(_encode(trace)) <= budget:
+            return trace
+        most = max(_LEAST_TRACE_BYTES, most // 2)
+
+
+def fitting(jobs: Iterable[Job], budget: int) -> list[Job]:
+    """Return the first jobs that ``budget`` bytes of JSON hold, one of them at least."""
+    page: list[Job] = []
+    size = 0
+    for job in jobs:
+        size += len(_encode(job)) + 1
+        if page and size > budget:
+            break
+        page.append(job)
+    return page

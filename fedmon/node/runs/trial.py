@@ -1,7 +1,8 @@
-"""Run a plan once on this machine in a process that nothing confines: for trials where there is no sandbox."""
+"""Run a plan once on this machine, with nobody's approval: in the sandbox of nodes, or with nothing around it."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -10,7 +11,9 @@ import resource
 import select
 import selectors
 import signal
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -21,8 +24,11 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
-from fedmon.common.wire.runs import JobState, Problem, Usage
-from fedmon.node.runs.order import Ending, GivenDataset, Interpreter, Limits, Logged, Reported
+from fedmon.common.ids import new_id
+from fedmon.common.wire.runs import JobState, Level, Problem, Trace, Usage
+from fedmon.node.runs.folder import Events, JobFolder
+from fedmon.node.runs.order import Ending, GivenDataset, Interpreter, JobOrder, Limits, Logged, Reported
+from fedmon.node.runs.sealed import sealed
 from fedmon.plan import runtime
 from fedmon.plan.frame_reader import (
     BadFrameError,
@@ -34,6 +40,10 @@ from fedmon.plan.frame_reader import (
     Piece,
     Scalars,
 )
+
+_LOOK_S = 0.5  # how soon what no poke told is seen
+_TRACE_BYTES = 1 << 20
+_PIECE_BYTES = 32_768
 
 MAIN = "fedmon/plan/main.py"
 _READ_BYTES = 1 << 20
@@ -253,3 +263,93 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def run_confined(trial: Trial, level: Level, on_event: Callable[[Reported | Logged], None] = lambda _: None) -> Tried:
+    """Run the plan to its end at this level; what it prints goes to our standard error, as far as it is kept.
+
+    Interrupted, it ends all of the plan's processes first. Raises StorageError, ConflictError and LauncherError.
+    """
+    from fedmon.node.runs.launching import Launcher
+
+    news = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="fedmon-plan-") as base, contextlib.ExitStack() as stack:
+        runtime.lay_out(Path(base, "runtime"), python=trial.interpreter.executable)
+        folder = JobFolder(Path(base, "job"))
+        launcher = Launcher(on_poke=lambda _: news.set())
+        launcher.start()
+        stack.callback(launcher.stop)
+        plan = sealed("plan", trial.source)
+        stack.callback(os.close, plan)
+        inputs = None
+        if trial.inputs_format is not None:
+            inputs = sealed("inputs", trial.inputs)
+            stack.callback(os.close, inputs)
+        launcher.launch(_order(trial, level, base), plan, inputs)
+        try:
+            ending = _ending_of(folder, news, on_event)
+        except BaseException:
+            folder.stop(JobState.STOPPED, "interrupted")
+            _ending_of(folder, news, lambda _: None)
+            raise
+        result = folder.result.read_bytes() if ending.result_format is not None else b""
+    return Tried(ending=ending, result=result)
+
+
+def _order(trial: Trial, level: Level, base: str) -> JobOrder:
+    return JobOrder(
+        job_id=new_id(),
+        node_id="here",
+        folder=str(Path(base, "job")),
+        sha256="",
+        name=trial.name,
+        interpreter=trial.interpreter,
+        runtime=str(Path(base, "runtime")),
+        limits=trial.limits,
+        minimum=level,
+        level=level,
+        trace_bytes=_TRACE_BYTES,
+        dataset=trial.dataset,
+        arguments=trial.arguments,
+        inputs_format=trial.inputs_format,
+    )
+
+
+def _ending_of(folder: JobFolder, news: threading.Event, on_event: Callable[[Reported | Logged], None]) -> Ending:
+    """Tell what happens until the job is over, and return how it ended."""
+    offset = 0
+    printed = {folder.stdout: 0, folder.stderr: 0}
+    while True:
+        news.wait(_LOOK_S)
+        news.clear()
+        # Asked before the rest is read: what is written before the end is then seen before it.
+        is_over = not folder.is_alive()
+        offset = _tell(folder.events(offset), on_event)
+        for read, at in printed.items():
+            printed[read] = _print(read, at)
+        if is_over:
+            ending = folder.ending()
+            if ending is not None:
+                return ending
+            reason = "what watches over the job ended before it had written how the job ended"
+            return Ending(state=JobState.LOST, reason=reason, started=None, ended=0.0, sandbox=None)
+
+
+def _tell(events: Events, on_event: Callable[[Reported | Logged], None]) -> int:
+    for event in events.events:
+        if isinstance(event, Reported | Logged):
+            on_event(event)
+    return events.next_offset
+
+
+def _print(read: Callable[[int, int], Trace], offset: int) -> int:
+    """Print what came since ``offset``, and return how far that is."""
+    while True:
+        trace = read(offset, _PIECE_BYTES)
+        if trace.next_offset <= offset:
+            return offset
+        if trace.skipped_bytes:
+            sys.stderr.write(f"[{trace.skipped_bytes} bytes are not kept]\n")
+        sys.stderr.write(trace.text)
+        sys.stderr.flush()
+        offset = trace.next_offset

@@ -76,9 +76,8 @@ def export(
     since_t, until_t = times(since, until)
     with report_extra("an export"):
         from fedmon.report.frames import TidyTable, WideTable
-        from fedmon.report.saving import key_of
-        from fedmon.report.source import Source
-        from fedmon.report.vanished import dropped_meanwhile
+        from fedmon.report.output import key_of
+        from fedmon.report.source import Source, dropped_meanwhile
 
         files = recordings(recording)
         with Source(files) as source:
@@ -152,7 +151,7 @@ def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
 
 
 def _print(tables: list[Table], chosen: str, source: Source, files: list[Path]) -> None:
-    from fedmon.report.vanished import dropped_meanwhile
+    from fedmon.report.source import dropped_meanwhile
 
     if len(tables) > 1:
         raise InvalidInputError(

@@ -63,7 +63,7 @@ def report(
                 from fedmon.report.plots.library import own_process
 
                 with own_process((output or pdf or Path()).parent):
-                    from fedmon.report.document.writing import write_subject
+                    from fedmon.report.document.report import write_subject
 
                     case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
             else:
@@ -79,7 +79,7 @@ def _show(case: Case, findings: list[Finding], written: list[Path], *, as_json: 
         sys.stdout.write(msgspec.json.encode(_document(case, findings, written)).decode() + "\n")
         return
     from fedmon.common.log import escape_control
-    from fedmon.report.summary import summary
+    from fedmon.report.document.about import summary
 
     width = min(_WIDEST, shutil.get_terminal_size((80, 24)).columns)
     shown = escape_control(summary(case, findings, width=width), keep="\n")

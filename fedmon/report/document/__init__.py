@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fedmon.report.document.writing import write
+from fedmon.report.document.report import write
 
 __all__ = ["write"]

@@ -9,19 +9,30 @@ length. A name that HDF5 cannot have, because of a slash in it, is written as in
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 import h5py
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.files import TargetExistsError, replacing, storage_errors, target_of
-from fedmon.report.export.file_lock import locked
-from fedmon.report.export.hdf5_columns import Group, attribute_texts
 from fedmon.report.export.patient_file import PatientFile
 from fedmon.report.table import Table
+
+_WHOLE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""`struct flock`: type, whence, start, length, pid. Source: fcntl(2), section "Open file description locks"."""
 
 _KEY = re.compile(r"[A-Za-z0-9_.@+-]{1,120}")
 _NEW = "new table"
@@ -97,3 +108,317 @@ def _add(table: Table, file: h5py.File, name: str, *, path: Path, replace: bool,
 
 def _conflict(path: Path, name: str) -> ConflictError:
     return ConflictError(f"{path} has another table {name} already: choose another --key, or say --replace")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[BinaryIO | None]:
+    """Give a file that nobody else has locked, opened for reading, or None when there is none; waits for its turn.
+
+    The lock is one of the open file, so it also holds between threads, and is no concern of who only reads. Raises
+    StorageError.
+    """
+    with contextlib.ExitStack() as stack:
+        while True:
+            with storage_errors(path):
+                try:
+                    file = stack.enter_context(path.open("r+b"))
+                except FileNotFoundError:
+                    break
+                fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _WHOLE)
+                # Whoever held the lock before has put another file in its place.
+                if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    yield file
+                    return
+                stack.close()
+        yield None
+
+
+_CHUNK = 16_384
+_LEVEL = 1
+_THREADS = 2
+_UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|\.+$|^[ab](?=(xis[01]|lock[0-9]+_(items|values))$)")
+_NO_TIME = np.iinfo(np.int64).min
+_NO_NAME = np.bytes_(b"N.")
+"""The pickle of None, by which pandas and PyTables know what has no name."""
+_LAST_US = np.iinfo(np.int64).max // 1000
+_PANDAS = {"pandas_type": "frame", "pandas_version": "0.15.2"}
+_UNITS = "microseconds since 1970-01-01T00:00:00Z"
+
+Values = NDArray[Any]
+
+
+class Group:
+    """Fills a group with a table; for one thread, which lets others compress.
+
+    Beside a dataset for each column the group has what `pandas.read_hdf` needs of a frame in its layout "fixed": a
+    block for each column, whose numbers are the column's dataset under a second name.
+    Source: pandas 2.2 to 3.1, io/pytables.py, BlockManagerFixed.
+    """
+
+    def __init__(self, group: h5py.Group, schema: pa.Schema) -> None:
+        self._digest = hashlib.sha256(repr((_PANDAS, schema.names)).encode())
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fedmon-hdf5")
+        group.attrs.create("columns", attribute_texts(schema.names), dtype=h5py.string_dtype())
+        self._group = group
+        self._index = _Numbers(group, "axis1", np.dtype("<i8"), self._pool)
+        self._columns = [self._column(number, field) for number, field in enumerate(schema)]
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._written = 0
+        self._schema = schema
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        while self._rows >= _CHUNK:
+            whole = pa.Table.from_batches(self._waiting)
+            self._write(whole.slice(0, _CHUNK))
+            self._waiting = whole.slice(_CHUNK).to_batches()
+            self._rows -= _CHUNK
+
+    def finish(self) -> str:
+        """Write what is left, and return a digest of all that was written."""
+        try:
+            if self._rows:
+                self._write(pa.Table.from_batches(self._waiting))
+            for number, column in enumerate(self._columns):
+                column.finish(f"block{number}_values", self._digest)
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+        self._describe()
+        return self._digest.hexdigest()
+
+    def _column(self, number: int, field: pa.Field) -> _Column:
+        if pa.types.is_string(field.type):
+            return _Texts(self._group, field)
+        if pa.types.is_timestamp(field.type):
+            return _Times(self._group, field, f"block{number}_values", self._pool)
+        return _Floats(self._group, field, self._pool)
+
+    def _write(self, rows: pa.Table) -> None:
+        self._index.add(np.arange(self._written, self._written + len(rows)))
+        self._written += len(rows)
+        for column, values in zip(self._columns, rows.columns, strict=True):
+            column.add(values)
+        self._index.flush()
+        for column in self._columns:
+            column.flush(self._digest)
+
+    def _describe(self) -> None:
+        """Add the attributes that make the group a frame of pandas."""
+        names = attribute_texts(self._schema.names)
+        self._index.set.attrs["name"] = _NO_NAME
+        _set_texts(self._index.set, kind="integer")
+        _index(self._group, "axis0", names)
+        for number, name in enumerate(names):
+            _index(self._group, f"block{number}_items", [name])
+        _set_texts(self._group, axis1_variety="regular", encoding="UTF-8", errors="strict", **_PANDAS)
+        self._group.attrs["ndim"], self._group.attrs["nblocks"] = 2, len(names)
+
+
+class _Column(Protocol):
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Take at most a chunk of values."""
+
+    def flush(self, digest: Any) -> None:
+        """Write them to the file."""
+
+    def finish(self, block: str, digest: Any) -> None:
+        """Make the column a block of pandas of this name."""
+
+
+class _Numbers:
+    """One dataset of numbers; what is compressed goes to the file as it is."""
+
+    def __init__(self, group: h5py.Group, name: str, dtype: np.dtype[Any], pool: ThreadPoolExecutor) -> None:
+        self._type = dtype
+        self.set = group.create_dataset(
+            name,
+            shape=(0,),
+            maxshape=(None,),
+            chunks=(_CHUNK,),
+            dtype=self._type,
+            compression="gzip",
+            compression_opts=_LEVEL,
+            shuffle=True,
+        )
+        self._pool = pool
+        self._rows = 0
+        self._same: dict[bytes, bytes] = {}
+        self._next: tuple[int, Future[bytes] | bytes] | None = None
+
+    def add(self, values: Values) -> None:
+        chunk = np.zeros(_CHUNK, dtype=self._type)
+        chunk[: len(values)] = values
+        bits = chunk.view(np.int64)
+        if len(values) == _CHUNK and bits[0] == bits[-1] and bool((bits == bits[0]).all()):
+            first = chunk[:1].tobytes()
+            if first not in self._same:
+                self._same[first] = _compressed(chunk)
+            self._next = len(values), self._same[first]
+        else:
+            self._next = len(values), self._pool.submit(_compressed, chunk)
+
+    def flush(self) -> bytes:
+        """Write, and return what was written."""
+        if self._next is None:
+            return b""
+        length, compressed = self._next
+        body = compressed if isinstance(compressed, bytes) else compressed.result()
+        # The library's own numbers of rows are slow to ask for, and there are many columns.
+        self.set.id.set_extent((self._rows + length,))
+        self.set.id.write_direct_chunk((self._rows,), body)
+        self._rows += length
+        self._next = None
+        return body
+
+
+class _Floats:
+    """Numbers, NaN where there is none."""
+
+    def __init__(self, group: h5py.Group, field: pa.Field, pool: ThreadPoolExecutor) -> None:
+        self._group, self._numbers = group, _Numbers(group, _usable(field.name), np.dtype("<f8"), pool)
+        self._numbers.set.attrs["name"] = attribute_texts([field.name])[0]
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        self._numbers.add(values.cast(pa.float64()).to_numpy())
+
+    def flush(self, digest: Any) -> None:
+        digest.update(self._numbers.flush())
+
+    def finish(self, block: str, _digest: Any) -> None:
+        self._group[block] = self._numbers.set
+
+
+class _Times:
+    """Times in microseconds, and once more as pandas needs them, which is in nanoseconds."""
+
+    def __init__(self, group: h5py.Group, field: pa.Field, block: str, pool: ThreadPoolExecutor) -> None:
+        self._own, self._block = (_Numbers(group, name, np.dtype("<i8"), pool) for name in (_usable(field.name), block))
+        self._own.set.attrs["name"], self._own.set.attrs["units"] = attribute_texts([field.name])[0], _UNITS
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        times = values.cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
+        self._own.add(times)
+        self._block.add(np.where(abs(times // 2) <= _LAST_US // 2, times * 1000, _NO_TIME))
+
+    def flush(self, digest: Any) -> None:
+        digest.update(self._own.flush())
+        self._block.flush()
+
+    def finish(self, _block: str, _digest: Any) -> None:
+        self._block.set.attrs["name"] = _NO_NAME
+        _set_texts(self._block.set, value_type="datetime64[ns]", tz="UTC")
+
+
+class _Texts:
+    """Texts of a fixed length, which is that of the longest; pandas gets them as it writes texts, which is a pickle."""
+
+    def __init__(self, group: h5py.Group, field: pa.Field) -> None:
+        self._group, self._name = group, field.name
+        self._set = self._made(1, 0)
+        self._kinds: dict[str | None, int] = {}
+        self._places: list[bytes] = []
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        kinds = values.combine_chunks().dictionary_encode()
+        words = [*kinds.dictionary.to_pylist(), None]
+        texts = [(text or "").encode() for text in words]
+        longest = max(map(len, texts))
+        if longest > self._set.dtype.itemsize:
+            self._widen(longest)
+        known = np.array(texts, dtype=f"S{max(1, longest)}")
+        places = kinds.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+        at = len(self._set)
+        self._set.resize((at + len(values),))
+        self._set[at:] = known[places].astype(self._set.dtype)
+        numbers = np.array([self._kinds.setdefault(word, len(self._kinds)) for word in words], dtype="<i4")
+        self._places.append(zlib.compress(numbers[places].tobytes(), _LEVEL))
+
+    def flush(self, digest: Any) -> None:
+        """Have written everything."""
+
+    def finish(self, block: str, digest: Any) -> None:
+        for at in range(0, len(self._set), _CHUNK):
+            digest.update(self._set[at : at + _CHUNK].tobytes())
+        size = np.min_scalar_type(len(self._kinds))
+        parts = [np.frombuffer(zlib.decompress(part), dtype="<i4").astype(size) for part in self._places]
+        made = self._group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
+        made[0] = np.frombuffer(_texts_of_pandas(self._kinds, parts, size), dtype=np.uint8)
+        made.attrs["name"] = _NO_NAME
+        _set_texts(made, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
+
+    def _made(self, width: int, rows: int) -> h5py.Dataset:
+        made = self._group.create_dataset(
+            _usable(self._name),
+            shape=(rows,),
+            maxshape=(None,),
+            chunks=(_CHUNK,),
+            dtype=h5py.string_dtype("utf-8", width),
+            compression="gzip",
+            compression_opts=_LEVEL,
+        )
+        made.attrs["name"] = attribute_texts([self._name])[0]
+        return made
+
+    def _widen(self, width: int) -> None:
+        old = self._set
+        del self._group[_usable(self._name)]
+        self._set = self._made(width, len(old))
+        for at in range(0, len(old), _CHUNK):
+            self._set[at : at + _CHUNK] = old[at : at + _CHUNK].astype(self._set.dtype)
+
+
+def _texts_of_pandas(kinds: Iterable[str | None], parts: Sequence[Values], size: np.dtype[Any]) -> bytes:
+    """Return texts as pandas stores them, which is a pickle of an array of objects; ``parts`` number the kinds.
+
+    It says ``take(array([...kinds], "O"), frombuffer(parts, size))``, so that each text is in it once and a row takes a
+    byte or two. Source: Python, pickletools.py, on the opcodes.
+    """
+
+    def word(text: str | None) -> bytes:
+        raw = (text or "").encode()
+        return b"N" if text is None else b"X" + struct.pack("<I", len(raw)) + raw
+
+    length = sum(part.nbytes for part in parts)
+    return b"".join(
+        (
+            *(b"\x80\x04cnumpy\ntake\n(cnumpy\narray\n((", *map(word, kinds), b"l", word("O"), b"tR"),
+            *(
+                b"cnumpy\nfrombuffer\n(\x8e",
+                struct.pack("<Q", length),
+                *(part.tobytes() for part in parts),
+                word(size.str),
+                b"tRtR.",
+            ),
+        )
+    )
+
+
+def _index(group: h5py.Group, name: str, texts: Sequence[str]) -> None:
+    """Write an index of pandas."""
+    made = group.create_dataset(name, data=np.array([text.encode() for text in texts], dtype=bytes))
+    made.attrs["name"] = _NO_NAME
+    _set_texts(made, kind="string")
+    _set_texts(group, **{f"{name}_variety": "regular"})
+
+
+def _set_texts(node: h5py.Group | h5py.Dataset, **words: str) -> None:
+    """Set attributes of the type that PyTables reads as a text."""
+    for name, text in words.items():
+        node.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
+
+
+def attribute_texts(names: Sequence[str]) -> list[str]:
+    """Return names as an attribute can hold them, which is without NUL."""
+    return [name.replace("\0", "%00") for name in names]
+
+
+def _usable(name: str) -> str:
+    usable = _UNUSABLE.sub(lambda found: "".join(f"%{ord(character):02X}" for character in found[0]), name)
+    return usable or "%"
+
+
+def _compressed(chunk: Values) -> bytes:
+    """Return a chunk as HDF5's filters shuffle and deflate make it."""
+    return zlib.compress(chunk.view(np.uint8).reshape(-1, chunk.itemsize).T.tobytes(), _LEVEL)

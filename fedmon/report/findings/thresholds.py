@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from fedmon.common.metrics.metric import Unit
-from fedmon.report.findings.threshold import Threshold
+
+
+class Threshold(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit in a base unit, and the reason why it lies there."""
+
+    name: str
+    value: float
+    unit: Unit
+    why: str
+
 
 CPU_LOW = Threshold(
     name="CPU use low",

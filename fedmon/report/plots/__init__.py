@@ -12,10 +12,10 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.report.bins import Bins
 from fedmon.report.plots.catalogue import is_shown
 from fedmon.report.plots.figure import Group
+from fedmon.report.plots.library import seldom_collected
 from fedmon.report.plots.making import Choice, Maker
 from fedmon.report.plots.plot import Plot, as_pdf, as_png, as_svg, maker_of
 from fedmon.report.rates import PERF_CLOCK
-from fedmon.report.seldom_collected import seldom_collected
 from fedmon.report.source import JOB, Source
 from fedmon.report.subject import Subject, choose
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from fedmon.report.natural_order import natural
+from fedmon.report.layout import natural
 from fedmon.report.plots.curve import Curve, join
 from fedmon.report.plots.figure import Join
 

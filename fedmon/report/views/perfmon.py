@@ -1,18 +1,64 @@
-"""Recordings as perfmon wrote them: its groups of metrics as tables, and its JSON files."""
+"""Recordings as perfmon wrote them: its groups of metrics as tables, and its JSON files.
+
+Source of keys and units: the manual of perfmon and its modules of 2021 that read processes, perf and GPUs. Of the
+headers its manual shows some; the others follow their pattern.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from fedmon.common.metrics.series import metric_name, split_series
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmon.common.files import replacing, storage_errors
+from fedmon.common.metrics.series import metric_name, series, split_series
+from fedmon.report.column_spool import ColumnSpool
 from fedmon.report.source import Source
 from fedmon.report.table import Table
-from fedmon.report.views.perfmon_columns import cpu_columns, gpu_columns
-from fedmon.report.views.perfmon_events import perf_columns, shared_events
-from fedmon.report.views.perfmon_json import write_group, write_meta_data
+from fedmon.report.views.quantity import Computed, Counted, Growth, Quantity, Sum
 from fedmon.report.views.survey import Place, survey
-from fedmon.report.views.view_table import Column, Names, Section, ViewTable, measured
+from fedmon.report.views.view_table import Column, Names, Section, ViewTable, measured, read
+
+SECONDS, EXACT = "time_stamps", "timestamps"
+"""Whole seconds, as perfmon wrote them, and the exact time in Unix seconds under the key that its manual names."""
+_TOP = ("host_names", "sampling_frequency", "labels")
+
+COUNTED_SECONDS = "perf_counted_seconds_total"
+EVENTS = "perf_events_total"
+
+GROUPS: Mapping[str, str] = {
+    "cycles": "hardware_events",
+    "cache": "hardware_events",
+    "branches": "hardware_events",
+    "software": "software_events",
+    "l2": "L2",
+    "l2_requests": "L2",
+    "l2cache": "L2cache",
+    "l2_misses": "L2cache",
+    "l2_ratio": "L2cache",
+    "l3": "L3",
+    "l3cache": "L3cache",
+    "flops_sp": "FLOPS_SP",
+    "flops_dp": "FLOPS_DP",
+    "flops_any": "FLOPS_any",
+}
+"""perfmon's group of each of our groups of events."""
+
+MIB = 1024**2
+_LINE_BYTES = 64
+_CPU = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
+_RAPL = "rapl_energy_joules_total"
+_READS = ("unc_m_cas_count.rd", "data_reads")
+"""Events of memory controllers that count lines read, of servers and of clients."""
+_INSIDE = re.compile(r"package-(\d+)-(core|uncore|dram)")
 
 CPU_METRICS, PERF_METRICS, GPU_METRICS, META_DATA = "cpu_metrics", "perf_metrics", "nv_gpu_metrics", "meta_data"
 NAMES = Names(host="Host", seconds="Timestamps", time="Time", job="Job")
@@ -82,3 +128,367 @@ def _gpus(place: Place) -> Iterator[Section]:
         columns = measured(gpu_columns(gpu), place)
         if columns:
             yield Section(name=f"gpu-{gpu}.{place.host.name}", place=place, columns=columns)
+
+
+def _job(*names: str, times: float = 1.0) -> Sum:
+    return Sum(series=names, times=times, is_of_job=True)
+
+
+def _column(key: str, header: str, quantity: Quantity, *, is_whole: bool = True) -> Column:
+    return Column(path=tuple(key.split(".")), header=header, quantity=quantity, is_whole=is_whole)
+
+
+CPU: tuple[Column, ...] = (
+    _column("cpu_time", "CPU time [s]", _job(*_CPU), is_whole=False),
+    _column("cpu_times.user", "CPU time (user) [s]", _job(_CPU[0]), is_whole=False),
+    _column("cpu_times.system", "CPU time (system) [s]", _job(_CPU[1]), is_whole=False),
+    _column("cpu_percent", "CPU usage [%]", _job("job_cpus_busy", times=100), is_whole=False),
+    _column(
+        "cpu_percent_sys",
+        "CPU usage of the host [%]",
+        Sum(series=("host_cpu_busy_ratio",), times=100),
+        is_whole=False,
+    ),
+    _column("memory_info.rss", "Memory (rss) [bytes]", _job("job_memory_rss_bytes")),
+    _column("memory_info.vms", "Memory (vms) [bytes]", _job("job_memory_vms_bytes")),
+    _column("memory_info.shared", "Memory (shared) [bytes]", _job("job_memory_shared_bytes")),
+    _column("memory_full_info.uss", "Memory (uss) [bytes]", _job("job_memory_uss_bytes")),
+    _column("memory_full_info.pss", "Memory (pss) [bytes]", _job("job_memory_pss_bytes")),
+    _column("memory_full_info.swap", "Memory (swap) [bytes]", _job("job_memory_swap_bytes")),
+    _column(
+        "memory_percent",
+        "Memory usage [%]",
+        Computed(
+            host=("host_memory_total_bytes",),
+            job=("job_memory_rss_bytes",),
+            compute=lambda whole, rss: 100 * rss / whole,
+        ),
+        is_whole=False,
+    ),
+    *(
+        Column(
+            path=("memory_bw",),
+            header="Memory (read) bandwidth [MiB/s]",
+            quantity=Growth(
+                series=(series("perf_events_total", group=group, event=event),),
+                clock=COUNTED_SECONDS,
+                times=_LINE_BYTES,
+                per_second=True,
+            ),
+            table_times=1 / MIB,
+            is_whole=False,
+        )
+        for group, event in zip(("memory_server", "memory_client"), _READS, strict=True)
+    ),
+    _column("io_counters.read_count", "IO read count", _job("job_io_reads_total")),
+    _column("io_counters.write_count", "IO write count", _job("job_io_writes_total")),
+    _column("io_counters.read_bytes", "IO read data [bytes]", _job("job_storage_read_bytes_total")),
+    _column("io_counters.write_bytes", "IO written data [bytes]", _job("job_storage_written_bytes_total")),
+    _column("num_threads", "Number of threads", _job("job_threads")),
+    _column("num_fds", "Number of file descriptors", _job("job_file_descriptors")),
+    *(
+        _column(
+            f"net_io_counters.{what}_{short}",
+            f"Net {short} {unit}",
+            Counted(metric=f"host_network_{way}_{what}_total"),
+        )
+        for what, unit in (("bytes", "data [bytes]"), ("packets", "packets"))
+        for short, way in (("sent", "transmit"), ("recv", "receive"))
+    ),
+    *(
+        _column(
+            f"ib_io_counters.port_{short}_{what}",
+            f"IB {word} {unit}",
+            Counted(metric=f"infiniband_{way}_{counted}_total"),
+        )
+        for what, counted, unit in (("data", "bytes", "data [bytes]"), ("packets", "packets", "packets"))
+        for short, word, way in (("xmit", "sent", "transmit"), ("rcv", "recv", "receive"))
+    ),
+)
+"""The group ``cpu_metrics``, without energy."""
+
+
+def cpu_columns(place: Place) -> Sequence[Column]:
+    """Return the columns of ``cpu_metrics`` for one place, with the zones of energy that it has."""
+    return (*CPU, *_rapl(place))
+
+
+def _rapl(place: Place) -> Iterator[Column]:
+    for name in place.of_host:
+        if metric_name(name) == _RAPL:
+            zone = rapl_key(split_series(name)[1].get("zone", ""))
+            yield Column(
+                path=("rapl_powercap", zone),
+                header=f"RAPL {zone.replace('-', ' ')} [uJ]",
+                quantity=Counted(metric=name, times=1e6),
+            )
+
+
+def rapl_key(zone: str) -> str:
+    """Return perfmon's name of a zone: ``package-0``, ``core-0``, ``uncore-0``, ``dram-0``; others keep theirs."""
+    inside = _INSIDE.fullmatch(zone)
+    return f"{inside[2]}-{inside[1]}" if inside else zone
+
+
+def gpu_columns(gpu: str) -> tuple[Column, ...]:
+    """Return the columns of ``nv_gpu_metrics`` for one GPU, by its number."""
+
+    def of(metric: str, *, times: float = 1.0, job: bool = False, **labels: str) -> Sum:
+        return Sum(series=(series(metric, gpu=gpu, **labels),), times=times, is_of_job=job)
+
+    def violation(policy: str) -> str:
+        return series("gpu_violation_seconds_total", gpu=gpu, policy=policy)
+
+    def ecc(kind: str) -> Sum:
+        return of("gpu_ecc_errors_total", counter="aggregate", type=kind)
+
+    return (
+        *(
+            _column(f"clock_info.{clock}", f"Clock ({clock}) [MHz]", of("gpu_clock_hertz", times=1e-6, clock=clock))
+            for clock in ("graphics", "sm", "memory")
+        ),
+        _column("ecc_errors.sp", "ECC errors (corrected, lifetime)", ecc("corrected")),
+        _column("ecc_errors.dp", "ECC errors (uncorrected, lifetime)", ecc("uncorrected")),
+        _column("memory_used.gpu_memory", "GPU memory used [bytes]", of("gpu_memory_used_bytes")),
+        _column("memory_used.bar1_memory", "BAR1 memory used [bytes]", of("gpu_bar1_used_bytes")),
+        _column(
+            "utilization_rates.gpu", "GPU utilization [%]", of("gpu_utilization_ratio", times=100), is_whole=False
+        ),
+        _column(
+            "utilization_rates.memory",
+            "GPU memory utilization [%]",
+            of("gpu_memory_utilization_ratio", times=100),
+            is_whole=False,
+        ),
+        _column(
+            "encoder_util", "Encoder utilization [%]", of("gpu_encoder_utilization_ratio", times=100), is_whole=False
+        ),
+        _column(
+            "decoder_util", "Decoder utilization [%]", of("gpu_decoder_utilization_ratio", times=100), is_whole=False
+        ),
+        _column("power_usage", "Power usage [mW]", of("gpu_power_watts", times=1000)),
+        _column(
+            "violation",
+            "Clock violation, power and thermal [ns]",
+            Sum(series=(violation("power"), violation("thermal")), times=1e9),
+        ),
+        _column("temperature", "GPU temperature [C]", of("gpu_temperature_celsius"), is_whole=False),
+        _column("fan_speed", "Fan speed [%]", of("gpu_fan_speed_ratio", times=100), is_whole=False),
+        _column("num_procs", "Number of compute processes", of("gpu_processes", type="compute")),
+        _column("pci_thgpt.send", "PCIe sent [KB/s]", of("gpu_pcie_transmit_bytes_per_second", times=1e-3)),
+        _column("pci_thgpt.recv", "PCIe recv [KB/s]", of("gpu_pcie_receive_bytes_per_second", times=1e-3)),
+        _column("job_num_procs", "Number of processes of the job", of("job_gpu_processes", job=True)),
+        _column("job_memory_used", "GPU memory used by the job [bytes]", of("job_gpu_memory_bytes", job=True)),
+        _column(
+            "job_utilization", "GPU utilization by the job [%]", of("job_gpu_sm_ratio", times=100, job=True),
+            is_whole=False,
+        ),
+    )  # fmt: skip
+
+
+def _flops(precision: str) -> str:
+    return series("perf_flops_per_second", precision=precision)
+
+
+def _vectors(precision: str) -> str:
+    return series("perf_vectorization_ratio", precision=precision)
+
+
+DERIVED: tuple[tuple[str, str, str, str, float], ...] = (
+    ("hardware_events", "derv_ipc", "derv_ipc", "perf_instructions_per_cycle", 1.0),
+    ("hardware_events", "derv_branch_miss_ratio", "derv_branch_miss_ratio", "perf_branch_miss_ratio", 1.0),
+    ("hardware_events", "derv_cache_miss_ratio", "derv_cache_miss_ratio", "perf_cache_miss_ratio", 1.0),
+    ("software_events", "derv_cpus_utilized", "derv_cpus_utilized", "perf_cpus_utilized", 1.0),
+    ("L2", "derv_l2_bandwidth", "derv_l2_bandwidth [MB/s]", "perf_l2_bandwidth_bytes_per_second", 1e-6),
+    ("L2cache", "derv_l2_request_rate", "derv_l2_request_rate", "perf_l2_requests_per_instruction", 1.0),
+    ("L2cache", "derv_l2_miss_rate", "derv_l2_miss_rate", "perf_l2_misses_per_instruction", 1.0),
+    ("L2cache", "derv_l2_miss_ratio", "derv_l2_miss_ratio", "perf_l2_miss_ratio", 1.0),
+    ("L3", "derv_l3_bandwidth", "derv_l3_bandwidth [MB/s]", "perf_l3_bandwidth_bytes_per_second", 1e-6),
+    ("L3cache", "derv_l3_request_rate", "derv_l3_request_rate", "perf_l3_requests_per_instruction", 1.0),
+    ("L3cache", "derv_l3_miss_rate", "derv_l3_miss_rate", "perf_l3_misses_per_instruction", 1.0),
+    ("L3cache", "derv_l3_miss_ratio", "derv_l3_miss_ratio", "perf_l3_miss_ratio", 1.0),
+    ("FLOPS_SP", "derv_flops_sp", "derv_flops_sp [MFLOP/s]", _flops("single"), 1e-6),
+    ("FLOPS_SP", "derv_vectorization_sp", "derv_vectorization_sp", _vectors("single"), 1.0),
+    ("FLOPS_DP", "derv_flops_dp", "derv_flops_dp [MFLOP/s]", _flops("double"), 1e-6),
+    ("FLOPS_DP", "derv_vectorization_dp", "derv_vectorization_dp", _vectors("double"), 1.0),
+    ("FLOPS_any", "derv_flops_any", "derv_flops_any [MFLOP/s]", _flops("any"), 1e-6),
+)
+"""Group, key, header, our series and factor of what is derived."""
+
+
+def perf_columns(place: Place, shared: Collection[str]) -> Sequence[Column]:
+    """Return the events of a place's job, or of the machine where there is no job, by group, and what is derived.
+
+    ``shared`` are the events that several groups count, whose headers name the group.
+    """
+    is_of_job = place.job is not None
+    columns = [
+        Column(
+            path=(group, event),
+            header=f"{event} ({group})" if event in shared else event,
+            quantity=Growth(series=(name,), clock=COUNTED_SECONDS, is_of_job=is_of_job),
+        )
+        for (group, event), name in _events(place).items()
+    ]
+    columns += [
+        Column(
+            path=(group, key),
+            header=header,
+            quantity=Sum(series=(name,), times=times, is_of_job=is_of_job),
+            is_whole=False,
+        )
+        for group, key, header, name, times in DERIVED
+    ]
+    order = list(dict.fromkeys([*GROUPS.values(), *(column.path[0] for column in columns)]))
+    return sorted(columns, key=lambda column: order.index(column.path[0]))
+
+
+def shared_events(places: Iterable[Place]) -> set[str]:
+    """Name the events that more than one group counts on some of these places."""
+    found = {(group, event) for place in places for group, event in _events(place)}
+    counts = Counter(event for _, event in found)
+    return {event for event, count in counts.items() if count > 1}
+
+
+def _events(place: Place) -> dict[tuple[str, str], str]:
+    """Return the series of each event by perfmon's group; a group that perfmon did not have keeps our name."""
+    found: dict[tuple[str, str], str] = {}
+    for name in place.of_host if place.job is None else place.of_job:
+        if metric_name(name) == EVENTS:
+            labels = split_series(name)[1]
+            group = labels.get("group", "")
+            # Where two of our groups are one of perfmon's, an event of both is told once.
+            found.setdefault((GROUPS.get(group, group), labels.get("event", "")), name)
+    return found
+
+
+def write_group(path: Path, source: Source, view: ViewTable) -> None:
+    """Write one group as a file that appears whole or not at all; a value that is not known is null.
+
+    At the top are ``host_names``, ``sampling_frequency``, which is the period in seconds, and ``labels``, then an
+    object for each host. Raises InvalidInputError and StorageError.
+    """
+    keys = host_keys([section.name for section in view.sections])
+    with _whole(path) as file:
+        _write_top(file, keys, [section.place for section in view.sections])
+        for key, section in zip(keys, view.sections, strict=True):
+            file.write(b",\n" + msgspec.json.encode(key) + b": ")
+            with ColumnSpool[int](path.parent) as spool:
+                _write_host(file, source, section, spool)
+        file.write(b"\n}\n")
+
+
+def write_meta_data(path: Path, places: Sequence[Place]) -> None:
+    """Write what is known of machines, jobs and the tool, as a file that appears whole or not at all."""
+    keys = host_keys([place.host.name for place in places])
+    with _whole(path) as file:
+        _write_top(file, keys, places)
+        for key, place in zip(keys, places, strict=True):
+            known = {
+                "hardware": place.host.hardware,
+                "job": place.host.jobs.get(place.job or "", {}),
+                "capabilities": place.host.capabilities,
+                "tool": place.host.tool,
+            }
+            file.write(b",\n" + msgspec.json.encode(key) + b": " + msgspec.json.encode(known))
+        file.write(b"\n}\n")
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears when it is complete; its folder is made."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new, storage_errors(path), new.open("wb") as file:
+        yield file
+
+
+def host_keys(names: Sequence[str]) -> list[str]:
+    """Return a key for each host that nothing else at the top has."""
+    keys: list[str] = []
+    for name in names:
+        keys.append(next(key for key in _candidates(name) if key not in _TOP and key not in keys))
+    return keys
+
+
+def _candidates(name: str) -> Iterator[str]:
+    yield name
+    for number in itertools.count(2):
+        yield f"{name}~{number}"
+
+
+def _write_top(file: BinaryIO, keys: Sequence[str], places: Sequence[Place]) -> None:
+    labels: dict[str, str] = {}
+    for place in places:
+        labels |= {name: value for name, value in place.host.labels.items() if value}
+    jobs = [place.job for place in places if place.job is not None]
+    top = {
+        "host_names": list(keys),
+        "sampling_frequency": _period_s(places),
+        "labels": ({"job_id": jobs[0]} if jobs else {}) | labels,
+    }
+    file.write(msgspec.json.encode(top)[:-1])
+
+
+def _period_s(places: Sequence[Place]) -> float | None:
+    """Return the distance of two samples: what the tool was told, else what it was."""
+    for place in places:
+        asked = place.host.tool.get("interval_s")
+        if isinstance(asked, int | float):
+            return _number(float(asked))
+    return next((_number(place.interval_s) for place in places if place.interval_s is not None), None)
+
+
+def _write_host(file: BinaryIO, source: Source, section: Section, spool: ColumnSpool[int]) -> None:
+    for at, values in read(source, section):
+        spool.add(-1, at.t)
+        for number, one in enumerate(values):
+            spool.add(number, one)
+        spool.settle()
+    tree: dict[str, Any] = {}
+    for number, column in enumerate(section.columns):
+        branch = tree
+        for name in column.path[:-1]:
+            branch = branch.setdefault(name, {})
+        branch[column.path[-1]] = number
+    file.write(b"{" + msgspec.json.encode(SECONDS) + b": ")
+    _write_list(file, (np.floor(t).astype(np.int64).tolist() for t in spool.read(-1, np.float64)))
+    file.write(b",\n " + msgspec.json.encode(EXACT) + b": ")
+    _write_list(file, (np.round(t, 6).tolist() for t in spool.read(-1, np.float64)))
+    for name, branch in tree.items():
+        file.write(b",\n " + msgspec.json.encode(name) + b": ")
+        _write_branch(file, branch, section, spool)
+    file.write(b"}")
+
+
+def _write_branch(file: BinaryIO, branch: Any, section: Section, spool: ColumnSpool[int]) -> None:
+    if isinstance(branch, Mapping):
+        for number, (name, inner) in enumerate(branch.items()):
+            file.write((b", " if number else b"{") + msgspec.json.encode(name) + b": ")
+            _write_branch(file, inner, section, spool)
+        file.write(b"}")
+        return
+    is_whole = section.columns[branch].is_whole
+    _write_list(file, (_listed(piece, is_whole=is_whole) for piece in spool.read(branch, np.float64)))
+
+
+def _write_list(file: BinaryIO, pieces: Iterator[list[Any]]) -> None:
+    file.write(b"[")
+    separator = b""
+    for piece in pieces:
+        if piece:
+            file.write(separator + msgspec.json.encode(piece)[1:-1])
+            separator = b","
+    file.write(b"]")
+
+
+def _listed(values: NDArray[Any], *, is_whole: bool) -> list[float | int | None]:
+    shown = np.round(values) if is_whole else np.round(values, 6)
+    listed: list[float | int | None] = [None if value != value else value for value in shown.tolist()]  # noqa: PLR0124
+    if is_whole:
+        listed = [None if value is None else int(value) for value in listed]
+    return listed
+
+
+def _number(value: float) -> float | int:
+    return int(value) if value == int(value) else value

@@ -10,7 +10,7 @@ import numpy as np
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.block import Block
-from fedmon.report.natural_order import natural
+from fedmon.report.layout import natural
 from fedmon.report.source import JOB, Host, Source
 from fedmon.report.views.instants import Instants, side_by_side
 

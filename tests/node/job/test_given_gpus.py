@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmon.node.job.given_gpus import given_gpus
-from fedmon.node.job.identity import identify
+from fedmon.node.job.identity import given_gpus, identify
 
 UUID = "GPU-5a1c2b3d-0000-1111-2222-333344445555"
 

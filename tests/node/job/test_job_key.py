@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.ids import RESERVED_IDS, checked_id
-from fedmon.node.job.identity import identify
-from fedmon.node.job.job_key import job_key
+from fedmon.node.job.identity import identify, job_key
 
 HOSTILE = [
     "", " ", ".", "..", "../..", "../../etc/passwd", "/etc/passwd", "/", "//", "a/b", "a\\b", "~root", "~", "$HOME",

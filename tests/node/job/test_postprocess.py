@@ -19,8 +19,7 @@ from pypdf import PdfReader
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.layout import JobFolder
-from fedmon.node.job.merge import merge
-from fedmon.node.job.postprocess import postprocess
+from fedmon.node.job.merge import merge, postprocess
 from fedmon.report.export import FORMATS
 
 LABELS = {"system": "sys-A", "partition": "part-B", "env": "env-C", "name": "name-D"}
@@ -159,7 +158,7 @@ for name in ("numpy", "pandas", "pyarrow", "matplotlib", "h5py", "fpdf"):
 import logging, pathlib
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
-from fedmon.node.job.postprocess import postprocess
+from fedmon.node.job.merge import postprocess
 logging.basicConfig(format="%(levelname)s %(message)s")
 folder = JobFolder.found(pathlib.Path(sys.argv[1]))[0]
 merge(folder)

@@ -10,8 +10,8 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.job.ending import margin_s
-from fedmon.node.job.ipc import StopFile
 from fedmon.node.job.options import JobOptions, checked
+from fedmon.node.job.tool import StopFile
 from tests.node.job.tool_runs import FEDMON, environment
 
 HERE = Path("/tmp")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.runs.removing import remove_tree
+from fedmon.node.runs.folder import remove_tree
 from fedmon.node.runs.sandbox import bubblewrap
 from tests.node.runs.kept_jobs import MIB, KeptJobs, left_of
 from tests.support.requirements import require

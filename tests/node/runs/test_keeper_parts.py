@@ -13,13 +13,12 @@ import pytest
 
 from fedmon.common.wire.runs import JobState
 from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
-from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.folder import JobFolder, remove_tree
 from fedmon.node.runs.journal import BURST, MAX_EVENTS, Journal
 from fedmon.node.runs.killing import end_all
 from fedmon.node.runs.mark import LIMIT, RLIMIT_LOCKS, mark_of
 from fedmon.node.runs.metering import size_of
 from fedmon.node.runs.order import ENDING, EVENTS, Limits, Logged, Reported
-from fedmon.node.runs.removing import remove_tree
 from fedmon.node.runs.verdict import Said, Seen, Verdict, decide, exit_code
 from tests.support.waiting import wait_until
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.runs import trial_input
+from fedmon.node.runs import cli_check
 from fedmon.node.runs.sandbox import levels
 from fedmon.plan.parcels import unpack
 from tests.support.requirements import require
@@ -100,13 +100,13 @@ def test_what_is_no_plan_file_is_told_before_anything_runs(tmp_path: Path) -> No
     ],
 )
 def test_arguments_are_json_or_else_texts(words: list[str], arguments: dict[str, Any]) -> None:
-    assert trial_input.arguments_of(words) == arguments
+    assert cli_check.arguments_of(words) == arguments
 
 
 @pytest.mark.parametrize("word", ["novalue", "=1", "{1}", '{"a": NaN}'])
 def test_words_that_are_no_arguments_are_refused(word: str) -> None:
     with pytest.raises(InvalidInputError, match="--args"):
-        trial_input.arguments_of([word])
+        cli_check.arguments_of([word])
 
 
 def test_inputs_are_json_or_any_file_of_plain_arrays(tmp_path: Path) -> None:
@@ -114,21 +114,21 @@ def test_inputs_are_json_or_any_file_of_plain_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", w=np.array([None]))
     (tmp_path / "bad.json").write_text("[1]")
 
-    content, inputs_format = trial_input.inputs_at(tmp_path / "w.npz")
+    content, inputs_format = cli_check.inputs_at(tmp_path / "w.npz")
 
     assert inputs_format == "npz"
     assert {name: array.tolist() for name, array in unpack("npz", content).items()} == {"w": [0, 1, 2], "b": [1, 1]}
     for bad in ("bad.npz", "bad.json", "missing.json"):
         with pytest.raises(InvalidInputError, match=bad):
-            trial_input.inputs_at(tmp_path / bad)
+            cli_check.inputs_at(tmp_path / bad)
 
 
 def test_a_table_is_measured_and_a_folder_is_given_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
 
-    table, folder = trial_input.dataset_at(tmp_path / "t.csv"), trial_input.dataset_at(tmp_path)
+    table, folder = cli_check.dataset_at(tmp_path / "t.csv"), cli_check.dataset_at(tmp_path)
 
     assert (table.data_type, table.shape, table.dtypes) == ("csv", [2, 2], {"a": "int64", "b": "object"})
     assert (folder.data_type, folder.shape, folder.path) == ("default", None, str(tmp_path))
     with pytest.raises(InvalidInputError, match="nothing at"):
-        trial_input.dataset_at(tmp_path / "gone.csv")
+        cli_check.dataset_at(tmp_path / "gone.csv")

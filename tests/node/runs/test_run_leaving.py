@@ -8,7 +8,7 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import Job, JobOutcome, JobState, Parcel, Problem, Trace
-from fedmon.node.runs import pages, results
+from fedmon.node.runs import results, status
 from fedmon.node.runs.leaving import leaving
 
 LONGEST = "\x1b" * 16_384
@@ -85,7 +85,7 @@ def test_a_piece_of_a_trace_fits_however_it_is_written() -> None:
         text = printed[offset : offset + most]
         return Trace(offset=offset, text=text, next_offset=offset + len(text), size_bytes=len(printed))
 
-    piece = pages.piece(read, 10, 20_000)
+    piece = status.piece(read, 10, 20_000)
 
     assert len(msgspec.json.encode(piece)) <= 20_000
     assert len(piece.text) > 1_000

@@ -16,8 +16,7 @@ from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going
-from fedmon.node.runs.register import JobRegister
-from fedmon.node.runs.withdrawal import stop_jobs_of
+from fedmon.node.runs.register import JobRegister, stop_jobs_of
 from tests.node.runs.run_desks import PLAN, Bench, bench, envelope, run
 from tests.support.waiting import wait_until
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.runs.sandbox import filters, landlock, seccomp, syscalls
+from fedmon.node.runs.sandbox import landlock, seccomp
 from tests.support.requirements import require
 
 ALLOWED, KILLED = "allowed", "killed"
-BOTH = sorted(syscalls.ARCHITECTURES)
+BOTH = sorted(seccomp.ARCHITECTURES)
 
 
 def _answer(program: bytes, architecture: int, call: int, arguments: tuple[int, ...] = ()) -> str | int:
@@ -46,9 +46,9 @@ def _answer(program: bytes, architecture: int, call: int, arguments: tuple[int, 
 
 
 def _ask(program: bytes, architecture: str, name: str, *arguments: int) -> str | int:
-    number = syscalls.number(name, architecture)
+    number = seccomp.number(name, architecture)
     assert number is not None
-    return _answer(program, syscalls.ARCHITECTURES[architecture], number, arguments)
+    return _answer(program, seccomp.ARCHITECTURES[architecture], number, arguments)
 
 
 @pytest.fixture(params=BOTH)
@@ -78,20 +78,20 @@ def test_conditions_hold_on_the_argument_that_they_name(architecture: str) -> No
 
 def test_calls_by_another_architecture_end_the_process(architecture: str) -> None:
     program = seccomp.assemble([], architecture)
-    for each in (0x4000_0003, 0x4000_0028, *syscalls.ARCHITECTURES.values(), 0):  # i386, arm
-        expected = ALLOWED if each == syscalls.ARCHITECTURES[architecture] else KILLED
+    for each in (0x4000_0003, 0x4000_0028, *seccomp.ARCHITECTURES.values(), 0):  # i386, arm
+        expected = ALLOWED if each == seccomp.ARCHITECTURES[architecture] else KILLED
         assert expected == _answer(program, each, 39)
 
 
 def test_calls_of_x32_end_the_process() -> None:
     program = seccomp.assemble([], "x86_64")
-    assert _answer(program, syscalls.ARCHITECTURES["x86_64"], 0x4000_0000 | 39) == KILLED
+    assert _answer(program, seccomp.ARCHITECTURES["x86_64"], 0x4000_0000 | 39) == KILLED
 
 
 @pytest.mark.parametrize("is_scoped", [True, False])
 def test_without_namespaces_a_process_reaches_only_itself(is_scoped: bool) -> None:
-    here = syscalls.machine()
-    program = filters.without_namespaces(77, signals_are_scoped=is_scoped, truncation_is_covered=is_scoped)
+    here = seccomp.machine()
+    program = seccomp.without_namespaces(77, signals_are_scoped=is_scoped, truncation_is_covered=is_scoped)
     signalled = ALLOWED if is_scoped else errno.EPERM
     for name, arguments, expected in (
         ("kill", (77, 9), ALLOWED),
@@ -122,10 +122,10 @@ def test_without_namespaces_a_process_reaches_only_itself(is_scoped: bool) -> No
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_memory_that_counts_in_no_process_is_had_where_a_cgroup_holds_it(is_held: bool) -> None:
-    here = syscalls.machine()
+    here = seccomp.machine()
     for program in (
-        filters.for_namespaces(memory_is_held=is_held),
-        filters.without_namespaces(77, signals_are_scoped=True, truncation_is_covered=True, memory_is_held=is_held),
+        seccomp.for_namespaces(memory_is_held=is_held),
+        seccomp.without_namespaces(77, signals_are_scoped=True, truncation_is_covered=True, memory_is_held=is_held),
     ):
         assert _ask(program, here, "memfd_create") == (ALLOWED if is_held else errno.ENOSYS)
         assert [_ask(program, here, name) for name in ("shmget", "msgget", "memfd_secret")] == [errno.EPERM] * 3
@@ -141,16 +141,16 @@ def test_numbers_are_those_of_this_machines_headers() -> None:
     for architecture, path in headers.items():
         text = path.read_text() if path.exists() else ""
         for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text):
-            if name in syscalls._NUMBERS:
+            if name in seccomp._NUMBERS:
                 checked += 1
-                assert int(number) == syscalls.number(name, architecture), (architecture, name)
+                assert int(number) == seccomp.number(name, architecture), (architecture, name)
     assert checked > 50
 
 
 def test_every_call_that_a_filter_names_is_known_and_every_known_one_is_named() -> None:
-    weakest = filters.rules_without_namespaces(1, signals_are_scoped=False, truncation_is_covered=False)
-    named = {rule.name for rule in (*weakest, *filters.rules_for_namespaces(is_owner=True))}
-    assert set(syscalls._NUMBERS) == named
+    weakest = seccomp.rules_without_namespaces(1, signals_are_scoped=False, truncation_is_covered=False)
+    named = {rule.name for rule in (*weakest, *seccomp.rules_for_namespaces(is_owner=True))}
+    assert set(seccomp._NUMBERS) == named
 
 
 def test_rights_of_landlock_grow_with_its_version() -> None:
@@ -166,7 +166,7 @@ def test_a_filter_is_installed_for_good() -> None:
             from fedmon.node.runs.sandbox import kernel
 
             kernel.no_new_privileges()
-            seccomp.install(seccomp.assemble(rules, syscalls.machine()))
+            seccomp.install(seccomp.assemble(rules, seccomp.machine()))
             socket.sethostname(socket.gethostname())
         except OSError as error:
             code = 0 if error.errno == errno.EXDEV else 2

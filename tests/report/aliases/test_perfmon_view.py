@@ -24,7 +24,7 @@ from fedmon.node.collectors.nvml.lane import LaneReader
 from fedmon.node.collectors.nvml.library import Nvml
 from fedmon.report.source import Source
 from fedmon.report.views import VIEWS, perfmon
-from fedmon.report.views.perfmon_columns import CPU, gpu_columns
+from fedmon.report.views.perfmon import CPU, gpu_columns
 from tests.node.jobs_real import Program, Watch
 from tests.node.test_perf_replay import Replay, counting, reading_with
 from tests.report.aliases.recorded import T0, RecordedHost, Values, read_all

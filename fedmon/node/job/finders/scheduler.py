@@ -1,7 +1,8 @@
-"""What the search for a job asks of each scheduler's finder."""
+"""What the search for a job asks of each scheduler's finder, and the finder for a job that none started."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -86,3 +87,40 @@ def variables(environment: Iterable[bytes], *names: bytes) -> list[tuple[bytes, 
     """Return those variables of an environment that have one of the names, with their values."""
     split = (entry.partition(b"=") for entry in environment)
     return [(name, value) for name, _, value in split if name in names]
+
+
+class UnscheduledFinder:
+    """Knows a job by a variable that its owner set."""
+
+    command = "none"
+    patterns = ()
+
+    def __init__(self, _identity: JobIdentity, environ: Mapping[str, str]) -> None:
+        self._id = os.fsencode(environ.get("FEDMON_JOB_ID", ""))
+
+    def resolve(self, _look: Look) -> str:
+        """Say that there is no id."""
+        raise MethodFailedError("no scheduler started this job")
+
+    def names(self, _raw_id: str) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def level(self, _raw_id: str) -> re.Pattern[str]:
+        """Return what no name is."""
+        return re.compile("(?!)")
+
+    def ask(self, _look: Look, _raw_id: str) -> Asked:
+        """Say that there is nobody to ask."""
+        raise MethodFailedError("no scheduler started this job")
+
+    def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
+        """Look for FEDMON_JOB_ID."""
+        for name, value in variables(environment, b"FEDMON_JOB_ID"):
+            if self._id and value == self._id:
+                return b"%s=%s" % (name, value)
+        return None
+
+    def keeps(self, _title: str) -> bool:
+        """Know no daemon."""
+        return False

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
+from fedmon.node.collectors.job.births import is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.job.commands import CommandError, Failure, Runner, Stop
+from fedmon.node.collectors.job.files import read_file
+from fedmon.node.collectors.job.process import birth_of
+from fedmon.node.job.commands import CommandError, Failure, Runner, Stop, runner
 from fedmon.node.job.finders import cgroups as job_cgroups
-from fedmon.node.job.finders.ancestors import beginning
-from fedmon.node.job.finders.explicit import explicit
 from fedmon.node.job.finders.found import Confidence, Found, JobNotFoundError, MethodFailedError, Tried, UnknownJobError
 from fedmon.node.job.finders.oar import OarFinder
-from fedmon.node.job.finders.overhead import is_overhead
+from fedmon.node.job.finders.overhead import DAEMONS, is_overhead
 from fedmon.node.job.finders.pbs import PbsFinder
 from fedmon.node.job.finders.processes import Processes
-from fedmon.node.job.finders.scheduler import Look, MakeFinder
-from fedmon.node.job.finders.signs import of_one_user, with_sign
+from fedmon.node.job.finders.scheduler import Look, MakeFinder, SchedulerFinder, UnscheduledFinder
 from fedmon.node.job.finders.slurm import SlurmFinder
-from fedmon.node.job.finders.unscheduled import UnscheduledFinder
 from fedmon.node.job.identity import JobIdentity
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WITHIN_S = 5.0
+_AGAIN_S = 2.0
+_AGAIN_WITHIN_S = 2.0
+"""A look again holds up nothing but the tool's own end, and of that a scheduler's command takes less than a second."""
+
+_MAX_PID = 2**22
+
+_SERVICES = DAEMONS | {
+    *("systemd", "init", "sshd", "sshd-session", "login", "cron", "crond", "atd", "tmux: server", "screen", "su"),
+    *("sudo", "runuser", "dockerd", "containerd-shim", "conmon", "supervisord", "gdm-session-wor"),
+}
+"""Programs below which a job begins."""
 
 CGROUP, SCHEDULER, ENVIRONMENT, ANCESTORS = "cgroup", "scheduler", "environment", "ancestors"
 
@@ -227,3 +245,163 @@ class _Search:
         first = beginning(self._identity, look.processes, self._exclude[0])
         pids = look.processes.trees([first])
         return _Hit(pids, Confidence.LOW, f"process {first}, which started this tool, and all below it")
+
+
+def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
+    """Return the process that the job of this tool began with. Raises MethodFailedError when none can be told.
+
+    Below the daemon of a scheduler that is the highest ancestor; elsewhere it is whoever started the tool, past
+    launchers.
+    """
+    chain = []
+    is_below_scheduler = False
+    for pid in processes.ancestors(own_pid):
+        name = processes.name(pid)
+        is_below_scheduler = name in DAEMONS or (identity.scheduler == "oar" and is_overhead(processes, pid))
+        if name in _SERVICES or is_below_scheduler:
+            break
+        if not is_overhead(processes, pid):
+            chain.append(pid)
+    if not chain:
+        raise MethodFailedError("no program of the job started this tool, or it has ended")
+    return chain[-1] if is_below_scheduler and identity.scheduler != "none" else chain[0]
+
+
+def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Found:
+    """Return the named processes as they are, without looking for others.
+
+    Raises NotFoundError for one that is not there or has ended, and InvalidInputError for what is no program of a job.
+    """
+    starts: dict[int, int] = {}
+    for pid in pids:
+        if not 0 < pid <= _MAX_PID:
+            raise InvalidInputError(f"{pid} is no process id: those are from 1 to {_MAX_PID}")
+        if pid in exclude:
+            raise InvalidInputError(f"process {pid} is this tool itself; name the processes of the job")
+        folder = os.fsencode(roots.proc / str(pid))
+        try:
+            birth = birth_of(pid, read_file(folder + b"/stat", 1024))
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            raise NotFoundError(f"there is no process {pid} on this host") from None
+        except (OSError, ValueError, IndexError) as error:
+            raise InvalidInputError(f"process {pid} cannot be read: {error}") from None
+        if birth.is_kernel_thread:
+            raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
+        if birth.is_zombie:
+            raise NotFoundError(f"process {pid} has ended already, it only waits to be taken note of")
+        if is_thread(folder, pid):
+            raise InvalidInputError(f"{pid} is a thread of another process: name that process (its Tgid)")
+        starts[pid] = birth.start
+    return Found(
+        pids=tuple(sorted(starts, key=lambda pid: (starts[pid], pid))),
+        starts=starts,
+        method="pids",
+        confidence=Confidence.CERTAIN,
+        detail="named by their numbers",
+    )
+
+
+def with_sign(
+    pids: Collection[int], processes: Processes, finder: SchedulerFinder, raw_id: str, excluded: Collection[int]
+) -> tuple[set[int], str]:
+    """Return who of the processes is the job's, and in words who is not: empty when all are.
+
+    A sign is the job's variable in its environment or in that of one it descends from, the job's cgroup, or that it
+    descends from the scheduler's daemon for this job. What a scheduler lists is not believed without: its answer may
+    be old, of another host, or made up.
+    """
+    doubts: Counter[str] = Counter()
+    believed = set()
+    for pid in pids:
+        if pid in excluded:
+            continue
+        if pid not in processes:
+            doubts["not there"] += 1
+        elif pid == 1 or not _has_sign(pid, processes, finder, raw_id):
+            doubts["without any sign of the job"] += 1
+        else:
+            believed.add(pid)
+    return believed, ", ".join(f"{count} {doubt}" for doubt, count in sorted(doubts.items()))
+
+
+def of_one_user(pids: Collection[int], processes: Processes) -> tuple[set[int], str]:
+    """Return those processes that have the user of the oldest, and in words how many have not.
+
+    A job is one user's; variables are easily set by another.
+    """
+    oldest = min(pids, key=lambda pid: (processes.births[pid].start, pid))
+    user = processes.user(oldest)
+    mine = {pid for pid in pids if processes.user(pid) == user}
+    others = len(pids) - len(mine)
+    return mine, f"{others} of another user left out" if others else ""
+
+
+def _has_sign(pid: int, processes: Processes, finder: SchedulerFinder, raw_id: str) -> bool:
+    if finder.mark_in(processes.environment(pid)):
+        return True
+    level = finder.level(raw_id)
+    if any(level.fullmatch(part) for path in processes.cgroups(pid) for part in path.split("/")):
+        return True
+    return any(
+        finder.keeps(" ".join(processes.command(ancestor))) or finder.mark_in(processes.environment(ancestor))
+        for ancestor in processes.ancestors(pid)
+    )
+
+
+class JobSearch:
+    """Finds the processes of the job that this tool runs in, or those that were named; for one thread.
+
+    ``stop`` ends a look at once. ``goes_on`` tells whether it is worth to look again: a scheduler or a launcher started
+    the tool, and will end it with the job. On the second host of a job nothing of it runs before the first step, and
+    between two of them. It is not worth it where the scheduler knows no such job.
+    """
+
+    def __init__(
+        self, identity: JobIdentity, *, environ: Mapping[str, str], pids: Sequence[int], stop: Stop | None = None
+    ) -> None:
+        self._identity, self._environ, self._pids, self._stop = identity, environ, pids, stop
+        self._next = 0.0
+        self.goes_on = not pids and identity.scheduler != "none" and _is_kept()
+
+    def first(self) -> Found:
+        """Look for some seconds. Raises FedmonError."""
+        try:
+            return self._find(_FIRST_WITHIN_S, retries=5)
+        except UnknownJobError:
+            self.goes_on = False
+            raise
+        finally:
+            self._next = time.monotonic() + _AGAIN_S
+
+    def again(self) -> Found | None:
+        """Look once more when it is time to; None when there is nothing, or nothing yet."""
+        if time.monotonic() < self._next:
+            return None
+        try:
+            return self._find(_AGAIN_WITHIN_S, retries=0)
+        except JobNotFoundError as error:
+            logger.debug("looked again: %s", error)
+            return None
+        finally:
+            self._next = time.monotonic() + _AGAIN_S
+
+    def _find(self, timeout_s: float, *, retries: int) -> Found:
+        return find(
+            self._identity,
+            environ=self._environ,
+            roots=THIS_MACHINE,
+            run=runner(self._environ, stop=self._stop),
+            stop=self._stop,
+            pids=self._pids,
+            exclude=(os.getpid(),),
+            timeout_s=timeout_s,
+            retries=retries,
+        )
+
+
+def _is_kept() -> bool:
+    try:
+        processes = Processes(THIS_MACHINE.proc)
+    except CollectorUnavailableError:
+        return False
+    return any(is_overhead(processes, pid) for pid in processes.ancestors(os.getpid()))

@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import signal
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +21,7 @@ from fedmon.common.wire.runs import Level
 from fedmon.node.collectors.job.family import tasks_of
 from fedmon.node.runs.mark import bear, mark_of
 from fedmon.node.runs.order import TMP, JobOrder
-from fedmon.node.runs.sandbox import bubblewrap, filters, kernel, landlock, seccomp, staging
-from fedmon.node.runs.sandbox.given import given_as_added, no_way_out
+from fedmon.node.runs.sandbox import bubblewrap, kernel, landlock, seccomp, staging
 from fedmon.node.runs.sandbox.user_namespace import own_namespace, spare_user
 
 MAIN = "fedmon/plan/main.py"
@@ -145,7 +145,7 @@ def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int], *, memory_is_he
     words = bubblewrap.options(order, lies_at, namespace=namespace_at, seccomp=filter_at)
     # Read from a file: the words of a command line are there for the plan to read, with the places of the data.
     given = {
-        filter_at: filters.as_file(filters.for_namespaces(memory_is_held=memory_is_held)),
+        filter_at: seccomp.as_file(seccomp.for_namespaces(memory_is_held=memory_is_held)),
         words_at: _file_of(words),
     }
 
@@ -153,7 +153,7 @@ def _in_bubblewrap(order: JobOrder, descriptors: dict[int, int], *, memory_is_he
         nonlocal user, group
         if is_root and not staging.stage(sources, user=user, group=group):
             user, group = 0, 0
-            stricter = filters.as_file(filters.for_namespaces(is_owner=True, memory_is_held=memory_is_held))
+            stricter = seccomp.as_file(seccomp.for_namespaces(is_owner=True, memory_is_held=memory_is_held))
             os.dup2(stricter, filter_at, inheritable=True)
         os.dup2(_out_of_the_way(own_namespace(user, group)), namespace_at, inheritable=True)
         if is_root:
@@ -195,7 +195,7 @@ def _without_namespaces(
         kernel.drop_capabilities()
         if level == "landlock":
             landlock.restrict(readable=readable, writable=[tmp], devices=[*bubblewrap.DEVICES, *order.devices])
-        program = filters.without_namespaces(
+        program = seccomp.without_namespaces(
             os.getpid(),
             signals_are_scoped=version >= 6,
             truncation_is_covered=version >= 3,
@@ -283,3 +283,39 @@ def _file_of(words: list[str]) -> int:
 def _holds(folder: str, path: str) -> bool:
     outer, inner = os.path.realpath(folder), os.path.realpath(path)
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def given_as_added(dataset: str) -> None:
+    """Raise ConflictError when a path leads through a link: where to is decided by who made that, not by the owner."""
+    if os.path.realpath(dataset) != dataset:
+        raise ConflictError(f"the dataset at {dataset} is reached through a link now: its owner has to add it anew")
+
+
+def no_way_out(dataset: str) -> None:
+    """Look through a file or folder for what a process outside may listen at.
+
+    Raises ConflictError that names it, and StorageError for a dataset that is not there or cannot be read.
+    """
+    try:
+        mode = Path(dataset).stat().st_mode
+        if not stat.S_ISDIR(mode):
+            if not stat.S_ISREG(mode):
+                _refuse(dataset)
+            return
+        folders = [dataset]
+        while folders:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                        _refuse(entry.path)
+    except OSError as error:
+        raise StorageError(f"the dataset at {dataset} cannot be given to a plan: {error.strerror}") from error
+
+
+def _refuse(path: str) -> None:
+    raise ConflictError(
+        f"the dataset holds {path}, which is neither file nor folder: a plan could reach another process through it; "
+        "take it away"
+    )

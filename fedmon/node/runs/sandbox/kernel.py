@@ -7,6 +7,8 @@ import ctypes
 import os
 from pathlib import Path
 
+LAUNCHER, KEEPER = b"fedmon-launcher", b"fedmon-keeper"
+
 CLONE_NEWNS, CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 1, 2, 4, 0x4000, 0x4_0000
 AT_EMPTY_PATH, AT_RECURSIVE, AT_FDCWD = 0x1000, 0x8000, -100
@@ -95,3 +97,9 @@ def _checked(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+def name_process(name: bytes) -> None:
+    """Give this process a name of at most 15 bytes. Source: Linux man-pages, prctl(2), PR_SET_NAME."""
+    text = ctypes.create_string_buffer(name)
+    prctl(PR_SET_NAME, ctypes.addressof(text))

@@ -1,0 +1,460 @@
+"""The report: what it says, put together once for every way of writing it, and its files."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmon import __version__
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.files import replacing, target_of
+from fedmon.common.metrics.metric import Metric
+from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, metric_of
+from fedmon.report.document import about
+from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table, shown
+from fedmon.report.document.nodes import hardware_table, job_table, node_table
+from fedmon.report.extra import report_extra
+from fedmon.report.findings import find
+from fedmon.report.findings.case import Case, summed
+from fedmon.report.findings.clocks import offset_s
+from fedmon.report.findings.completeness import main_stream
+from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings.run import cost_text
+from fedmon.report.findings.thresholds import ALL, Threshold
+from fedmon.report.layout import labelled, natural
+from fedmon.report.source import JOB, Source
+from fedmon.report.subject import Subject, choose
+from fedmon.report.totals import SeriesTotal
+from fedmon.report.wording import counted, duration, listed, moment, number
+
+if TYPE_CHECKING:
+    from fedmon.report.bins import Bins
+
+_TITLES = {"job": "The job over time", "user": "What the program reported, over time", "gpu": "GPUs over time",
+           "cpu": "CPUs over time", "infiniband": "InfiniBand over time", "numa": "NUMA over time",
+           "agent": "The tool itself over time"}  # fmt: skip
+
+_READING = 0.5
+"""The share of the work that reading is, for the progress; drawing is the rest."""
+
+
+def write(
+    source: Source,
+    *,
+    html: Path | None = None,
+    pdf: Path | None = None,
+    job: str | None = None,
+    nodes: Sequence[str] = (),
+    since_t: float | None = None,
+    until_t: float | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> list[Path]:
+    """Write the report as a page of HTML, as a PDF, or both; returns what was written.
+
+    What it is about is chosen as `subject.choose` says. A file that is there is replaced once the new one is whole.
+    ``progress`` is told the share of the work that is done. Raises NotFoundError, InvalidInputError, StorageError, and
+    an error that says what to install where a library is missing.
+    """
+    if html is None and pdf is None:
+        raise InvalidInputError("say where the report goes: a file of HTML, a PDF, or both")
+    subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
+    return write_subject(subject, html=html, pdf=pdf, progress=progress)[2]
+
+
+def write_subject(
+    subject: Subject,
+    *,
+    html: Path | None = None,
+    pdf: Path | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> tuple[Case, list[Finding], list[Path]]:
+    """Write the report of what was chosen; returns also what it says. Raises as `write`."""
+    with report_extra("a report"):
+        from fedmon.report.bins import Bins
+        from fedmon.report.plots import is_shown
+        from fedmon.report.plots.library import seldom_collected
+
+    files = [path for path in (html, pdf) if path is not None]
+    for path in files:
+        target_of(path)  # before an hour of reading, not after it
+    steps = Steps(progress or (lambda _share: None))
+    bins = Bins(subject.span, wanted=is_shown)
+    case = subject.read([bins], steps.part(_READING))
+    findings = find(case)
+    drawn = pictures(bins, subject.source, subject.job)
+    document = build(case, findings, drawn, made_t=time.time())
+    written: list[Path] = []
+    on_picture = steps.counted(1 - _READING, document.pictures * len(files))
+    with seldom_collected():
+        if html is not None:
+            written.append(_write_html(document, html, on_picture))
+        if pdf is not None:
+            written.append(_write_pdf(document, pdf, on_picture))
+    steps.done()
+    return case, findings, written
+
+
+def _write_html(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
+    from fedmon.report.document.html import html
+
+    with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(html(document, on_picture=on_picture))
+    return path
+
+
+def _write_pdf(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
+    with report_extra("a PDF"):
+        from fedmon.report.document.pdf import write_pdf
+
+    with replacing(path) as new:
+        # Where there is place for a file there is for its fonts; a pipe has no folder for ours.
+        beside = path.parent if path.is_file() or not path.exists() else None
+        write_pdf(document, new, on_picture=on_picture, beside=beside)
+    return path
+
+
+class Steps:
+    """Tells ``progress`` the share of all work, from 0 to 1, as its parts go on."""
+
+    def __init__(self, progress: Callable[[float], object]) -> None:
+        self._progress, self._before = progress, 0.0
+
+    def part(self, share: float) -> Callable[[float], None]:
+        """Begin a part that is this share of the work; call the result with how much of the part is done."""
+        before, self._before = self._before, self._before + share
+        return lambda done: self._tell(before + share * done)
+
+    def counted(self, share: float, amount: int) -> Callable[[], None]:
+        """Begin a part of so many equal steps; call the result after each."""
+        tell, taken = self.part(share), 0
+
+        def step() -> None:
+            nonlocal taken
+            taken += 1
+            tell(taken / max(amount, taken))
+
+        return step
+
+    def done(self) -> None:
+        """Tell that everything is done."""
+        self._tell(1.0)
+
+    def _tell(self, share: float) -> None:
+        self._progress(min(1.0, share))
+
+
+MOST_SERIES = 400
+_OTHER_TABLE = ("user_value", "user_step")
+
+_MOST_ROWS = 60
+_LIBRARIES = ("fpdf2", "matplotlib", "numpy")
+
+
+def build(
+    case: Case, findings: Sequence[Finding], pictures: Iterable[tuple[str, Sequence[Picture]]], *, made_t: float
+) -> Document:
+    """Return the document; ``pictures`` are groups of drawings, each with its heading. Empty sections fall out.
+
+    ``made_t`` is the Unix time that the report shows as its own.
+    """
+    sections = [
+        Section(title="What happened", parts=_first_page(case, findings)),
+        Section(title="Nodes", parts=(node_table(case),) if case.nodes else ()),
+        *_jobs(case),
+        *_program(case),
+        Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
+        *_pictures(pictures),
+        *_values(case),
+        Section(title="How it was measured", parts=tuple(method(case, findings))),
+        Section(title="Versions", parts=(versions(case),)),
+    ]
+    return Document(
+        title=about.title(case),
+        subtitle=about.subtitle(case),
+        header=about.header(case, made_t=made_t),
+        sections=tuple(section for section in sections if section.parts),
+    )
+
+
+def _first_page(case: Case, findings: Sequence[Finding]) -> tuple[Part, ...]:
+    known = tuple(one for one in findings if one.severity is not Severity.UNKNOWN)
+    unknown = tuple(one for one in findings if one.severity is Severity.UNKNOWN)
+    parts: list[Part] = [about.about(case), Findings(findings=known)]
+    if unknown:
+        parts.append(Findings(findings=unknown))
+    return tuple(parts)
+
+
+def _jobs(case: Case) -> list[Section]:
+    if case.job is not None or not case.jobs:
+        return []
+    table = job_table(case)
+    return [Section(title="Jobs", parts=(table,))] if table.rows else []
+
+
+def _program(case: Case) -> list[Section]:
+    table = user_table(case)
+    return [Section(title="What the program reported", parts=(table,))] if table.rows else []
+
+
+def _pictures(groups: Iterable[tuple[str, Sequence[Picture]]]) -> list[Section]:
+    return [Section(title=title, parts=tuple(drawings)) for title, drawings in groups if drawings]
+
+
+def _values(case: Case) -> list[Section]:
+    table, left_out = value_table(case)
+    if not table.rows:
+        return []
+    text = (
+        "Of a counter the mean is its growth a second and the sum how much it grew; of all else the mean is weighted by"
+        " time and the last value follows. Means of several nodes are means of their means."
+    )
+    if left_out:
+        text += f" {left_out} more series are in the recording; 'fedmon export' writes all of them."
+    return [Section(title="Everything in figures", parts=(Paragraph(text=text, quiet=True), table))]
+
+
+def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
+    """Return the parts of the section."""
+    parts: list[Part] = [Facts(rows=_collected(case))]
+    if cost := cost_text(case):
+        parts.append(Paragraph(text=cost))
+    parts.append(_collectors(case))
+    absent = _absent(case)
+    if absent.rows:
+        parts.append(absent)
+    parts += [table for table in (_holes(case), _marks(case)) if table.rows]
+    parts.append(
+        Table(
+            title="How each finding was computed",
+            headers=("Finding", "Computed from"),
+            rows=tuple((one.title, shown(one.how)) for one in findings if one.how),
+        )
+    )
+    parts.append(
+        Table(
+            title="Limits at which a finding changes what it says",
+            headers=("Limit", "Value", "Why there"),
+            rows=tuple((one.name, limit_text(one), one.why) for one in ALL),
+            numeric=frozenset({1}),
+        )
+    )
+    return parts
+
+
+def limit_text(limit: Threshold) -> str:
+    """Return the value of a limit with its unit."""
+    if limit.unit is Unit.COUNT:
+        return number(limit.value)
+    example = next(metric for metric in METRICS.values() if metric.unit is limit.unit)
+    return format_value(example, limit.value)
+
+
+def versions(case: Case) -> Facts:
+    """Return the versions of what measured and of what wrote the report."""
+    tools = {str(node.host.tool["version"]) for node in case.nodes if node.host.tool.get("version")}
+    rows = [("Measured by", f"fedmon {', '.join(sorted(tools))}" if tools else "not recorded"),
+            ("Written by", f"fedmon {__version__}"), ("Python", platform.python_version())]  # fmt: skip
+    for library in _LIBRARIES:
+        try:
+            rows.append((library, importlib.metadata.version(library)))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Facts(rows=tuple((name, shown(text)) for name, text in rows))
+
+
+def _collected(case: Case) -> tuple[tuple[str, str], ...]:
+    streams = [stream for node in case.nodes if (stream := main_stream(case, node)) is not None]
+    intervals = sorted(one.interval_s for one in streams if one.interval_s is not None)
+    asked = {number(float(value)) for node in case.nodes
+             if isinstance(value := node.host.tool.get("interval_s"), int | float)}  # fmt: skip
+    document = case.document
+    rows: list[tuple[str, str]] = [("Samples", f"{sum(one.samples for one in streams)}")]
+    if intervals:
+        low, high = number(intervals[0]), number(intervals[-1])
+        rows.append(("Interval", f"{low} s" if low == high else f"{low} to {high} s"))
+    if asked:
+        rows.append(("Asked for", f"every {' or '.join(sorted(asked))} s"))
+    series = {name for node in case.nodes for stream in node.streams.values() for name in stream.series}
+    rows.append(("Series", str(len(series))))
+    if document.get("method"):
+        confidence = document.get("confidence")
+        rows.append(("Job found by", f"{document['method']}{f' (confidence: {confidence})' if confidence else ''}"))
+    for what, how in sorted({(labels.get("of", ""), labels.get("method", "")) for node in case.nodes
+                             for labels, _ in node.all("job_method_info")}):  # fmt: skip
+        rows.append((f"Job's {what}", how))
+    offsets = {node.name: offset for node in case.nodes if (offset := offset_s(node)) is not None}
+    if offsets:
+        told = [f"{name} {offset:+.3f} s" for name, offset in offsets.items()]
+        rows.append(("Clocks ahead", listed(told, 4)))
+    return tuple((name, shown(text)) for name, text in rows)
+
+
+def _collectors(case: Case) -> Table:
+    """Return what was measured, by where it comes from."""
+    by_source: dict[tuple[str, str], dict[str, None]] = {}
+    for node in case.nodes:
+        for stream in node.streams.values():
+            for name in stream.series:
+                metric = metric_of(name)
+                key = (_scope(metric), metric.source if metric is not None else "a plugin")
+                by_source.setdefault(key, {})[metric.name if metric is not None else shown(name, 80)] = None
+    order = list(METRICS)
+    known = sorted(by_source.items(), key=lambda item: _first(item[1], order))
+    return Table(
+        title="What was measured, and from where",
+        headers=("Of", "Source", "Metrics"),
+        rows=tuple((scope, shown(source, 200), _metrics(list(metrics))) for (scope, source), metrics in known),
+    )
+
+
+def _absent(case: Case) -> Table:
+    """Return what was not measured, by reason."""
+    by_reason: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for node in case.nodes:
+        for metric, reason in node.host.capabilities.items():
+            if reason and not node.all(metric):
+                metrics, nodes = by_reason.setdefault(str(reason), ({}, {}))
+                metrics[metric], nodes[node.name] = None, None
+    whole = len(case.nodes)
+    rows = [
+        (shown(reason, 240), _metrics(list(metrics)), "all" if len(nodes) == whole else listed(list(nodes), 4))
+        for reason, (metrics, nodes) in by_reason.items()
+    ]
+    return Table(title="What was not measured, and why", headers=("Reason", "Metrics", "Nodes"),
+                 rows=tuple(rows[:_MOST_ROWS]))  # fmt: skip
+
+
+def _holes(case: Case) -> Table:
+    rows = [
+        (hole.seconds, (shown(node.name, 60), stream.stream, moment(hole.after_t), duration(hole.seconds),
+                        str(hole.missing or "-")))
+        for node in case.nodes
+        for stream in node.streams.values()
+        for hole in stream.holes
+    ]  # fmt: skip
+    rows.sort(key=lambda row: -row[0])
+    return Table(title="Gaps, the longest first", headers=("Node", "Stream", "From", "Length", "Samples missing"),
+                 rows=tuple(row for _, row in rows[:20]), numeric=frozenset({3, 4}))  # fmt: skip
+
+
+def _marks(case: Case) -> Table:
+    names = {node.host.node_id: node.name for node in case.nodes}
+    rows = [(moment(mark.t), shown(names.get(mark.node_id, mark.node_id), 60), shown(mark.text, 240))
+            for mark in case.marks]  # fmt: skip
+    title = "Events" if len(rows) <= _MOST_ROWS else f"The first {_MOST_ROWS} of {counted(len(rows), 'event')}"
+    return Table(title=title, headers=("Time", "Node", "What happened"), rows=tuple(rows[:_MOST_ROWS]))
+
+
+def _metrics(names: list[str]) -> str:
+    return listed([shown(name, 80) for name in names], 6)
+
+
+def _scope(metric: Metric | None) -> str:
+    return metric.scope.value if metric is not None else "other"
+
+
+def _first(metrics: dict[str, Any], order: list[str]) -> int:
+    return min((order.index(name) for name in metrics if name in METRICS), default=len(order))
+
+
+def value_table(case: Case) -> tuple[Table, int]:
+    """Return one row for each series, all nodes together, in the order of the metrics; and how many are left out.
+
+    Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named. What
+    was counted of both, machine and job, has a row for each.
+    """
+    of_others = {
+        series
+        for node in case.nodes
+        for name, stream in node.streams.items()
+        if not name.startswith(JOB)
+        for series in stream.series
+    }
+    found: dict[str, list[tuple[str, SeriesTotal]]] = {}
+    for node in case.nodes:
+        for name, stream in node.streams.items():
+            if name.startswith(JOB) and name != f"{JOB}{case.job}":
+                continue
+            for total in stream.series.values():
+                metric = metric_of(total.series)
+                if (metric is None or metric.kind is not Kind.INFO) and not total.series.startswith(_OTHER_TABLE):
+                    is_of_both = name.startswith(JOB) and total.series in of_others
+                    label = {"job": name.removeprefix(JOB)} if is_of_both else {}
+                    found.setdefault(labelled(total.series, label), []).append((node.name, total))
+    order = {name: at for at, name in enumerate(METRICS)}
+    names = sorted(found, key=lambda name: (order.get(name.partition("{")[0], len(order)), natural(name)))
+    many = len(case.nodes) > 1
+    headers = ("Series", "Mean", "Lowest", "Highest", "Sum or last", *(("Most on",) if many else ()))
+    rows = [_row(name, found[name], many=many) for name in names[:MOST_SERIES]]
+    return Table(headers=headers, rows=tuple(rows), numeric=frozenset({1, 2, 3, 4})), max(0, len(names) - MOST_SERIES)
+
+
+def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tuple[str, ...]:
+    means = [(_mean(total), node) for node, total in totals]
+    known = [(mean, node) for mean, node in means if mean is not None]
+    is_counter = _counts(name)
+    if is_counter:
+        metric = metric_of(name)
+        # A second is too short for these: their growth is told as power.
+        has_rate = known and (metric is None or metric.unit not in (Unit.KILOWATT_HOURS, Unit.GRAMS))
+        texts = [
+            format_rate(name, sum(mean for mean, _ in known) / len(known)) if has_rate else MISSING,
+            *[MISSING] * 2,
+        ]
+        grown = summed(total for _, total in totals)
+        last = format_value(name, grown)
+    else:
+        texts = [format_value(name, sum(mean for mean, _ in known) / len(known))] if known else [MISSING]
+        texts += [format_value(name, min(total.low for _, total in totals)),
+                  format_value(name, max(total.high for _, total in totals))]  # fmt: skip
+        last = format_value(name, totals[0][1].last) if len(totals) == 1 else MISSING
+    return shown(name, 120), *texts, last, *([shown(max(known)[1], 40) if known else MISSING] if many else [])
+
+
+def _mean(total: SeriesTotal) -> float | None:
+    return total.per_second if _counts(total.series) else total.mean
+
+
+def _counts(name: str) -> bool:
+    return name.partition("{")[0].endswith("_total")
+
+
+def user_table(case: Case) -> Table:
+    """Return one row for each value that a program reported, and node."""
+    rows: list[tuple[str, ...]] = []
+    for node in case.nodes:
+        for labels, total in node.all("user_value"):
+            step = node.one("user_step", name=labels.get("name", ""))
+            rows.append(
+                (
+                    shown(labels.get("name"), 60),
+                    shown(node.name, 60),
+                    str(total.values),
+                    number(total.first, 4),
+                    number(total.last, 4),
+                    number(total.low, 4),
+                    number(total.high, 4),
+                    number(step.last) if step is not None else MISSING,
+                    f"{moment(total.first_t)}, {duration(total.last_t - total.first_t)}",
+                )
+            )
+    headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
+    return Table(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))
+
+
+def pictures(bins: Bins, source: Source, job: str | None) -> list[tuple[str, list[Picture]]]:
+    """Return the drawings of everything that was measured, each group under its heading; drawn when asked for."""
+    from fedmon.report import plots
+
+    groups: dict[str, list[Picture]] = {}
+    for plot in plots.figures(bins, source, job=job):
+        groups.setdefault(plot.group.value, []).append(
+            Picture(title=plot.title, png=functools.cache(functools.partial(plots.as_png, plot)))
+        )
+    return [(_TITLES.get(group, f"{group.capitalize()} over time"), drawn) for group, drawn in groups.items()]
