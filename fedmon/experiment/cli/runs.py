@@ -30,8 +30,7 @@ from fedmon.experiment.cli.showing import REDRAW_S, showing
 from fedmon.experiment.cli.tables import closing, table
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.document.files import write
-from fedmon.experiment.file_changes import FileChanges
-from fedmon.experiment.following import DOCUMENT, Follower
+from fedmon.experiment.following import DOCUMENT, FileChanges, Follower
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.situation import State
 from fedmon.experiment.standing import Overview, followed, heading, is_over, overview_of

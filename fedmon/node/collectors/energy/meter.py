@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Roots
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Roots, Why
 from fedmon.node.collectors.energy.carbon import chosen_factor
-from fedmon.node.collectors.energy.cpu_time import BusyCpuTime
 from fedmon.node.collectors.energy.hwmon_power import HwmonReader
 from fedmon.node.collectors.energy.job_shares import JobShares
 from fedmon.node.collectors.energy.node_total import GpuEnergy, Method, NodeEnergy, NodeTotal
 from fedmon.node.collectors.energy.rapl import RaplReader
+from fedmon.node.collectors.procfile import ProcFile
+
+
+class BusyCpuTime:
+    """Reads the time that all CPUs spent in user, nice, system, irq and softirq.
+
+    Time stolen by a hypervisor is not this machine's work. Source: Linux Documentation/filesystems/proc.rst, 1.7.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._stat = ProcFile(proc / "stat", size_bytes=512)
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+
+    def __call__(self) -> float:
+        """Return busy seconds since the system started. Raises CollectorUnavailableError."""
+        fields = self._stat.head().partition(b"\n")[0].split()
+        try:
+            if fields[0] != b"cpu":
+                raise ValueError
+            user, nice, system, _, _, irq, softirq = map(int, fields[1:8])
+        except (ValueError, IndexError):
+            raise CollectorUnavailableError(Why.FAILED, "the first line of stat is not that of all CPUs") from None
+        return (user + nice + system + irq + softirq) / self._ticks_per_s
+
 
 JobCpu = Callable[[], Mapping[str, float]]
 GpuShares = Callable[[], Mapping[str, Mapping[str, float | None]]]
