@@ -31,10 +31,8 @@ from fedmon.experiment.waits import WaitResult
 from fedmon.experiment.wiring import guids_of, state_of
 
 if TYPE_CHECKING:
-    from fedmon.experiment.protocol import Experiment
+    from fedmon.experiment.protocol import Experiment, Guids
     from fedmon.experiment.resource import ResourceManager
-
-    Guids = int | Iterable[int]
 
 logger = logging.getLogger(__name__)
 

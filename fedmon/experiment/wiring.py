@@ -38,7 +38,7 @@ from fedmon.experiment.verbs import told
 from fedmon.experiment.verdicts import waits_in_vain
 
 if TYPE_CHECKING:
-    Guids = int | Iterable[int]
+    from fedmon.experiment.protocol import Guids
     from fedmon.experiment.resource import ResourceManager
 
 

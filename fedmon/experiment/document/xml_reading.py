@@ -23,9 +23,8 @@ from fedmon.experiment.document.description import (
 from fedmon.experiment.document.errors import DescriptionError, DuplicateResourceError, ValueFormError
 from fedmon.experiment.document.nepi_versions import TIMES, VERSIONS, state_of, version_of
 from fedmon.experiment.document.values import from_text, integer, number
-from fedmon.experiment.document.xml_conditions import action_of, condition_of, is_of_nobody
+from fedmon.experiment.document.xml_conditions import action_of, condition_of, failures_of, is_of_nobody
 from fedmon.experiment.document.xml_elements import Element, parse
-from fedmon.experiment.document.xml_failures import failures_of
 from fedmon.experiment.document.xml_writing import FORMAT
 from fedmon.experiment.events import Retry, Verb
 from fedmon.experiment.states import ResourceAction, ResourceState
