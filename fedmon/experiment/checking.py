@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from fedmon.common.errors import StorageError
 from fedmon.experiment.describing import Foreseeing, is_given
 from fedmon.experiment.document import Description, as_state, attributes_of, names_of, read
 from fedmon.experiment.document.description import ResourceDescription
-from fedmon.experiment.document.places import lines_of
 from fedmon.experiment.errors import (
     ExperimentError,
     InvalidAttributeValueError,
@@ -24,14 +24,35 @@ from fedmon.experiment.errors import (
     UnknownTypeError,
 )
 from fedmon.experiment.plan_checks import connection_problems
-from fedmon.experiment.plan_facts import Facts, called
-from fedmon.experiment.plan_problems import Problem
+from fedmon.experiment.plan_problems import Facts, Problem, called
 from fedmon.experiment.planning import Plan, plan
 from fedmon.experiment.situation import State
 from fedmon.experiment.types import ResourceFactory
 
 if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
+
+
+_TOML = re.compile(r"^[ \t]*\[\[[ \t]*(?:resource|\"resource\")[ \t]*\]\]", re.MULTILINE)
+_XML = re.compile(r"<rm\b[^<>]*?\bguid\s*=\s*[\"'](\d+)[\"']")
+
+
+def lines_of(text: str, description: Description) -> dict[int, int]:
+    """Return the line of each resource by its guid; nothing where the text does not tell which is which."""
+    starts: dict[int, int] = {}
+    if text.lstrip().startswith("<"):
+        starts = {int(found[1]): found.start() for found in _XML.finditer(text)}
+    else:
+        tables = [found.start() for found in _TOML.finditer(text)]
+        if len(tables) == len(description.resources):
+            starts = {each.guid: at for each, at in zip(description.resources, tables, strict=True)}
+    lines: dict[int, int] = {}
+    line, before = 1, 0
+    for guid, at in sorted(starts.items(), key=lambda each: each[1]):
+        line += text.count("\n", before, at)
+        lines[guid], before = line, at
+    return lines
+
 
 _UNFINISHED = ("missing-part", "collector-without-trace")
 """Errors with which an experiment can be made all the same, so that more of them are found."""

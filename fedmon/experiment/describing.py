@@ -19,8 +19,7 @@ from fedmon.experiment.document.description import (
     even,
 )
 from fedmon.experiment.errors import FederationUnreachableError
-from fedmon.experiment.plan_facts import Facts
-from fedmon.experiment.plan_problems import Problem
+from fedmon.experiment.plan_problems import Facts, Problem
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types import ResourceFactory

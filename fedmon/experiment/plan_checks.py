@@ -2,20 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
-from fedmon.experiment.conditions import MetricCondition, StateCondition
+import msgspec
+
+from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import VERB_OF
-from fedmon.experiment.natures import is_kind, needed
-from fedmon.experiment.plan_facts import Facts, called
-from fedmon.experiment.plan_losses import loss_problems
-from fedmon.experiment.plan_parts import missing_parts
-from fedmon.experiment.plan_problems import Problem
-from fedmon.experiment.plan_waits import PlannedWait, is_to_come, planned_waits
-from fedmon.experiment.situation import Resource, State
+from fedmon.experiment.natures import Nature, Natures, is_kind, needed
+from fedmon.experiment.plan_problems import Facts, Problem, ProblemKind, Severity, called
+from fedmon.experiment.situation import Resource, State, Want
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.verdicts import has_held
+from fedmon.experiment.verdicts import Doomed, has_held, verdict_on_condition
+
+_DONE = {
+    ResourceAction.DEPLOY: ResourceState.READY,
+    ResourceAction.START: ResourceState.STARTED,
+    ResourceAction.STOP: ResourceState.STOPPED,
+}
+
+
+class PlannedWait(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One condition of something that is still to be done. ``name`` is that of its want, ``what`` it in words."""
+
+    guid: int
+    name: str
+    what: str
+    condition: AnyCondition
+
+
+def is_to_come(resource: Resource, action: ResourceAction) -> bool:
+    """Tell whether an action of a resource was not done yet."""
+    return resource.state < _DONE[action]
+
+
+def planned_waits(state: State, names: Mapping[int, str], guids: Iterable[int] | None = None) -> Iterator[PlannedWait]:
+    """Return what all resources, or some, wait for still; of all, also the attributes that are to be set."""
+    chosen = state.resources.values() if guids is None else filter(None, map(state.resources.get, guids))
+    for resource in chosen:
+        for action, condition in resource.conditions:
+            if is_to_come(resource, action):
+                name = VERB_OF[action]
+                what = f"{name} of {called(resource.guid, names, state)}"
+                yield PlannedWait(guid=resource.guid, name=name, what=what, condition=condition)
+    for want in state.wants.values() if guids is None else ():
+        for condition in want.conditions if want.attribute is not None else ():
+            what = f"setting {want.attribute[0] if want.attribute else ''} of {called(want.guid, names, state)}"
+            yield PlannedWait(guid=want.guid, name=want.name, what=what, condition=condition)
+
+
+def missing_parts(
+    resource: Resource, state: State, nature: Natures, attributes: Mapping[str, Any], names: Mapping[int, str]
+) -> Iterator[Problem]:
+    """Say what a resource that was not deployed lacks; what its deploy waits for may still bring it, so that warns."""
+    mine = nature(resource.rtype)
+    if resource.state >= ResourceState.READY or not (mine.attributes or mine.connections):
+        return
+    is_held = any(action is ResourceAction.DEPLOY for action, _ in resource.conditions)
+    severity: Severity = "warning" if is_held else "error"
+    who = called(resource.guid, names, state)
+    for name in mine.attributes:
+        if attributes.get(name) in (None, "") and resource.attributes.get(name) in (None, ""):
+            yield _without(resource, name, who, severity, mine)
+    for rtypes in mine.connections:
+        others = filter(None, map(state.resources.get, resource.connections))
+        if not any(is_kind(other.rtype, rtype, nature) for other in others for rtype in rtypes):
+            text = f"{who} has no {' or '.join(rtypes)}: connect it to one"
+            yield Problem(kind="missing-part", severity=severity, guids=(resource.guid,), text=text)
+
+
+def _without(resource: Resource, name: str, who: str, severity: Severity, mine: Nature) -> Problem:
+    if name == "traceName" and any(rtype.rpartition("::")[2] == "Collector" for rtype in mine.rtypes):
+        text = f"{who} has no traceName, so there is nothing that it could collect"
+        return Problem(kind="collector-without-trace", severity=severity, guids=(resource.guid,), text=text)
+    text = f"{who} has no {name}: set that attribute"
+    return Problem(kind="missing-part", severity=severity, guids=(resource.guid,), text=text)
+
+
+def loss_problems(state: State, facts: Facts, wait: PlannedWait) -> Iterator[Problem]:
+    """Say why a condition can never hold any more."""
+    condition = wait.condition
+    if condition.at_least is None and not isinstance(condition, MetricCondition):
+        # Whoever of them is not there yet is waited for first, but it ends in this all the same.
+        for guid in condition.group if condition.state is not ResourceState.FAILED else ():
+            member = state.resources.get(guid)
+            if member is not None and member.state is ResourceState.FAILED and member.critical:
+                text = f"{wait.what} waits for {called(guid, facts.names, state)}, which is critical and failed"
+                yield Problem(kind="failed-resource", guids=(wait.guid, guid), text=text)
+        return
+    want = Want(key=(wait.guid, wait.name), since=0.0, conditions=(condition,))
+    found = verdict_on_condition(condition, want, state.resources, 0.0)
+    if isinstance(found, Doomed) and (facts.are_removed or all(guid in state.resources for guid in condition.group)):
+        is_quorum = condition.at_least is not None
+        text = f"{wait.what} waits in vain: {found.reason}"
+        kind: ProblemKind = "impossible-quorum" if is_quorum else "may-not-come"
+        yield Problem(kind=kind, guids=(wait.guid, *condition.group), text=text)
 
 
 def type_problems(state: State, facts: Facts) -> Iterator[Problem]:

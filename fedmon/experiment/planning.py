@@ -2,32 +2,274 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from fedmon.experiment.conditions import AnyCondition, MetricCondition
+from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.dependencies import Dependencies, Step
+from fedmon.experiment.events import VERB_OF
+from fedmon.experiment.natures import Natures, Need, lasts, needed
 from fedmon.experiment.plan_checks import (
+    PlannedWait,
     condition_problems,
     connection_problems,
+    is_to_come,
+    loss_problems,
+    missing_parts,
     need_problems,
+    planned_waits,
     type_problems,
 )
-from fedmon.experiment.plan_circles import circle_problem
-from fedmon.experiment.plan_concerned import Concerned
-from fedmon.experiment.plan_direction import go_one_way
-from fedmon.experiment.plan_endings import ending_problems
-from fedmon.experiment.plan_facts import Facts
-from fedmon.experiment.plan_inputs import input_problems
-from fedmon.experiment.plan_losses import loss_problems
-from fedmon.experiment.plan_parts import missing_parts
-from fedmon.experiment.plan_problems import SEVERITIES, ImpossiblePlanError, Problem
-from fedmon.experiment.plan_waits import planned_waits
-from fedmon.experiment.situation import Resource, State
+from fedmon.experiment.plan_problems import SEVERITIES, Facts, ImpossiblePlanError, Problem, called
+from fedmon.experiment.situation import Group, Resource, State
 from fedmon.experiment.states import ResourceAction, ResourceState
+
+
+def input_problems(state: State, facts: Facts) -> Iterator[Problem]:
+    """Say who takes something from another that no condition has him wait for, not even one of others."""
+    for resource in state.resources.values():
+        if not any(need.attribute for need in facts.nature(resource.rtype).needs):
+            continue
+        for action in ResourceAction:
+            verb = VERB_OF[action]
+            for need, other in needed(resource, verb, state.resources, facts.nature):
+                is_due = need.attribute and is_to_come(resource, action) and other.state < need.state
+                if is_due and other.guid not in _awaited(resource, state, facts.nature):
+                    who, whom = (called(each.guid, facts.names, state) for each in (resource, other))
+                    text = f"{verb} of {who} needs {whom} to be {need.state.name} ({need.attribute})"
+                    text += ", and no condition has it wait for that"
+                    yield Problem(kind="missing-part", severity="warning", guids=(resource.guid, other.guid), text=text)
+
+
+def _awaited(resource: Resource, state: State, nature: Natures) -> set[int]:
+    """Return whom a resource waits for in any way, or who waits for those."""
+    found: set[int] = set()
+    waiting = [resource]
+    while waiting:
+        each = waiting.pop()
+        guids = {guid for _, condition in each.conditions for guid in condition.group}
+        for action in ResourceAction:
+            others = needed(each, VERB_OF[action], state.resources, nature)
+            guids.update(other.guid for need, other in others if not need.attribute)
+        for guid in guids - found:
+            found.add(guid)
+            other = state.resources.get(guid)
+            waiting += [] if other is None else [other]
+    return found
+
+
+def ending_problems(state: State, facts: Facts) -> Iterator[Problem]:
+    """Say who waits for resources to be STOPPED that nothing is known to stop; somebody may still do so by a call."""
+    for wait in planned_waits(state, facts.names):
+        yield from _condition(state, facts, wait)
+
+
+def _condition(state: State, facts: Facts, wait: PlannedWait) -> Iterator[Problem]:
+    condition = wait.condition
+    if not isinstance(condition, StateCondition) or condition.state is not ResourceState.STOPPED:
+        return
+    members = [state.resources[guid] for guid in condition.group if guid in state.resources]
+    lasting = [member for member in members if _lasts(member, state, facts)]
+    if len(condition.group) - len(lasting) >= condition.needed:
+        return
+    for member in lasting:
+        who = called(member.guid, facts.names, state)
+        text = f"{wait.what} waits for {who} to be STOPPED, but its type stays STARTED until a stop or its release"
+        yield Problem(kind="not-stopped", severity="warning", guids=(wait.guid, member.guid), text=text)
+
+
+def _lasts(resource: Resource, state: State, facts: Facts) -> bool:
+    """Tell whether a resource is known to stay STARTED; a condition for its stop has it stopped when that holds."""
+    actions = [action for action, _ in resource.conditions]
+    if resource.state >= ResourceState.STOPPED or ResourceAction.STOP in actions:
+        return False
+    return lasts(resource, state.resources, facts.nature)
+
+
+_STATES = {"deploy": "READY", "start": "STARTED", "stop": "STOPPED"}
+
+
+def circle_problem(circle: list[Step], found: Dependencies, names: Mapping[int, str]) -> Problem:
+    """Return the problem that a circle is, with its path named; it begins with the lowest guid."""
+    waiting = [index for index, step in enumerate(circle) if step.kind in _STATES]
+    first = min(waiting, key=lambda index: circle[index])
+    circle = circle[first:] + circle[:first]
+    hops = []
+    path = [circle[0].guid]
+    for index, step in enumerate(circle):
+        if step.kind not in _STATES:
+            continue  # told together with the step before it
+        need = circle[(index + 1) % len(circle)]
+        after = circle[(index + 2) % len(circle)]
+        end = need if need.kind in _STATES else after
+        hops.append(_hop(step, need, end, found, names))
+        if end.guid != path[-1] or len(circle) == 1:
+            path.append(end.guid)
+    if path[-1] != path[0]:
+        path.append(path[0])
+    is_group = any(step.kind == "group" for step in circle)
+    return Problem(
+        kind="group-deadlock" if is_group else "condition-cycle",
+        guids=tuple(path) if len(path) > 1 else (path[0], path[0]),
+        text=", ".join(hop for hop in hops if hop),
+    )
+
+
+def _hop(step: Step, need: Step, end: Step, found: Dependencies, names: Mapping[int, str]) -> str:
+    who, whom = _called(step.guid, names), _called(end.guid, names)
+    if need.kind == "group":
+        return f"{step.kind} of {who} waits for its whole group to be READY, with {whom}"
+    cause = found.causes.get((step, need))
+    if need.kind == "condition":
+        several = _several(cause) if isinstance(cause, MetricCondition | StateCondition) else ""
+        return f"{step.kind} of {who} waits for {several}, with {whom}"
+    if cause is None:
+        return f"{step.kind} of {who} comes after its {end.kind}"
+    if isinstance(cause, Need):
+        how = f"its {cause.attribute}" if cause.attribute else "which it needs"
+        what = f"the end of {who}" if step.kind == "stop" else f"{step.kind} of {who}"
+        return f"{what} waits for {whom}, {how}, to be {cause.state.name}"
+    assert isinstance(cause, StateCondition)  # noqa: S101 - a metric has a step of its own
+    return f"{step.kind} of {who} waits for {whom} to be {cause.state.name}"
+
+
+def _several(condition: AnyCondition) -> str:
+    wanted = f"to be {condition.state.name}" if isinstance(condition, StateCondition) else f"with {condition}"
+    if len(condition.group) == 1:
+        return f"one resource {wanted}"
+    return f"{condition.needed} of {len(condition.group)} resources {wanted}"
+
+
+def _called(guid: int, names: Mapping[int, str]) -> str:
+    return f"resource {guid} ({names[guid]})" if names.get(guid) else f"resource {guid}"
+
+
+_NEVER_WAITED_FOR = -1
+
+
+def go_one_way(resources: Mapping[int, Resource], among: Collection[int]) -> bool:
+    """Tell whether the conditions of resources surely are without a circle; false where that is not plain.
+
+    Deploying comes before starting, and that before stopping. Where nobody waits for a later one of these than his own,
+    a circle could only be among equal ones, and there is none when all go to higher guids, or all to lower ones. Those
+    who do not wait themselves do not count, for no circle leads through them.
+    """
+    waits: dict[ResourceAction, dict[int, list[AnyCondition]]] = {action: {} for action in ResourceAction}
+    stages: dict[int, int] = {}
+    for guid in among:
+        for action, condition in resources[guid].conditions:
+            stage = stages.get(id(condition))  # many have one condition together
+            if stage is None:
+                stage = stages[id(condition)] = _stage(condition, resources)
+            if stage > action:
+                return False
+            if stage == action:
+                waits[action].setdefault(guid, []).append(condition)
+    return all(map(_is_ordered, waits.values()))
+
+
+def _stage(condition: AnyCondition, resources: Mapping[int, Resource]) -> int:
+    """Return the action, as a number, that brings what a condition asks for."""
+    if isinstance(condition, MetricCondition) or condition.state is ResourceState.STARTED:
+        return ResourceAction.START
+    if condition.state <= ResourceState.READY:
+        return ResourceAction.DEPLOY
+    if condition.state > ResourceState.STOPPED:
+        return _NEVER_WAITED_FOR
+    members = filter(None, map(resources.get, condition.group))
+    holds_back = any(ResourceAction.STOP in [action for action, _ in member.conditions] for member in members)
+    # Whom no condition keeps from stopping stops some time after he started.
+    return ResourceAction.STOP if holds_back else ResourceAction.START
+
+
+def _is_ordered(waits: Mapping[int, Collection[AnyCondition]]) -> bool:
+    spans: dict[int, tuple[int, int] | None] = {}
+    ways: set[str] = set()
+    for guid, conditions in waits.items():
+        for condition in conditions:
+            if id(condition) not in spans:
+                members = [member for member in condition.group if member in waits]
+                spans[id(condition)] = (min(members), max(members)) if members else None
+            span = spans[id(condition)]
+            if span is None:
+                continue
+            lowest, highest = span
+            if lowest <= guid <= highest:
+                return False
+            ways.add("up" if guid < lowest else "down")
+    return len(ways) < 2
+
+
+class Concerned:
+    """Those whom a deployment concerns: who waits for anything of ``deploying`` and ``group``, and whom those wait for.
+
+    What holds already, what was done already, and whom nobody has deployed yet lead no further. ``have_needs`` tells
+    whether one of them waits for another by itself, and not by a condition alone.
+    """
+
+    def __init__(self, state: State, deploying: Collection[int], nature: Natures, group: int | None) -> None:
+        self._state, self._nature = state, nature
+        self._seen_groups: set[int] = set()
+        self._seen_conditions: set[int] = set()
+        self.have_needs = False
+        self.guids: dict[int, None] = {}
+        resources = state.resources
+        held = self._first_of(deploying)
+        self._deploying = frozenset(deploying) if held or group is not None else frozenset()
+        if group is not None:
+            held += [resources[guid] for guid in self._of_group(state.groups[group])]
+        self.guids.update(dict.fromkeys(one.guid for one in held))
+        while held:
+            for guid in self._whom(held.pop()):
+                other = resources.get(guid)
+                if other is not None and guid not in self.guids and self._is_coming(other):
+                    self.guids[guid] = None
+                    held.append(other)
+
+    def _first_of(self, deploying: Collection[int]) -> list[Resource]:
+        chosen = [one for one in map(self._state.resources.get, deploying) if one is not None]
+        if any(self._nature(rtype).needs for rtype in {one.rtype for one in chosen}):
+            return [one for one in chosen if self._may_wait(one)]
+        return [one for one in chosen if one.conditions]
+
+    def _may_wait(self, resource: Resource) -> bool:
+        return bool(resource.conditions) or (bool(resource.connections) and bool(self._nature(resource.rtype).needs))
+
+    def _is_coming(self, resource: Resource) -> bool:
+        is_asked = resource.group is not None or resource.guid in self._deploying
+        return is_asked and resource.state < ResourceState.STOPPED
+
+    def _whom(self, resource: Resource) -> Iterator[int]:
+        for action, condition in resource.conditions:
+            # Many have one condition together, and its members are looked at once.
+            if id(condition) not in self._seen_conditions and is_to_come(resource, action):
+                self._seen_conditions.add(id(condition))
+                yield from self._of_condition(condition)
+        if self._nature(resource.rtype).needs:
+            self.have_needs = True
+            for action in ResourceAction:
+                if is_to_come(resource, action):
+                    for _, other in needed(resource, VERB_OF[action], self._state.resources, self._nature):
+                        yield other.guid
+        if resource.group is not None and resource.group not in self._seen_groups:
+            self._seen_groups.add(resource.group)
+            yield from self._of_group(self._state.groups[resource.group])
+
+    def _of_condition(self, condition: AnyCondition) -> Iterator[int]:
+        for guid in condition.group:
+            other = self._state.resources.get(guid)
+            if other is not None and (isinstance(condition, MetricCondition) or other.state < condition.state):
+                yield guid
+
+    def _of_group(self, group: Group) -> Iterator[int]:
+        if group.wait_all_ready and group.unready:
+            members = filter(None, map(self._state.resources.get, group.members))
+            yield from (one.guid for one in members if self._may_wait(one))
+
 
 NEW_GROUP = -1
 """The number of the group that does not exist yet; those of a controller are not negative."""
@@ -66,8 +308,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise ImpossiblePlanError(self.errors)
 
     def __str__(self) -> str:
-        from fedmon.experiment.plan_text import text_of
-
         return text_of(self)
 
     def text(self) -> str:
@@ -273,3 +513,77 @@ def _dependencies(
         none_may_end=none_may_end,
     )
     return found, is_coming
+
+
+_MANY = 12
+_T = TypeVar("_T")
+
+
+def text_of(plan: Plan) -> str:
+    """Return a plan as lines of text."""
+    return "\n".join(_lines(plan))
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    resources = plan.state.resources
+    conditions = sum(len(resource.conditions) for resource in resources.values())
+    yield f"{_counted(len(resources), 'resource')}, {_counted(conditions, 'condition')}"
+    for number, wave in enumerate(plan.waves, 1):
+        parts = [
+            f"{kind} {_listed(plan, [step for step in wave if step.kind == kind])}"
+            for kind in ("deploy", "start", "stop")
+            if any(step.kind == kind for step in wave)
+        ]
+        yield f"{number:4}. {'; '.join(parts)}"
+    if plan.stuck:
+        shown = _shown(plan.stuck)
+        who = (f"{guid} {_name(plan, guid)}".rstrip() for guid in shown)
+        yield f"never comes to its end: {_joined(who, left=len(plan.stuck) - len(shown))}"
+    yield from map(str, plan.problems)
+    if plan.is_possible:
+        yield "nothing is known that keeps it from working"
+    else:
+        yield f"it cannot work: {_counted(len(plan.errors), 'error')}"
+
+
+def _listed(plan: Plan, steps: list[Step]) -> str:
+    parts = []
+    for step in _shown(steps):
+        waits = [
+            _wait(plan, condition, group)
+            for action, condition in plan.state.resources[step.guid].conditions
+            if action.name.lower() == step.kind and (group := _asked(plan, condition))
+        ]
+        who = _name(plan, step.guid) or plan.state.resources[step.guid].rtype
+        parts.append(f"{step.guid} {who}" + (f" when {' and '.join(waits)}" if waits else ""))
+    return _joined(parts, left=len(steps) - len(parts))
+
+
+def _asked(plan: Plan, condition: AnyCondition) -> tuple[int, ...]:
+    """Return whom a condition asks for; nobody waits for those who were taken out."""
+    is_asked = plan.state.resources.__contains__
+    return tuple(filter(is_asked, condition.group)) if plan.facts.are_removed else condition.group
+
+
+def _wait(plan: Plan, condition: AnyCondition, group: tuple[int, ...]) -> str:
+    quorum = "" if condition.at_least is None else f"{condition.at_least} of "
+    shown = _shown(group)
+    who = _joined((f"{guid} {_name(plan, guid)}".rstrip() for guid in shown), left=len(group) - len(shown))
+    return f"{quorum}{who}{':' if isinstance(condition, MetricCondition) else ''} {condition}"
+
+
+def _name(plan: Plan, guid: int) -> str:
+    return plan.facts.names.get(guid, "")
+
+
+def _shown(those: Sequence[_T]) -> Sequence[_T]:
+    """Return those that are named: all, unless so many are left that a number says it better."""
+    return those if len(those) <= _MANY + 2 else those[:_MANY]
+
+
+def _joined(parts: Iterable[str], *, left: int) -> str:
+    return ", ".join(parts) + (f" and {left} more" if left else "")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

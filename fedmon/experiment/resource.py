@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+import datetime
 import operator
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from fedmon.experiment import durations
+from fedmon.experiment.conditions import MetricCondition
+from fedmon.experiment.errors import ExperimentOverError, InvalidStateError
 from fedmon.experiment.events import Verb
+from fedmon.experiment.holder import Holder
 from fedmon.experiment.hook_calls import HookCall, is_within
-from fedmon.experiment.progress import Progress
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.states import ResourceState
+from fedmon.experiment.protocol import Experiment, Guids
+from fedmon.experiment.situation import Resource
+from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.templates import Template, clsinit, clsinit_copy
-from fedmon.experiment.type_names import nothing_of
 from fedmon.experiment.verbs import as_reason, failtrap, states_for, told
 
 __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
+
+
+def nothing_of(rtype: object) -> list[Any]:
+    """Return that there is no resource of a type. Raises UnknownTypeError where nobody registered such a type."""
+    # Types are made of resources, and so is what asks here.
+    from fedmon.experiment.types import ResourceFactory
+
+    known = ResourceFactory.resource_types().values()
+    # A name that only types derived from it have is a type as well.
+    is_known = isinstance(rtype, type) or any(
+        vars(each).get("_rtype") == rtype for rclass in known for each in rclass.__mro__
+    )
+    if not is_known:
+        ResourceFactory.get_resource_type(rtype)  # type: ignore[arg-type] # which says so for what is no name
+    return []
+
+
+class _TimeOf:
+    """When a resource last came to a state, in UTC; null where it never did."""
+
+    def __init__(self, state: ResourceState) -> None:
+        self._state = state
+
+    def __get__(self, rm: ResourceManager | None, owner: type[ResourceManager]) -> datetime.datetime | None:
+        try:
+            times = () if rm is None else rm._seen().times  # noqa: SLF001 - a part of that class
+        except KeyError:
+            return None
+        found = next((t for state, t in times if state is self._state), None)
+        return None if found is None else datetime.datetime.fromtimestamp(found, datetime.UTC)
+
+
+Moment = datetime.datetime | float | None
+
+
+def _checked(state: object) -> ResourceState:
+    for known in ResourceState:
+        if known == state and not isinstance(state, bool):
+            return known
+    raise InvalidStateError(f"{state!r:.80} is no state: take one of {', '.join(ResourceState.__members__)}")
+
 
 CALLED: tuple[Verb, ...] = ("deploy", "start", "stop", "release", "fail")
 _SETTERS: Mapping[str, str] = {
@@ -31,7 +77,7 @@ _SETTERS: Mapping[str, str] = {
 
 
 @clsinit
-class ResourceManager(Progress):
+class ResourceManager(Holder):
     """A resource of an experiment.
 
     Types override the ``do_`` hooks and end them with the parent's, which says that the state was reached; a hook that
@@ -43,6 +89,171 @@ class ResourceManager(Progress):
 
     _release_patience_s: ClassVar[float] = 5.0
     __is_in_release = False  # mangled, for types have flags of much the same name
+
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(guid)
+        self._ec = weakref.ref(ec)
+        self._reason = ""
+        self._was_seen = False
+
+    @property
+    def ec(self) -> Experiment:
+        """The experiment. Raises ExperimentOverError where it is no more."""
+        found = self._ec()
+        if found is None:
+            raise ExperimentOverError(f"the experiment of {self.name} is no more")
+        return found
+
+    def is_of(self, ec: Experiment) -> bool:
+        """Tell whether it belongs to an experiment."""
+        return self._ec() is ec
+
+    @property
+    def state(self) -> ResourceState:
+        """How far it is; NEW while it is being made, and RELEASED once it was taken out."""
+        try:
+            return self._seen().state
+        except KeyError:
+            return ResourceState.RELEASED if self._was_seen else ResourceState.NEW
+
+    @property
+    def connections(self) -> frozenset[int]:
+        """The guids of what it is connected to."""
+        try:
+            return self._seen().connections
+        except KeyError:
+            return frozenset()
+
+    @property
+    def conditions(self) -> dict[ResourceAction, list[tuple[list[int], Any, str | None]]]:
+        """Its conditions by action: each a group, what it asks of it, and for how long that must have been."""
+        found: dict[ResourceAction, list[tuple[list[int], Any, str | None]]] = {}
+        for action, each in self._seen().conditions:
+            if isinstance(each, MetricCondition):
+                entry: tuple[list[int], Any, str | None] = (list(each.group), each.metric, None)
+            else:
+                delay = durations.duration_text(each.delay_s) if each.delay_s else None
+                entry = (list(each.group), each.state, delay)
+            found.setdefault(action, []).append(entry)
+        return found
+
+    @property
+    def deployment_group(self) -> int | None:
+        """With whom it is deployed; null before it was asked to."""
+        try:
+            return self._seen().group
+        except KeyError:
+            return None
+
+    @property
+    def reschedule_delay(self) -> str:
+        """After how long its verbs are to look again, where they look again."""
+        return self._reschedule_delay
+
+    @property
+    def reason(self) -> str:
+        """Why it failed: what was told to it, or else to the experiment; "" where nothing was."""
+        try:
+            return self._reason or self._seen().reason
+        except (KeyError, ExperimentOverError):
+            return self._reason
+
+    @reason.setter
+    def reason(self, reason: object) -> None:
+        self._reason = as_reason(reason)
+
+    def _seen(self) -> Resource:
+        found = self.ec._seen(self._guid)  # noqa: SLF001 - for resources alone
+        self._was_seen = True
+        return found
+
+    discover_time = _TimeOf(ResourceState.DISCOVERED)
+    reserved_time = reserve_time = _TimeOf(ResourceState.RESERVED)
+    provision_time = _TimeOf(ResourceState.PROVISIONED)
+    ready_time = _TimeOf(ResourceState.READY)
+    start_time = _TimeOf(ResourceState.STARTED)
+    stop_time = _TimeOf(ResourceState.STOPPED)
+    failed_time = _TimeOf(ResourceState.FAILED)
+    release_time = _TimeOf(ResourceState.RELEASED)
+
+    def register_condition(
+        self, action: ResourceAction, group: Guids, state: ResourceState, time: str | None = None
+    ) -> None:
+        """Have an action wait until a group is in a state, and has been for a time. Raises InvalidConditionError."""
+        self.ec.register_condition(self._guid, action, group, state, time)
+
+    def unregister_condition(self, group: Guids, action: ResourceAction | None = None) -> None:
+        """Have an action, or every one, wait for a group no longer."""
+        self.ec.unregister_condition(self._guid, group, action)
+
+    def set_with_conditions(
+        self, name: str, value: Any, group: Guids, state: ResourceState, time: str | None = None
+    ) -> None:
+        """Have an attribute set when a group is in a state and this resource is STARTED."""
+        self.ec.set_with_conditions(name, value, self._guid, group, state, time)
+
+    def deploy_with_conditions(self) -> None:
+        """Have it deployed as soon as its conditions hold; nothing where it is READY or further."""
+        self.ec._action_wanted(self._guid, ResourceAction.DEPLOY)  # noqa: SLF001 - for resources alone
+
+    def start_with_conditions(self) -> None:
+        """Have it started as soon as it is READY and its conditions hold; also again, once it stopped."""
+        self.ec._action_wanted(self._guid, ResourceAction.START)  # noqa: SLF001
+
+    def stop_with_conditions(self) -> None:
+        """Have it stopped as soon as it is STARTED and its conditions hold."""
+        self.ec._action_wanted(self._guid, ResourceAction.STOP)  # noqa: SLF001
+
+    def set_discovered(self, time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it is DISCOVERED."""
+        self._set_state(ResourceState.DISCOVERED)
+
+    def set_reserved(self, time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it is RESERVED."""
+        self._set_state(ResourceState.RESERVED)
+
+    def set_provisioned(self, time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it is PROVISIONED."""
+        self._set_state(ResourceState.PROVISIONED)
+
+    def set_ready(self, time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it is READY."""
+        self._set_state(ResourceState.READY)
+
+    def set_started(self, time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it is STARTED."""
+        self._set_state(ResourceState.STARTED)
+
+    def set_stopped(self, time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it is STOPPED; it may do so by itself, when it came to its end."""
+        self._set_state(ResourceState.STOPPED)
+
+    def set_failed(self, reason: str | Moment = "", time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it FAILED, and why; a time in the place of that, as in NEPI, is none."""
+        if not isinstance(reason, datetime.datetime | int | float):
+            self.reason = as_reason(reason) or self.reason
+        self._set_state(ResourceState.FAILED)
+
+    def set_released(self, time: Moment = None) -> None:  # noqa: ARG002
+        """Say that it is RELEASED."""
+        self._set_state(ResourceState.RELEASED)
+
+    def set_state(self, state: ResourceState, state_time_attr: str = "") -> None:  # noqa: ARG002 - NEPI's
+        """Say to which state it came. Raises InvalidStateError."""
+        self._set_state(_checked(state))
+
+    def set_state_time(self, state: ResourceState, state_time_attr: str = "", time: Moment = None) -> None:  # noqa: ARG002
+        """Say to which state it came. Raises InvalidStateError."""
+        self._set_state(_checked(state))
+
+    def end(self, state: ResourceState) -> None:
+        """Have it FAILED or RELEASED, whatever its type does about that."""
+        if self.state < state:
+            self._set_state(state)
+
+    def _set_state(self, state: ResourceState) -> None:
+        reason = self.reason if state is ResourceState.FAILED else ""
+        self.ec._became(self._guid, state, reason)  # noqa: SLF001 - for resources alone
 
     @classmethod
     def overrides(cls, verb: str) -> bool:

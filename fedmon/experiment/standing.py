@@ -13,7 +13,7 @@ from fedmon.common.log import escape_control
 from fedmon.experiment.explaining import Explanation, explain
 from fedmon.experiment.following import Follower
 from fedmon.experiment.natures import lasts, natures
-from fedmon.experiment.plan_facts import called
+from fedmon.experiment.plan_problems import called
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceState
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from fedmon.experiment import events
 from fedmon.experiment.conditions import StateCondition
-from fedmon.experiment.connections import connect, disconnect
 from fedmon.experiment.durations import moment_of, seconds
 from fedmon.experiment.errors import UnknownGuidError
 from fedmon.experiment.events import AnyEvent, Retry, Timer, Verb
@@ -21,6 +20,7 @@ from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from fedmon.experiment.verbs import perform
+from fedmon.experiment.wiring import connect, disconnect
 
 START = 1_800_000_000.0
 

@@ -16,10 +16,8 @@ import pytest
 
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
 from fedmon.experiment.events import Became, Registered
-from fedmon.experiment.file_changes import FileChanges
-from fedmon.experiment.following import Follower
-from fedmon.experiment.holding import holder_of
-from fedmon.experiment.journal import NAME, Journal
+from fedmon.experiment.following import FileChanges, Follower
+from fedmon.experiment.journal import NAME, Journal, holder_of
 from fedmon.experiment.states import ResourceState
 from tests.support.node_process import plain_environment
 from tests.support.shell_here import fedmon_here

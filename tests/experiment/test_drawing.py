@@ -12,10 +12,9 @@ from PIL import Image
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.experiment import events
 from fedmon.experiment.conditions import Metric, MetricCondition, StateCondition
-from fedmon.experiment.drawing import COLOURS, MAX_DRAWN, PFormats, dot_of, draw, picture_of, plot
-from fedmon.experiment.layers import placed
+from fedmon.experiment.drawing import COLOURS, MAX_DRAWN, PFormats, dot_of, draw, picture_of, placed, plot
 from fedmon.experiment.machine import step
-from fedmon.experiment.plan_facts import Facts
+from fedmon.experiment.plan_problems import Facts
 from fedmon.experiment.planning import plan
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceAction, ResourceState

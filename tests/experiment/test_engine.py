@@ -12,7 +12,7 @@ import pytest
 
 from fedmon.common.errors import FolderInUseError, StorageError
 from fedmon.experiment.conditions import StateCondition
-from fedmon.experiment.engine import Engine
+from fedmon.experiment.engine import Engine, SteadyClock, Timers
 from fedmon.experiment.events import (
     Became,
     ConditionAdded,
@@ -29,7 +29,6 @@ from fedmon.experiment.machine import step
 from fedmon.experiment.pool import Pool
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
-from fedmon.experiment.timers import SteadyClock, Timers
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 

@@ -15,6 +15,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.experiment.attributes import Attribute, Types
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.engine import SteadyClock, Timers
 from fedmon.experiment.errors import (
     ExperimentOverError,
     InvalidAttributeValueError,
@@ -39,7 +40,6 @@ from fedmon.experiment.states import (
     ResourceState,
     TaskStatus,
 )
-from fedmon.experiment.timers import SteadyClock, Timers
 from fedmon.experiment.types import ResourceFactory
 from tests.support.waiting import wait_until
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from fedmon.experiment import events
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
 from fedmon.experiment.machine import step
-from fedmon.experiment.plan_direction import go_one_way
-from fedmon.experiment.planning import plan
+from fedmon.experiment.planning import go_one_way, plan
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceAction, ResourceState
 

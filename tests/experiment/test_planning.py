@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from fedmon.experiment import events
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
 from fedmon.experiment.machine import step
-from fedmon.experiment.plan_facts import Facts
-from fedmon.experiment.plan_problems import ImpossiblePlanError, Problem
+from fedmon.experiment.plan_problems import Facts, ImpossiblePlanError, Problem
 from fedmon.experiment.planning import Plan, plan, refuse_circles, refuse_impossible
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceAction, ResourceState

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedmon.experiment.report_sections import Table, used
+from fedmon.experiment.cli.reports import Table, used
 from fedmon.experiment.run_files import MAX_POINTS, Series, recordings_in, reported_in, traces_in
 from fedmon.report.curves import Curve
 from fedmon.report.curves import drawn as draw_curves

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fedmon.experiment.convergence import InvalidMetricError, has_converged
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.runner import (
     MAX_FRUITLESS_RUNS,
     ExperimentRunner,
     FruitlessRunsError,
+    InvalidMetricError,
     NoStopCriterionError,
+    has_converged,
 )
 from fedmon.experiment.states import FailureLevel
 

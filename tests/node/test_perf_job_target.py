@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.node.collectors.perf import JobTarget
 from fedmon.node.perf.command import InCgroup, Processes
-from fedmon.node.perf.job_target import JobTarget
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -17,11 +17,9 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
-from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
+from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector, PerfProcess, Session
 from fedmon.node.perf.command import WholeMachine
 from fedmon.node.perf.event import Scope
-from fedmon.node.perf.process import PerfProcess
-from fedmon.node.perf.session import Session
 from fedmon.node.perf.source import PerfSource
 from tests.support.waiting import wait_until
 

@@ -13,8 +13,8 @@ from fedmon.node.collectors.base import Roots
 from fedmon.node.perf.architectures import NAMES, architecture
 from fedmon.node.perf.event import Architecture, Counter, Derived, Group, Scope
 from fedmon.node.perf.groups import GENERIC, OF_ARCHITECTURE, SOFTWARE, choose
-from fedmon.node.perf.machine import cgroup_name, processor, watchdog_takes_one
 from fedmon.node.perf.plan import make_plan
+from fedmon.node.perf.source import cgroup_name, processor, watchdog_takes_one
 
 TOPICS = ("software", "cycles", "branches", "cache", *OF_ARCHITECTURE)
 RAW = re.compile(r"(cpu|amd_l3|amd_df|uncore_imc)/(event=0x[0-9a-f]{2,3}(,umask=0x[0-9a-f]{2})?|data_\w+),name=\S+/u?")

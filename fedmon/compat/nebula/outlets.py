@@ -7,9 +7,10 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import InvalidInputError
@@ -17,17 +18,88 @@ from fedmon.common.metrics.batch import USER_STREAM
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import series
 from fedmon.common.settings import BrokerSettings, broker_from_url
+from fedmon.common.wire.messages import Monitor
+from fedmon.common.wire.samples import MonitorReply
 from fedmon.compat.nebula.controller import Controller, ControllerCounts
-from fedmon.compat.nebula.lease import REFUSAL, Capabilities, granted
-from fedmon.compat.nebula.settings import ReporterSettings
-from fedmon.compat.nebula.status import status_body
+from fedmon.compat.nebula.settings import ReporterSettings, section
 from fedmon.node.measure.publisher import HOST_STREAM, Publisher
 from fedmon.node.measure.user_values import UserValues
+from fedmon.node.requests.dialect import echo
 
 if TYPE_CHECKING:
     from fedmon.node.broker_link import BrokerLink
 
 logger = logging.getLogger(__name__)
+
+
+SENT: Mapping[str, tuple[str, ...]] = {
+    "device_args": ("uid", "idx", "name", "role", "malicious"),
+    "network_args": ("ip", "port", "neighbors"),
+    "scenario_args": ("name", "federation", "rounds", "n_nodes"),
+    "federation_args": ("round",),
+    "tracking_args": ("run_hash",),
+}
+"""The keys that leave, by group: those that a controller shows or keeps."""
+
+ABSENT: Mapping[str, tuple[str, ...]] = {"mobility_args": ("latitude", "longitude", "neighbors_distance")}
+"""Keys that a controller cannot do without, and that are always null: where a machine stands is nobody's business."""
+
+MAX_TEXT = 256
+MAX_ENTRIES = 1024
+
+
+def status_body(participant: Mapping[str, Any], stamp: Mapping[str, Any]) -> bytes:
+    """Return one status as JSON: the keys above, null where the participant has none, and ``stamp`` under "fedmon".
+
+    What JSON cannot carry, and text that is too long for what these keys hold, becomes null.
+    """
+    body: dict[str, dict[str, Any]] = {
+        group: {name: _plain(section(participant, group).get(name)) for name in names} for group, names in SENT.items()
+    }
+    body.update({group: dict.fromkeys(names) for group, names in ABSENT.items()})
+    body["fedmon"] = dict(stamp)
+    return json.dumps(body, allow_nan=False).encode()
+
+
+def _plain(value: object) -> Any:
+    """Return a value that JSON can carry as it is: a scalar, or a list of scalars."""
+    if isinstance(value, list | tuple | set | frozenset):
+        entries = [entry for entry in map(_scalar, value) if entry is not None]
+        return (sorted(entries, key=str) if isinstance(value, set | frozenset) else entries)[:MAX_ENTRIES]
+    return _scalar(value)
+
+
+def _scalar(value: object) -> str | int | float | bool | None:
+    if isinstance(value, str):
+        # Neighbours are one text of addresses.
+        return value if len(value) <= MAX_TEXT * 32 else None
+    if isinstance(value, bool | int):
+        return value if abs(value) < 2**63 else None
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return None
+
+
+Capabilities = Callable[[], Mapping[str, str | None]]
+REFUSAL = "this is a reporter: it tells what it measures, and keeps nothing to send again"
+
+
+def granted(
+    request: Monitor, *, node_id: str, interval_s: float, streams: list[str], capabilities: Capabilities
+) -> MonitorReply | None:
+    """Return what is measured and how often; None for samples that are asked for again. For ``BrokerLink``."""
+    if request.action == "resend":
+        return None
+    found = dict(capabilities())
+    return MonitorReply(
+        action=request.action,
+        interval_s=interval_s,
+        streams=streams,
+        capabilities=found,
+        metrics=sorted(name for name, reason in found.items() if reason is None),
+        **echo(request, node_id),
+    )
+
 
 FINISHED = "user_scenario_finished"
 CLOSE_WITHIN_S = 1.0

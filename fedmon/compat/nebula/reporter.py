@@ -4,32 +4,249 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.settings import BrokerSettings
 from fedmon.compat.nebula.controller import BACKLOG, TIMEOUT_S
-from fedmon.compat.nebula.counters import NetworkCounters
-from fedmon.compat.nebula.cycle import Cycle, Enqueued
-from fedmon.compat.nebula.measured import Measured
+from fedmon.compat.nebula.measured import Measured, Tick
 from fedmon.compat.nebula.outlets import Outlets
 from fedmon.compat.nebula.settings import Generation, participant_of, read_participant, read_settings
 from fedmon.compat.nebula.sinks import SINK_TIMEOUT_S, Sinks
-from fedmon.compat.nebula.streams import reporter_streams
 from fedmon.compat.nebula.traffic import Traffic
-from fedmon.node.collectors.base import Collector
+from fedmon.compat.nebula.view import Processes, Reported, gpus, resources
+from fedmon.node.collectors.base import THIS_MACHINE, Collector
+from fedmon.node.measure.publisher import HOST_STREAM
 from fedmon.node.measure.sampler import MIN_INTERVAL_S
 from fedmon.node.measure.user_values import UserValues
 
 logger = logging.getLogger(__name__)
+
+
+def reporter_streams(job: str) -> dict[str, Sequence[Collector]]:
+    """Return the machine as a whole with its GPUs, and under ``job`` this process with all that descends from it."""
+    # Loaded with the first start: a program that only imports the reporter pays nothing.
+    from fedmon.node.collectors import host_collectors
+    from fedmon.node.collectors.job.making import JobMaker
+    from fedmon.node.collectors.nvml import nvml_collectors, open_session
+
+    streams: dict[str, Sequence[Collector]] = {HOST_STREAM: [*nvml_collectors(open_session()), *host_collectors()]}
+    try:
+        watching = JobMaker(THIS_MACHINE).make(
+            pids=[os.getpid()], cgroup=None, marker=f"FEDMON_REPORTER={os.getpid()}", mono=time.monotonic()
+        )
+        streams[job] = watching.collectors
+    except FedmonError as error:
+        logger.warning("the processes of this program are not measured: %s", error)
+    return streams
+
+
+class NetworkCounters:
+    """What all interfaces of the machine carried: ``acc_`` since the first report, ``prev_`` as read at the last."""
+
+    _traffic: Traffic
+
+    @property
+    def first_net_metrics(self) -> bool:
+        """Whether the counters were not read yet."""
+        return self._traffic.is_first
+
+    @property
+    def acc_bytes_sent(self) -> int:
+        """Bytes sent since the first report; never falls."""
+        return self._traffic.total["bytes_sent"]
+
+    @property
+    def acc_bytes_recv(self) -> int:
+        """Bytes received since the first report; never falls."""
+        return self._traffic.total["bytes_recv"]
+
+    @property
+    def acc_packets_sent(self) -> int:
+        """Packets sent since the first report; never falls."""
+        return self._traffic.total["packets_sent"]
+
+    @property
+    def acc_packets_recv(self) -> int:
+        """Packets received since the first report; never falls."""
+        return self._traffic.total["packets_recv"]
+
+    @property
+    def prev_bytes_sent(self) -> int:
+        """Bytes sent, as the machine counts them."""
+        return self._traffic.reading["bytes_sent"]
+
+    @property
+    def prev_bytes_recv(self) -> int:
+        """Bytes received, as the machine counts them."""
+        return self._traffic.reading["bytes_recv"]
+
+    @property
+    def prev_packets_sent(self) -> int:
+        """Packets sent, as the machine counts them."""
+        return self._traffic.reading["packets_sent"]
+
+    @property
+    def prev_packets_recv(self) -> int:
+        """Packets received, as the machine counts them."""
+        return self._traffic.reading["packets_recv"]
+
+
+COUNT_TIMEOUT_S = 1.0
+_ASK = "get_addrs_current_connections"
+
+
+async def count_connections(manager: object, *, timeout_s: float = COUNT_TIMEOUT_S) -> int | None:
+    """Return the number of direct connections; None when there is no manager or it cannot tell.
+
+    A manager has NEBULA's ``get_addrs_current_connections(only_direct=True)``, plain or async, or a collection
+    ``connections``, or is a number or collection itself; a function is called for it. Raises what it raises, and
+    TimeoutError.
+    """
+    if not hasattr(manager, _ASK) and not hasattr(manager, "connections") and callable(manager):
+        manager = await _finished(manager(), timeout_s)
+    ask = getattr(manager, _ASK, None)
+    if callable(ask):
+        found = await _finished(ask(only_direct=True) if _takes_direct(ask) else ask(), timeout_s)
+    else:
+        found = getattr(manager, "connections", manager)
+    if isinstance(found, int) and not isinstance(found, bool):
+        return found
+    return len(found) if hasattr(found, "__len__") else None
+
+
+async def _finished(result: Any, timeout_s: float) -> Any:
+    return await asyncio.wait_for(result, timeout_s) if inspect.isawaitable(result) else result
+
+
+def _takes_direct(ask: Any) -> bool:
+    try:
+        parameters = inspect.signature(ask).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(each.name == "only_direct" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+QUEUE_LIMIT = 10_000
+ASK_AGAIN_S = 30.0
+"""How long a connection manager that did not answer is left alone."""
+
+
+class Enqueued(NamedTuple):
+    """One value of the program, and when it was handed in (Unix seconds)."""
+
+    name: str
+    value: Any
+    t: float
+
+
+class Cycle:
+    """What a reporter does at each tick; belongs to one event loop at a time.
+
+    ``manager()`` returns the connection manager, None for none. ``report`` raises nothing: what fails is left out.
+    """
+
+    def __init__(
+        self,
+        outlets: Outlets,
+        sinks: Sinks,
+        *,
+        node_id: str,
+        generation: Generation,
+        traffic: Traffic,
+        manager: Callable[[], object],
+    ) -> None:
+        self._outlets, self._sinks, self._manager = outlets, sinks, manager
+        self._node_id, self._generation, self._traffic = node_id, generation, traffic
+        self._processes = Processes()
+        self.queue: asyncio.Queue[Enqueued] = asyncio.Queue()
+        self.values_dropped = 0
+        self.count = 0
+        self._logged = 0
+        self._problem = ""
+        self._asked_again_at = 0.0
+
+    def enqueue(self, name: str, value: Any) -> None:
+        """Take a value of the program; at most 10,000 wait, the oldest goes first."""
+        while self.queue.qsize() >= QUEUE_LIMIT:
+            self.queue.get_nowait()
+            self.values_dropped += 1
+        self.queue.put_nowait(Enqueued(name, value, time.time()))
+
+    def prepare(self, first: Tick) -> None:
+        """Learn where shares of CPU time begin."""
+        self._processes.cpu_percent(first.values, first.mono)
+
+    async def report(self, tick: Tick, participant: Callable[[], Mapping[str, Any]], *, with_status: bool) -> None:
+        """Report once; a status that cannot be made takes nothing else away."""
+        try:
+            if with_status:
+                self._report_status(participant, tick.t)
+            await self.report_queue()
+            await self._report_resources(tick)
+            self._outlets.cycle_done()
+        except Exception:  # one cycle is one call of a handler: the next one comes all the same
+            logger.exception("a cycle of the reporter failed")
+        self.count += 1
+
+    def _report_status(self, participant: Callable[[], Mapping[str, Any]], t: float) -> None:
+        try:
+            self._outlets.status(participant(), t)
+        except Exception:  # the program's own mapping: whatever it does, the rest is reported
+            logger.exception("a status could not be made")
+
+    async def report_queue(self) -> None:
+        """Log what is enqueued now, the oldest first."""
+        for _ in range(self.queue.qsize()):
+            name, value, t = self.queue.get_nowait()
+            self._outlets.value(name, value, t)
+            await self._log({name: value}, t, time.monotonic() - (time.time() - t))
+
+    async def _report_resources(self, tick: Tick) -> None:
+        self._traffic.look(tick.values)
+        found = resources(
+            tick.values,
+            cpu_process=self._processes.cpu_percent(tick.values, tick.mono),
+            traffic=self._traffic,
+            connections=await self._connections(),
+            generation=self._generation,
+        )
+        await self._log(found, tick.t, tick.mono)
+        for gpu in gpus(tick.values):
+            await self._log(gpu, tick.t, tick.mono)
+
+    async def _log(self, values: Mapping[str, Any], t: float, mono: float) -> None:
+        await self._sinks.log(Reported(values, t=t, mono=mono, node_id=self._node_id, seq=self._logged))
+        self._logged += 1
+
+    async def _connections(self) -> int | None:
+        try:
+            manager = self._manager()
+            if manager is None or time.monotonic() < self._asked_again_at:
+                return None
+            count = await count_connections(manager)
+        except TimeoutError:
+            # Asking it at each tick would let every report come a second late.
+            self._asked_again_at = time.monotonic() + ASK_AGAIN_S
+            logger.warning("the connections are not known: their manager did not answer in time")
+            return None
+        except Exception as error:  # noqa: BLE001  # the program's own object: whatever it is, the rest is reported
+            level = logging.DEBUG if self._problem == str(error) else logging.WARNING
+            self._problem = str(error)
+            logger.log(level, "the connections are not known: %s: %s", type(error).__name__, error)
+            return None
+        self._problem = ""
+        return count
+
 
 JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0

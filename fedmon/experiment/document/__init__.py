@@ -10,12 +10,14 @@ from fedmon.experiment.document.description import (
     Topology,
     TopologyEdge,
     TopologyNode,
+    as_state,
+    attributes_of,
     checked_exp_id,
     even,
+    names_of,
 )
 from fedmon.experiment.document.errors import DescriptionError
 from fedmon.experiment.document.files import SFormats, read, write
-from fedmon.experiment.document.state import as_state, attributes_of, names_of
 from fedmon.experiment.document.toml_reading import from_toml
 from fedmon.experiment.document.toml_writing import to_toml
 from fedmon.experiment.document.xml_reading import from_xml

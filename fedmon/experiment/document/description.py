@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable
 from operator import itemgetter
 from typing import Any, Literal
 
 import msgspec
+from immutables import Map
 from msgspec.structs import replace
 
 from fedmon.experiment.conditions import AnyCondition, StateCondition
-from fedmon.experiment.document.condition_checks import checked_condition
+from fedmon.experiment.document.condition_text import checked_condition
 from fedmon.experiment.document.errors import (
     ConditionTextError,
     DescriptionError,
@@ -22,6 +24,7 @@ from fedmon.experiment.document.errors import (
 from fedmon.experiment.document.values import plain
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.run_folder import is_folder_name
+from fedmon.experiment.situation import Resource, State, Want
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.verdicts import waits_in_vain
 
@@ -248,4 +251,42 @@ def _even(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceD
             for number, each in enumerate(resource.sets, 1)
         ),
         traces=tuple(sorted(set(resource.traces))),
+    )
+
+
+def as_state(description: Description) -> State:
+    """Return an experiment as it would be right after everything in it was registered."""
+    numbers = itertools.count(1)
+    resources = {each.guid: _resource(each) for each in description.resources}
+    wants = {}
+    for each in description.resources:
+        for one in each.sets:
+            key = (each.guid, f"set:{next(numbers)}")
+            conditions = () if one.condition is None else (one.condition,)
+            wants[key] = Want(key=key, since=0.0, conditions=conditions, attribute=(one.attribute, one.value))
+    return State(resources=Map(resources), wants=Map(wants), numbers=next(numbers) - 1)
+
+
+def attributes_of(description: Description) -> dict[int, dict[str, Any]]:
+    """Return the attributes of each resource by its guid."""
+    return {each.guid: each.attributes for each in description.resources}
+
+
+def names_of(description: Description) -> dict[int, str]:
+    """Return the names of those resources that have one by their guids."""
+    return {guid: name for name, guid in description.names.items()}
+
+
+def _resource(each: ResourceDescription) -> Resource:
+    critical = each.attributes.get("critical", True)
+    return Resource(
+        guid=each.guid,
+        rtype=each.rtype,
+        critical=critical is not False,
+        conditions=each.conditions,
+        connections=frozenset(each.connections),
+        attributes=Map(each.attributes),
+        sets=("set",) if each.sets else (),
+        timeouts=each.timeouts,
+        retry=each.retry,
     )

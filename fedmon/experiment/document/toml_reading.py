@@ -17,8 +17,13 @@ from fedmon.experiment.conditions import (
     MetricCondition,
     StateCondition,
 )
-from fedmon.experiment.document.condition_checks import checked_condition
-from fedmon.experiment.document.condition_text import FORMS, condition_from, member_named, state_named
+from fedmon.experiment.document.condition_text import (
+    FORMS,
+    checked_condition,
+    condition_from,
+    member_named,
+    state_named,
+)
 from fedmon.experiment.document.description import (
     Description,
     ResourceDescription,
@@ -34,7 +39,6 @@ from fedmon.experiment.document.errors import (
     DuplicateResourceError,
     MalformedDocumentError,
 )
-from fedmon.experiment.document.toml_failures import failures_from
 from fedmon.experiment.document.toml_tables import (
     ConditionTable,
     ExperimentTable,
@@ -42,6 +46,7 @@ from fedmon.experiment.document.toml_tables import (
     SetTable,
     WholeTable,
     as_table,
+    failures_from,
     value_of,
 )
 from fedmon.experiment.events import Retry, Verb

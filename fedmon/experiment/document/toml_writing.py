@@ -19,8 +19,7 @@ from fedmon.experiment.document.description import (
     even,
 )
 from fedmon.experiment.document.errors import ValueFormError
-from fedmon.experiment.document.toml_failures import failures_table
-from fedmon.experiment.document.toml_tables import has_form
+from fedmon.experiment.document.toml_tables import failures_table, has_form
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 

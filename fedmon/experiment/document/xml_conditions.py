@@ -1,9 +1,9 @@
-"""Conditions as XML attributes: NEPI's four, with names for states, and what only ours have."""
+"""Conditions as XML attributes, with names for states: NEPI's four and what only ours have; and what failures mean."""
 
 from __future__ import annotations
 
 import re
-from typing import cast
+from typing import cast, get_args
 
 from fedmon.experiment.conditions import (
     COMPARE,
@@ -13,8 +13,9 @@ from fedmon.experiment.conditions import (
     MetricCondition,
     StateCondition,
 )
-from fedmon.experiment.document.condition_checks import checked_condition
-from fedmon.experiment.document.errors import ConditionTextError, UnknownStateError
+from fedmon.experiment.document.condition_text import checked_condition
+from fedmon.experiment.document.description import FailurePolicy, Policy, QuorumDescription
+from fedmon.experiment.document.errors import ConditionTextError, DescriptionError, UnknownStateError
 from fedmon.experiment.document.nepi_versions import state_of
 from fedmon.experiment.document.values import integer, number, seconds_text
 from fedmon.experiment.document.xml_elements import Element
@@ -110,3 +111,28 @@ def _seconds(text: str, *, where: str) -> float:
         raise ConditionTextError(
             f"{where}: the time {text[:60]!r} cannot be understood; write it as 2s, 1.5m, 500ms or 1h"
         ) from error
+
+
+def failures_of(root: Element) -> FailurePolicy | None:
+    """Return what failures mean; null where it is not said. Raises DescriptionError."""
+    for element in root.each("failures"):
+        policy = element.needed("policy", where="failures")
+        if policy not in get_args(Policy):
+            raise DescriptionError(f"failures: no policy {policy[:60]!r}; one of: {', '.join(get_args(Policy))}")
+        return FailurePolicy(policy=cast("Policy", policy), quorums=tuple(map(_quorum, element.each("quorum"))))
+    return None
+
+
+def quorum_attributes(quorum: QuorumDescription) -> dict[str, str | None]:
+    """Return a quorum as XML attributes."""
+    group = f"[{', '.join(map(str, quorum.group))}]" if quorum.group else None
+    return {"at_least": str(quorum.at_least), "group": group, "rtype": quorum.rtype}
+
+
+def _quorum(element: Element) -> QuorumDescription:
+    where = "failures: a quorum"
+    return QuorumDescription(
+        at_least=integer(element.needed("at_least", where=where), where=where),
+        group=group_of(element.attributes["group"], where=where) if "group" in element.attributes else (),
+        rtype=element.attributes.get("rtype"),
+    )

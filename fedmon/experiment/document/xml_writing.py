@@ -9,7 +9,6 @@ from typing import Any
 
 from defusedxml import ElementTree as SafeTree
 
-from fedmon.experiment.document import xml_failures
 from fedmon.experiment.document.description import (
     Description,
     Nid,
@@ -22,7 +21,7 @@ from fedmon.experiment.document.description import (
 from fedmon.experiment.document.errors import ValueFormError
 from fedmon.experiment.document.nepi_versions import TIMES
 from fedmon.experiment.document.values import as_text, is_legal, seconds_text
-from fedmon.experiment.document.xml_conditions import attributes_of
+from fedmon.experiment.document.xml_conditions import attributes_of, quorum_attributes
 
 FORMAT = "1"
 """What the attribute ``fedmon`` of a file of ours says; NEPI's have no such attribute."""
@@ -39,7 +38,7 @@ def to_xml(description: Description) -> str:
     if description.failures is not None:
         failures = _add(root, "failures", policy=description.failures.policy)
         for quorum in description.failures.quorums:
-            _add(failures, "quorum", **xml_failures.attributes_of(quorum))
+            _add(failures, "quorum", **quorum_attributes(quorum))
     resources = _add(root, "rms")
     for resource in description.resources:
         _resource(resources, resource)

@@ -7,14 +7,126 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Roots
 from fedmon.node.perf.architectures import architecture
 from fedmon.node.perf.event import Scope
 from fedmon.node.perf.groups import DEFAULT_COUNTERS, choose
-from fedmon.node.perf.machine import cgroup_name, paranoia, processor, watchdog_takes_one
 from fedmon.node.perf.plan import Plan, make_plan
 from fedmon.node.perf.probe import try_group
+
+# Family and model of CPUID, and the name of our table. Source: Linux tools/perf/pmu-events/arch/x86/mapfile.csv.
+_INTEL: dict[str, tuple[int, ...]] = {
+    "sandybridge": (0x2A, 0x2D),
+    "ivybridge": (0x3A, 0x3E),
+    "haswell": (0x3C, 0x3F, 0x45, 0x46),
+    "broadwell": (0x3D, 0x47, 0x4F, 0x56),
+    "skylake": (0x4E, 0x5E, 0x8E, 0x9E, 0xA5, 0xA6),
+    "skylake_x": (0x55,),
+    "icelake": (0x7D, 0x7E, 0xA7),
+    "icelake_x": (0x6A, 0x6C),
+}
+_BY_MODEL = {("GenuineIntel", 6, model): name for name, models in _INTEL.items() for model in models}
+_ZEN_2_FROM_MODEL = 0x30
+_ZEN_4_MODELS = (range(0x10, 0x20), range(0x60, 0xB0))
+_ARCHSPEC_NAMES = {"skylake_avx512": "skylake_x", "cascadelake": "skylake_x"}
+
+
+class Processor(msgspec.Struct, frozen=True, kw_only=True):
+    """The processor; ``architecture`` is the name of a table, or a name that has none."""
+
+    architecture: str
+    described: str
+    runs_two_threads: bool
+
+
+def processor(roots: Roots) -> Processor:
+    """Name the processor from ``/proc/cpuinfo``; where that does not tell, archspec guesses from its abilities.
+
+    A virtual machine may claim to be another processor than it is: only a probe shows what can be counted.
+    """
+    facts = _cpuinfo(roots.proc / "cpuinfo")
+    vendor, model_name = facts.get("vendor_id", ""), facts.get("model name", "this processor")
+    family, model = _number(facts.get("cpu family")), _number(facts.get("model"))
+    name = _BY_MODEL.get((vendor, family, model)) or _amd(vendor, family, model) or _guess(roots)
+    return Processor(
+        architecture=name,
+        described=f"{model_name} (family {family}, model {model})" if family >= 0 else name,
+        runs_two_threads=_text(roots.sys / "devices/system/cpu/smt/active") != "0",
+    )
+
+
+def watchdog_takes_one(roots: Roots) -> bool:
+    """Tell whether the kernel's watchdog for locked-up CPUs holds a counter of each core."""
+    return _text(roots.proc / "sys/kernel/nmi_watchdog") == "1"
+
+
+def paranoia(roots: Roots) -> str:
+    """Say in words how far the kernel restricts perf."""
+    level = _text(roots.proc / "sys/kernel/perf_event_paranoid")
+    return f"kernel.perf_event_paranoid is {level}" if level else "kernel.perf_event_paranoid cannot be read"
+
+
+def cgroup_name(roots: Roots, folder: Path) -> str | None:
+    """Return how perf calls a cgroup, given its folder; None where perf does not see that hierarchy.
+
+    Perf looks for the mount of the version 1 controller ``perf_event``, else for version 2, and wants the path below
+    it. Source: Linux tools/lib/api/fs/cgroup.c.
+    """
+    first: dict[bool, Path] = {}
+    for line in _text(roots.proc / "self/mounts").splitlines():
+        parts = line.split(" ")
+        if len(parts) < 4:
+            continue
+        is_v1 = parts[2] == "cgroup" and "perf_event" in parts[3].split(",")
+        if is_v1 or parts[2] == "cgroup2":
+            first.setdefault(is_v1, Path(parts[1].encode().decode("unicode_escape")))
+    mount = first.get(True) or first.get(False)
+    if mount is None or not folder.is_relative_to(mount):
+        return None
+    name = str(folder.relative_to(mount))
+    # Perf separates names by commas, and the root's own name is ".".
+    return None if "," in name or name == "." else name
+
+
+def _amd(vendor: str, family: int, model: int) -> str | None:
+    if vendor not in ("AuthenticAMD", "HygonGenuine"):
+        return None
+    if family in (23, 24):
+        return "zen2" if family == 23 and model >= _ZEN_2_FROM_MODEL else "zen"
+    if family == 25:
+        return "zen4" if any(model in models for models in _ZEN_4_MODELS) else "zen3"
+    return None
+
+
+def _guess(roots: Roots) -> str:
+    if roots.simulated:
+        return "unknown"
+    from archspec.cpu import host
+
+    name = str(host().name)
+    return _ARCHSPEC_NAMES.get(name, name)
+
+
+def _cpuinfo(path: Path) -> dict[str, str]:
+    """Return the facts of the first processor."""
+    first = _text(path).partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _colon, value in pairs}
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else -1
+
+
+def _text(path: Path) -> str:
+    """Return a file's text without the line's end; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    except OSError:
+        return ""
 
 
 class PerfSource:

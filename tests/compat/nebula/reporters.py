@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
-from fedmon.compat.nebula.cycle import Cycle
 from fedmon.compat.nebula.measured import Tick
 from fedmon.compat.nebula.outlets import Outlets
-from fedmon.compat.nebula.reporter import Reporter
+from fedmon.compat.nebula.reporter import Cycle, Reporter
 from fedmon.compat.nebula.settings import read_settings
 from fedmon.compat.nebula.sinks import Sinks
 from fedmon.compat.nebula.traffic import Traffic

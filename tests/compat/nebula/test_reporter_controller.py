@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from fedmon.compat.nebula.controller import Controller
-from fedmon.compat.nebula.status import status_body
+from fedmon.compat.nebula.outlets import status_body
 from tests.support.http_controller import HttpController, SilentController
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until

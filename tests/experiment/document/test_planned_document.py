@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedmon.experiment.document import from_toml
-from fedmon.experiment.document.state import as_state, attributes_of, names_of
+from fedmon.experiment.document.description import as_state, attributes_of, names_of
 from fedmon.experiment.drawing import dot_of, picture_of
-from fedmon.experiment.plan_facts import Facts
+from fedmon.experiment.plan_problems import Facts
 from fedmon.experiment.planning import plan
 
 TEXT = """\

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
-from fedmon.experiment.federation.followed_run import ending_of
-from fedmon.experiment.federation.job import Job
+from fedmon.experiment.federation.job import Job, ending_of
 from fedmon.experiment.states import FailureLevel, ResourceState
 from tests.experiment.federation.conftest import TwoNodes
 from tests.support.waiting import wait_until
