@@ -77,7 +77,7 @@ def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
             yield staged.path
             staged.force_content()
             staged.publish(only_new=only_new)
-            staged.force_name()
+            sync(target.parent)
         finally:
             staged.close()
 
@@ -108,9 +108,31 @@ def write_whole(
                 staged.force_content()
             staged.publish(only_new=only_new)
             if durable:
-                staged.force_name()
+                sync(path.absolute().parent)
         finally:
             staged.close()
+
+
+def make_private(path: Path) -> Path:
+    """Give a file mode 0600, and return its path; it is made if there is none.
+
+    Raises StorageError, also for a symbolic link, which could lead elsewhere.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise StorageError(f"cannot use {path}: {error.strerror}") from error
+    return path
+
+
+def sync(path: Path) -> None:
+    """Have a file or folder on the disk, safe from a power cut. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _Staged:
@@ -140,14 +162,6 @@ class _Staged:
     def force_content(self) -> None:
         """Have what was written on the disk. Raises OSError."""
         os.fsync(self._fd)
-
-    def force_name(self) -> None:
-        """Have the name of what was published on the disk. Raises OSError."""
-        folder = os.open(self.target.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def publish(self, *, only_new: bool) -> None:
         """Put what was written in the target's place. Raises OSError and TargetExistsError."""
@@ -266,19 +280,6 @@ class OwnedFolder:
             raise FolderInUseError(
                 f"{self.path} is in use by process {holder}: stop that one, or choose another folder"
             )
-
-    def make_private(self, name: str) -> Path:
-        """Return the path of a file in the folder, made with mode 0600 if there is none.
-
-        Raises StorageError, also for a symbolic link, which could lead out of the folder.
-        """
-        path = self.path / name
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-            path.chmod(0o600)
-        except OSError as error:
-            raise StorageError(f"cannot use {path}: {error.strerror}") from error
-        return path
 
     def release(self) -> None:
         """Let another process own the folder; safe to call twice."""
