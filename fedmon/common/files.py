@@ -73,9 +73,9 @@ def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
         staged = _Staged(target)
         try:
             with contextlib.suppress(FileNotFoundError):
-                staged.set_mode(stat.S_IMODE(target.stat().st_mode))
+                os.fchmod(staged.fd, stat.S_IMODE(target.stat().st_mode))
             yield staged.path
-            staged.force_content()
+            os.fsync(staged.fd)
             staged.publish(only_new=only_new)
             sync(target.parent)
         finally:
@@ -102,10 +102,10 @@ def write_whole(
         staged = _Staged(path.absolute())
         try:
             if mode is not None:
-                staged.set_mode(mode)
+                os.fchmod(staged.fd, mode)
             staged.path.write_bytes(content)
             if durable:
-                staged.force_content()
+                os.fsync(staged.fd)
             staged.publish(only_new=only_new)
             if durable:
                 sync(path.absolute().parent)
@@ -143,25 +143,17 @@ class _Staged:
         self.target = target
         self._name: Path | None = None
         try:
-            self._fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
-            self.path = Path(f"/proc/self/fd/{self._fd}")
+            self.fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            self.path = Path(f"/proc/self/fd/{self.fd}")
             if not self.path.exists():
-                os.close(self._fd)
+                os.close(self.fd)
                 raise OSError(errno.EOPNOTSUPP, "there is no /proc")
         except OSError as error:
             if error.errno not in _NO_NAMELESS:
                 raise
             self.path = self._name = self._part()
-            self._fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)  # says that its writer lives; see _remove_abandoned
-
-    def set_mode(self, mode: int) -> None:
-        """Say who may read and write it. Raises OSError."""
-        os.fchmod(self._fd, mode)
-
-    def force_content(self) -> None:
-        """Have what was written on the disk. Raises OSError."""
-        os.fsync(self._fd)
+            self.fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)  # says that its writer lives; see _remove_abandoned
 
     def publish(self, *, only_new: bool) -> None:
         """Put what was written in the target's place. Raises OSError and TargetExistsError."""
@@ -183,9 +175,9 @@ class _Staged:
         if self._name is not None:
             self._name.unlink(missing_ok=True)
             self._name = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def _link(self, name: Path) -> None:
         # Naming a folder makes Python follow the link in /proc to the file itself.

@@ -51,7 +51,6 @@ class NodeFolder:
         self.recording_file = self.path / "recording.sqlite"
         self.plans_dir = self.path / "plans"
         self.runs_dir = self.path / "runs"
-        self.control_socket = self.path / "control.sock"
         self.lock_file = self.path / LOCK_NAME
         self.boot_file = self.path / "boot"
         self.client_id_file = self.path / CLIENT_FILE

@@ -160,7 +160,7 @@ class Database:
         self.set_aside: Path | None = None
         self._owner = threading.get_ident()
         self._level = 0
-        self._after_commit: list[Callable[[], None]] = []
+        self._after_commit: list[Callable[[], object]] = []
         try:
             if must_exist and not (path.exists() and path.stat().st_size):
                 raise _DamagedError("it is missing or empty, and the audit is not")
@@ -228,7 +228,7 @@ class Database:
             for callback in committed:
                 callback()
 
-    def after_commit(self, callback: Callable[[], None]) -> None:
+    def after_commit(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` once the running transaction is committed, never when it fails."""
         if not self._level:
             raise RuntimeError("after_commit needs a running transaction")
