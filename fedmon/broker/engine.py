@@ -28,6 +28,7 @@ from fedmon.broker.errors import (
 )
 from fedmon.broker.users import Role
 from fedmon.common.clock import Deadline
+from fedmon.common.files import write_whole
 from fedmon.common.process import ChildProcess
 
 EngineName = Literal["auto", "mosquitto", "embedded"]
@@ -253,19 +254,15 @@ class MosquittoEngine(BrokerEngine):
             (self.folder / "data").mkdir(mode=0o700, exist_ok=True)
         else:
             self._make_user_files(self._access)
-        configuration = self.folder / _CONFIGURATION_FILE
-        configuration.touch(mode=0o600)
-        configuration.write_text(
-            render_mosquitto(
-                heading="Written by fedmon at each start; changes here are lost.",
-                listeners={role: (port, ports.numeric_host(self.host_of(role))) for role, port in self.ports.items()},
-                access=self._access or Access(),
-                log_destination=f"file {self.log_file.name}",
-                # Started by root, mosquitto would become a user that cannot read this folder.
-                process_user=pwd.getpwuid(0).pw_name if os.geteuid() == 0 else None,
-            ),
-            encoding="utf-8",
+        configuration = render_mosquitto(
+            heading="Written by fedmon at each start; changes here are lost.",
+            listeners={role: (port, ports.numeric_host(self.host_of(role))) for role, port in self.ports.items()},
+            access=self._access or Access(),
+            log_destination=f"file {self.log_file.name}",
+            # Started by root, mosquitto would become a user that cannot read this folder.
+            process_user=pwd.getpwuid(0).pw_name if os.geteuid() == 0 else None,
         )
+        write_whole(self.folder / _CONFIGURATION_FILE, configuration.encode(), mode=0o600)
         return [program, "-c", _CONFIGURATION_FILE]
 
     def _make_user_files(self, access: Access) -> None:
@@ -276,8 +273,7 @@ class MosquittoEngine(BrokerEngine):
             (self.folder / "passwords" / role.file_name).touch(mode=0o600)
             acl = self.folder / "acl" / role.file_name
             if not acl.exists():
-                acl.touch(mode=0o600)
-                acl.write_text(template(f"acl/{role.file_name}"), encoding="utf-8")
+                write_whole(acl, template(f"acl/{role.file_name}").encode(), mode=0o600)
         needed = ["broker.crt", "broker.key"] if access.tls else []
         if access.client_certificates:
             needed += ["nodes-ca.crt", "researchers-ca.crt"]

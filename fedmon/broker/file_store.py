@@ -18,6 +18,7 @@ import msgspec
 
 from fedmon.broker.errors import UploadRefusedError
 from fedmon.common.errors import StorageError
+from fedmon.common.files import sync
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -158,7 +159,7 @@ class FileStore:
             incoming.replace(target)
             stored = self._described(target)
             self._count(*counted, size_bytes=-stored.size_bytes, files=-1)
-        _sync_folder(self._files)
+        sync(self._files)
         return stored
 
     def _described(self, path: pathlib.Path) -> StoredFile:
@@ -230,11 +231,3 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"the repository cannot write: {error.strerror}") from None
-
-
-def _sync_folder(folder: pathlib.Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -73,11 +73,11 @@ def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
         staged = _Staged(target)
         try:
             with contextlib.suppress(FileNotFoundError):
-                staged.set_mode(stat.S_IMODE(target.stat().st_mode))
+                os.fchmod(staged.fd, stat.S_IMODE(target.stat().st_mode))
             yield staged.path
-            staged.force_content()
+            os.fsync(staged.fd)
             staged.publish(only_new=only_new)
-            staged.force_name()
+            sync(target.parent)
         finally:
             staged.close()
 
@@ -102,15 +102,37 @@ def write_whole(
         staged = _Staged(path.absolute())
         try:
             if mode is not None:
-                staged.set_mode(mode)
+                os.fchmod(staged.fd, mode)
             staged.path.write_bytes(content)
             if durable:
-                staged.force_content()
+                os.fsync(staged.fd)
             staged.publish(only_new=only_new)
             if durable:
-                staged.force_name()
+                sync(path.absolute().parent)
         finally:
             staged.close()
+
+
+def make_private(path: Path) -> Path:
+    """Give a file mode 0600, and return its path; it is made if there is none.
+
+    Raises StorageError, also for a symbolic link, which could lead elsewhere.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise StorageError(f"cannot use {path}: {error.strerror}") from error
+    return path
+
+
+def sync(path: Path) -> None:
+    """Have a file or folder on the disk, safe from a power cut. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _Staged:
@@ -121,33 +143,17 @@ class _Staged:
         self.target = target
         self._name: Path | None = None
         try:
-            self._fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
-            self.path = Path(f"/proc/self/fd/{self._fd}")
+            self.fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            self.path = Path(f"/proc/self/fd/{self.fd}")
             if not self.path.exists():
-                os.close(self._fd)
+                os.close(self.fd)
                 raise OSError(errno.EOPNOTSUPP, "there is no /proc")
         except OSError as error:
             if error.errno not in _NO_NAMELESS:
                 raise
             self.path = self._name = self._part()
-            self._fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)  # says that its writer lives; see _remove_abandoned
-
-    def set_mode(self, mode: int) -> None:
-        """Say who may read and write it. Raises OSError."""
-        os.fchmod(self._fd, mode)
-
-    def force_content(self) -> None:
-        """Have what was written on the disk. Raises OSError."""
-        os.fsync(self._fd)
-
-    def force_name(self) -> None:
-        """Have the name of what was published on the disk. Raises OSError."""
-        folder = os.open(self.target.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            self.fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)  # says that its writer lives; see _remove_abandoned
 
     def publish(self, *, only_new: bool) -> None:
         """Put what was written in the target's place. Raises OSError and TargetExistsError."""
@@ -169,9 +175,9 @@ class _Staged:
         if self._name is not None:
             self._name.unlink(missing_ok=True)
             self._name = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def _link(self, name: Path) -> None:
         # Naming a folder makes Python follow the link in /proc to the file itself.
@@ -266,19 +272,6 @@ class OwnedFolder:
             raise FolderInUseError(
                 f"{self.path} is in use by process {holder}: stop that one, or choose another folder"
             )
-
-    def make_private(self, name: str) -> Path:
-        """Return the path of a file in the folder, made with mode 0600 if there is none.
-
-        Raises StorageError, also for a symbolic link, which could lead out of the folder.
-        """
-        path = self.path / name
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-            path.chmod(0o600)
-        except OSError as error:
-            raise StorageError(f"cannot use {path}: {error.strerror}") from error
-        return path
 
     def release(self) -> None:
         """Let another process own the folder; safe to call twice."""

@@ -80,7 +80,6 @@ class LocalNode:
         self.policy = policy = Policy(settings.policy, settings.id)
         self.dialect = dialect = _dialect(settings)
         self.registers = registers = Registers(folder, settings, boot=boot())
-        audit = registers.audit
         self.checker = PlanChecker(registers.plans.store.read, on_check=self._on_check)
         self.fetcher = PlanFetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=post)
         self.pipeline = Pipeline(
@@ -98,7 +97,7 @@ class LocalNode:
             follow=lambda interval_s, live: self.pipeline.follow(interval_s, live=live),
         )
         self.effects = Effects(registers.database)
-        self.delivery = Delivery(registers.outbox, dialect=dialect, policy=policy, audit=audit, send=send)
+        self.delivery = Delivery(registers.outbox, dialect=dialect, policy=policy, audit=registers.audit, send=send)
         self.runs = Runs(
             registers,
             policy,
@@ -111,15 +110,19 @@ class LocalNode:
             push=self.delivery.push,
             is_heard="run" in dialect.commands,
         )
-        self.router = Router(
+        self.router = self._made_router()
+
+    def _made_router(self) -> Router:
+        registers, policy, dialect = self.registers, self.policy, self.dialect
+        return Router(
             policy,
             dialect=dialect,
-            audit=audit,
+            audit=registers.audit,
             effects=self.effects,
             handlers=handlers(
                 registers,
                 policy,
-                boot=boot,
+                boot=self._boot,
                 runs=self.runs,
                 leases=self.leases,
                 pipeline=self.pipeline,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import pwd
@@ -16,6 +15,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
+from fedmon.common.files import LOCK_NAME, LockFile, write_whole
 from fedmon.common.ids import CLIENT_FILE
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ FILE_MODE = 0o600
 MAX_BOOT_DIGITS = 15
 _OTHERS = 0o077
 _RETRY_S = 0.02
-"""How often a held lock is tried again: flock can wait, but not until a deadline."""
+"""How often `NodeFolder.wait_free` looks: a lock can be waited for, but not without taking it."""
 
 
 class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +51,7 @@ class NodeFolder:
         self.recording_file = self.path / "recording.sqlite"
         self.plans_dir = self.path / "plans"
         self.runs_dir = self.path / "runs"
-        self.control_socket = self.path / "control.sock"
-        self.lock_file = self.path / "lock"
+        self.lock_file = self.path / LOCK_NAME
         self.boot_file = self.path / "boot"
         self.client_id_file = self.path / CLIENT_FILE
 
@@ -108,20 +107,7 @@ class NodeFolder:
 
         Raises StorageError.
         """
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                staged.unlink()
-            with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            staged.replace(path)
-            self._sync_directory()
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                staged.unlink()
-            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        write_whole(path, content, mode=FILE_MODE, durable=True)
 
     @contextlib.contextmanager
     def hold(self, purpose: str, *, timeout_s: float = 0.5) -> Iterator[None]:
@@ -136,28 +122,20 @@ class NodeFolder:
             raise StorageError(
                 f"{self.path} belongs to user {_user(owner)}: run as that user, with sudo -u {_user(owner)}"
             )
-        with self._lock_file() as descriptor:
-            deadline = Deadline(timeout_s)
-            retry = threading.Event()
-            while not _try_lock(descriptor, fcntl.LOCK_EX):
-                if deadline.passed():
-                    raise self._in_use()
-                retry.wait(min(_RETRY_S, deadline.left_s()))
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()} {purpose}\n".encode(), 0)
-            try:
-                yield
-            finally:
-                os.ftruncate(descriptor, 0)
+        lock = LockFile(self.lock_file)
+        if not lock.take(f"{os.getpid()} {purpose}", timeout_s=timeout_s):
+            raise self._in_use()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def holder(self) -> LockHolder | None:
         """Return the process that holds the folder now, or None."""
-        if not self.lock_file.exists():
+        text = LockFile(self.lock_file).holder()
+        if text is None:
             return None
-        with self._lock_file() as descriptor:
-            if _try_lock(descriptor, fcntl.LOCK_SH):
-                return None
-            pid, _, purpose = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
+        pid, _, purpose = text.partition(" ")
         return LockHolder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
 
     def wait_free(self, timeout_s: float) -> bool:
@@ -176,26 +154,6 @@ class NodeFolder:
             return FolderInUseError(f"the node of {self.path} is already running, pid {holder.pid}")
         who = str(holder) if holder is not None else "another process"
         return FolderInUseError(f"{self.path} is in use by {who}: wait until it is done, then try again")
-
-    @contextlib.contextmanager
-    def _lock_file(self) -> Iterator[int]:
-        try:
-            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-        except OSError as error:
-            raise StorageError(
-                f"cannot open {self.lock_file}: {error.strerror}; run as the user that owns {self.path}"
-            ) from error
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def read_boot(file: Path) -> int:
@@ -216,14 +174,6 @@ def read_boot(file: Path) -> int:
     with contextlib.suppress(OSError):
         file.rename(aside)
     return int(utc_now().timestamp())
-
-
-def _try_lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _user(uid: int) -> str:

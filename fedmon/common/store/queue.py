@@ -17,7 +17,7 @@ from persistqueue import FIFOSQLiteQueue
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
-from fedmon.common.files import OwnedFolder
+from fedmon.common.files import OwnedFolder, make_private
 from fedmon.common.store.damage import is_damaged, set_aside, tells_of_damage
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class TasksQueue:
     # --- under the lock ----------------------------------------------------------------------------------------------
 
     def _open(self) -> _QueueFile:
-        path = self._folder.make_private(FILE_NAME)
+        path = make_private(self._folder.path / FILE_NAME)
         if not is_damaged(path):
             try:
                 return _QueueFile(self._folder.path)
@@ -184,7 +184,7 @@ class TasksQueue:
                     raise
         self.set_aside = set_aside(path)
         logger.warning("queue file was damaged and is set aside as %s; starting with an empty one", self.set_aside)
-        self._folder.make_private(FILE_NAME)
+        make_private(self._folder.path / FILE_NAME)
         return _QueueFile(self._folder.path)
 
     def _store(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str | None], *, synced: bool) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.batch import USER_STREAM, Batch, user_stream
+from fedmon.common.metrics.batch import USER_STREAM, user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
 from fedmon.node.collectors.energy.job_energy import JobEnergyCollector
@@ -56,7 +56,7 @@ class Pipeline:
             send=send,
             leaves=leaves,
             interval_s=settings.metrics.interval_s,
-            keep=_discard if self.recorder is None else self.recorder.keep,
+            keep=self.recorder.keep if self.recorder else lambda _batch: None,
             on_sent=on_sent,
         )
         self.user_values = UserValues(self.publisher.publish)
@@ -194,10 +194,6 @@ class Pipeline:
             self._job_meters.pop(next(iter(self._job_meters)))
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)
-
-
-def _discard(_batch: Batch) -> None:
-    """Keep nothing, where the owner switched the recording off."""
 
 
 def _recorder(settings: NodeSettings, file: Path, hold_s: float) -> Recorder:

@@ -10,10 +10,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
+from fedmon.common.backoff import Backoff
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch, may_read
 from fedmon.common.store.damage import tells_of_damage
-from fedmon.common.store.recording import RecordedStream, Recording
+from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import Extent
 
 logger = logging.getLogger(__name__)
@@ -188,16 +191,15 @@ class Recorder:
     # --- the recorder's thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        retry_s = _RETRY_S
+        retry = Backoff(_RETRY_S, longest_s=_MAX_RETRY_S)
         while self._wait():
             try:
                 self._work()
-                retry_s = _RETRY_S
+                retry.reset()
             except StorageError as error:
                 self._failed(error)
-                if not self._pause(retry_s):
-                    break
-                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, retry.next_s())
         self._finish()
 
     def _is_due(self) -> bool:
@@ -214,11 +216,6 @@ class Recorder:
                 if not self._changed.wait(_IDLE_S if due_at is None else max(0.0, due_at - self._monotonic())):
                     break
             return not self._stopping
-
-    def _pause(self, seconds: float) -> bool:
-        """Wait before the next try; False when it is time to stop."""
-        with self._changed:
-            return not self._changed.wait_for(lambda: self._stopping, seconds)
 
     def _work(self) -> None:
         """Store what waits, then maintain the file for as long as nothing else waits."""
@@ -270,7 +267,8 @@ class Recorder:
 
     def _look(self, recording: Recording, *, stored: int | None = None) -> None:
         """Take over what the recording holds now, and that the samples in hand were ``stored``, all in one moment."""
-        extents = {(one.stream, one.boot): _extent(one) for one in recording.extents() if one.node_id == self._node_id}
+        mine = [one for one in recording.extents() if one.node_id == self._node_id]
+        extents = {(one.stream, one.boot): msgspec.convert(one, Extent, from_attributes=True) for one in mine}
         counts, size, known = recording.counts(), recording.size_bytes(), recording.streams(self._node_id)
         with self._changed:
             self._known = known
@@ -297,17 +295,6 @@ class Recorder:
             logger.error("%d samples could not be stored and are lost", self._buffer.samples)  # noqa: TRY400
         if self._recording is not None:
             self._recording.close()
-
-
-def _extent(stream: RecordedStream) -> Extent:
-    return Extent(
-        boot=stream.boot,
-        stream=stream.stream,
-        oldest_seq=stream.oldest_seq,
-        last_seq=stream.last_seq,
-        oldest_t=stream.oldest_t,
-        last_t=stream.last_t,
-    )
 
 
 def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Place, Extent]:

@@ -526,29 +526,11 @@ class OwnerCommands:
 
 
 COMMANDS: Mapping[str, Callable[..., Document]] = {
-    "status": OwnerCommands.status,
-    "settings-write": OwnerCommands.settings_write,
-    "dataset-list": OwnerCommands.dataset_list,
-    "dataset-show": OwnerCommands.dataset_show,
-    "dataset-add": OwnerCommands.dataset_add,
-    "dataset-edit": OwnerCommands.dataset_edit,
-    "dataset-remove": OwnerCommands.dataset_remove,
-    "plan-list": OwnerCommands.plan_list,
-    "plan-show": OwnerCommands.plan_show,
-    "plan-diff": OwnerCommands.plan_diff,
-    "plan-decide": OwnerCommands.plan_decide,
-    "plan-reset": OwnerCommands.plan_reset,
-    "plan-register": OwnerCommands.plan_register,
-    "plan-delete": OwnerCommands.plan_delete,
-    "run-list": OwnerCommands.run_list,
-    "run-show": OwnerCommands.run_show,
-    "run-stop": OwnerCommands.run_stop,
-    "job-list": OwnerCommands.job_list,
-    "job-watch": OwnerCommands.job_watch,
-    "job-forget": OwnerCommands.job_forget,
-    "add-scalar": OwnerCommands.add_scalar,
+    name.replace("_", "-"): method
+    for name, method in vars(OwnerCommands).items()
+    if inspect.isfunction(method) and not name.startswith("_") and name != "run"
 }
-"""Name of each command, and the method that runs it."""
+"""Name of each command, and the method that runs it: every public one but `run`."""
 
 
 @functools.cache

@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import hashlib
 import logging
-import os
 import shutil
 import sqlite3
 import threading
@@ -22,6 +21,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.files import make_private, sync
 from fedmon.node.requests.audit import FIRST_PREVIOUS
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Database:
         self.set_aside: Path | None = None
         self._owner = threading.get_ident()
         self._level = 0
-        self._after_commit: list[Callable[[], None]] = []
+        self._after_commit: list[Callable[[], object]] = []
         try:
             if must_exist and not (path.exists() and path.stat().st_size):
                 raise _DamagedError("it is missing or empty, and the audit is not")
@@ -228,7 +228,7 @@ class Database:
             for callback in committed:
                 callback()
 
-    def after_commit(self, callback: Callable[[], None]) -> None:
+    def after_commit(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` once the running transaction is committed, never when it fails."""
         if not self._level:
             raise RuntimeError("after_commit needs a running transaction")
@@ -276,7 +276,7 @@ class Database:
     def restored(self) -> datetime.datetime | None:
         """When the file was last restored from its copy."""
         mark = self.mark("restored")
-        return None if mark is None else moment(mark)
+        return None if mark is None else datetime.datetime.fromisoformat(mark)
 
     def mark(self, name: str) -> str | None:
         """Return a value that belongs to the file as a whole, such as ``report``: what its last restore found."""
@@ -346,10 +346,7 @@ class _DamagedError(Exception):
 
 def _opened(path: Path) -> sqlite3.Connection:
     """Open or make a file, with everything in it checked. Raises StorageError, and _DamagedError."""
-    try:
-        _make_private(path)
-    except OSError as error:
-        raise StorageError(f"cannot open the register {path}: {error.strerror}") from error
+    make_private(path)
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         connection.text_factory = lambda content: content.decode("utf-8", "replace")
@@ -475,15 +472,6 @@ def _put(staged: Path, path: Path) -> None:
         raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
 
 
-def sync(path: Path) -> None:
-    """Have a file or folder on the disk, safe from a power cut. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _set_aside(path: Path) -> Path | None:
     """Rename a damaged file; returns its new path, or None if there was no file. Raises StorageError."""
     aside = path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
@@ -527,17 +515,3 @@ def readable(rows: Sequence[Row], record: Callable[[Row], T]) -> list[T]:
 def timestamp(moment: datetime.datetime) -> str:
     """Return a UTC moment as a text that sorts like time does."""
     return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")
-
-
-def moment(text: str) -> datetime.datetime:
-    """Read what `timestamp` wrote."""
-    return datetime.datetime.fromisoformat(text)
-
-
-def _make_private(path: Path) -> None:
-    """Make the file, for its owner only; SQLite gives its side files the same mode."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)

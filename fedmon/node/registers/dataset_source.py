@@ -54,8 +54,7 @@ def measure(path: Path, data_type: str) -> DatasetShape:
         if data_type in TABLES:
             if not path.is_file():
                 raise InvalidInputError(f"{path} is not a file: a dataset of type {data_type} is one table")
-            table = read_table(path)
-            return DatasetShape(shape=[table.rows, table.columns], dtypes=table.dtypes)
+            return read_table(path)
         if data_type in FOLDERS:
             if not path.is_dir():
                 raise InvalidInputError(f"{path} is not a folder: a dataset of type {data_type} needs one")
@@ -70,16 +69,7 @@ def measure(path: Path, data_type: str) -> DatasetShape:
     return DatasetShape()
 
 
-class TextTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a table without its values; ``dtypes`` maps each column, in order, to its type."""
-
-    rows: int
-    columns: int
-    dtypes: dict[str, str]
-    delimiter: str
-
-
-def read_table(path: Path) -> TextTable:
+def read_table(path: Path) -> DatasetShape:
     """Read a text table through once, in bounded memory; takes seconds for files of hundreds of megabytes.
 
     The first row holds the names of the columns. UTF-8, with or without a byte order mark; the delimiter is comma,
@@ -97,7 +87,7 @@ def read_table(path: Path) -> TextTable:
         raise _unreadable(path, error.strerror or str(error)) from error
 
 
-def _read(path: Path, file: TextIO, delimiter: str) -> TextTable:
+def _read(path: Path, file: TextIO, delimiter: str) -> DatasetShape:
     reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True)
     try:
         header = next(filter(None, reader), None)
@@ -114,8 +104,8 @@ def _read(path: Path, file: TextIO, delimiter: str) -> TextTable:
         raise _unreadable(path, f"line {reader.line_num}: {error}") from error
     if not rows:
         raise _unreadable(path, "it has names of columns but no rows")
-    dtypes = {name: column.dtype() for name, column in zip(names, columns, strict=True)}
-    return TextTable(rows=rows, columns=len(names), dtypes=dict(dtypes), delimiter=delimiter)
+    dtypes: dict[str, str] = {name: column.dtype() for name, column in zip(names, columns, strict=True)}
+    return DatasetShape(shape=[rows, len(names)], dtypes=dtypes)
 
 
 def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
 import os
 import re
-import secrets
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.files import write_whole
 from fedmon.common.log import is_hidden
-from fedmon.node.registers.database import sync
 
 MAX_NAME_LENGTH = 256
 MAX_TEXT_LENGTH = 16_384
@@ -20,7 +18,7 @@ OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIG
 """They enclose what stands for a hidden character; a plan that holds them itself has them shown in the same way."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_STAGED = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}")
+_STAGED = re.compile(r"\.[0-9a-f]{64}\.([0-9a-f]{16}|[0-9a-f]{12}\.part)")
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _MAX_COMPARED = 1_000_000
 _CONTEXT_LINES = 3
@@ -47,23 +45,10 @@ class PlanStore:
         """
         sha256 = hashlib.sha256(source).hexdigest()
         path = self.folder / sha256
-        staged = self.folder / f".{sha256}.{secrets.token_hex(8)}"
         try:
-            if not _holds(path, source):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(staged, flags, 0o600), "wb") as file:
-                    file.write(source)
-                    file.flush()
-                    if durably:
-                        os.fsync(file.fileno())
-                staged.replace(path)
-            elif durably:
-                sync(path)
-            if durably:
-                sync(self.folder)
+            if not _holds(path, source) or durably:
+                write_whole(path, source, mode=0o600, folder_mode=0o700, durable=durably)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                staged.unlink()
             raise StorageError(f"cannot write the plan file {path}: {error.strerror}") from error
         return sha256
 

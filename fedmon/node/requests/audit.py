@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from fedmon.common.errors import StorageError
+from fedmon.common.files import sync, write_whole
 
 LOG_NAME = "audit.jsonl"
 HEAD_NAME = "audit.head"
@@ -132,10 +133,6 @@ class Audit:
             with contextlib.suppress(StorageError):  # the counts are kept, and written with the next line that can be
                 self._flush_counts_when_due()
 
-    def verify(self) -> VerifyResult:
-        """Read this folder's whole chain; see `verify`."""
-        return verify(self.folder)
-
     def close(self) -> None:
         """Write the counts of the hour that has begun, sync and close; safe to call twice. Raises StorageError."""
         with self._lock:
@@ -182,7 +179,7 @@ class Audit:
         fresh = _opened(self.path)
         os.close(self._file)
         self._file, self._size = fresh, 0
-        _sync_folder(self.folder)
+        sync(self.folder)
 
     def _sync(self) -> None:
         if self._synced_n == self._n:
@@ -190,11 +187,7 @@ class Audit:
         try:
             os.fsync(self._file)
             head = msgspec.json.encode(ChainHead(n=self._n, hash=self._previous)) + b"\n"
-            staged = self.folder / f".{HEAD_NAME}.new"
-            staged.unlink(missing_ok=True)
-            with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(head)
-            staged.replace(self.folder / HEAD_NAME)
+            write_whole(self.folder / HEAD_NAME, head, mode=0o600)
             self._synced_n = self._n
         except OSError as error:
             raise self._storage_error(error) from error
@@ -217,10 +210,7 @@ class Audit:
             return None
         stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
         aside = self.folder / f"audit.torn-{stamp}"
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(torn)
-            file.flush()
-            os.fsync(file.fileno())
+        write_whole(aside, torn, mode=0o600, durable=True, only_new=True)
         self._size -= len(torn)
         os.ftruncate(self._file, self._size)
         return {"file": aside.name, "size_bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()}
@@ -252,14 +242,6 @@ def _utc_text() -> str:
 def _opened(path: Path) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,11 +139,7 @@ class PlanHandlers:
             researcher=request.researcher_id,
         )
         if not plan.checked:
-
-            def check() -> None:
-                self._check(plan.sha256)
-
-            self._registers.database.after_commit(check)
+            self._registers.database.after_commit(partial(self._check, plan.sha256))
         return ApprovalReply(
             plan_id=plan.plan_id,
             sha256=plan.sha256,

@@ -469,10 +469,12 @@ def test_a_plan_folder_that_cannot_be_written_delays_only_the_file(
     plans: PlanRegister, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "plans").rmdir()
+    (tmp_path / "plans").touch()
     plan = plans.request(_approval(), SOURCE)
     with pytest.raises(StorageError, match="cannot write the plan file"):
         plans.decide("plan", APPROVED)
     plans.record_check(plan.sha256, CodeCheck(minified_sha256="a" * 64))
+    (tmp_path / "plans").unlink()
     (tmp_path / "plans").mkdir()
 
     approved = plans.decide("plan", APPROVED)

@@ -9,7 +9,8 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.owner.cli.screen import ask, emit, fields, seconds, table
+from fedmon.common.text import table
+from fedmon.node.owner.cli.screen import ask, emit, fields, seconds, width
 from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
 
 app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
@@ -155,7 +156,7 @@ def _table(datasets: list[dict[str, Any]]) -> str:
     rows = [
         [each["name"], each["data_type"], _shape(each), ", ".join(each["tags"]), _listed_to(each)] for each in datasets
     ]
-    return table(["NAME", "TYPE", "SHAPE", "TAGS", "LISTED TO"], rows) if rows else ""
+    return table(["NAME", "TYPE", "SHAPE", "TAGS", "LISTED TO"], rows, width=width()) if rows else ""
 
 
 def _screen(result: dict[str, Any], *, columns: bool = True) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmon.node.owner.cli.screen import emit, fields, one_line, seconds, table
+from fedmon.common.text import one_line, table
+from fedmon.node.owner.cli.screen import emit, fields, seconds, width
 from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call_daemon, group, login, opened
 
 app = group("job", "Watch jobs: what their processes use.")
@@ -87,7 +88,7 @@ def list_(directory: Dir = None, as_json: Json = False) -> None:
         for job in document["jobs"]
     ]
     heads = ["job", "state", "processes", "CPU s", "method", "found by", "since", "name"]
-    emit(document, lambda: table(heads, rows) if rows else "No job is watched.", as_json=as_json)
+    emit(document, lambda: table(heads, rows, width=width()) if rows else "No job is watched.", as_json=as_json)
 
 
 @app.command("forget", epilog=EXIT_CODES)

@@ -79,7 +79,6 @@ def init(
 def _written(path: Path, node: dict[str, Any], broker: dict[str, Any]) -> Path:
     """Make the folder and its settings, or leave nothing behind. Returns the folder."""
     from fedmon.common.settings import load_node
-    from fedmon.node.owner.settings_text import new_settings
 
     is_new = not path.exists()
     folder = NodeFolder.create(path)
@@ -94,6 +93,23 @@ def _written(path: Path, node: dict[str, Any], broker: dict[str, Any]) -> Path:
             folder.path.rmdir()
         raise
     return folder.path
+
+
+def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
+    """Return the text of a new node's settings file; ``values`` maps section and key to what is set.
+
+    The rules are set from the start too, each below its comment, so that a change finds its place.
+    """
+    from fedmon.common.settings import PolicySettings
+    from fedmon.common.settings.keys import documented_file
+
+    rules = {
+        ("policy", name): value
+        for name, value in msgspec.to_builtins(PolicySettings()).items()
+        if not isinstance(value, dict)
+    }
+    given = {place: str(value) if isinstance(value, Path) else value for place, value in values.items()}
+    return documented_file("node", rules | given)
 
 
 def _dir_option(folder: Path) -> str:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.text import table
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.screen import ask, emit, fields, minutes, seconds, table
+from fedmon.node.owner.cli.screen import ask, emit, fields, minutes, seconds, width
 from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
@@ -200,7 +201,7 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
         ]
         for plan in plans
     ]
-    head, line, *lines = table(_HEADERS, rows).split("\n")
+    head, line, *lines = table(_HEADERS, rows, width=width()).split("\n")
     paired = [f"{row}\n  sha256 {plan['sha256']}" for row, plan in zip(lines, plans, strict=True)]
     return "\n".join([head, line, *paired])
 

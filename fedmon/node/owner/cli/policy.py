@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.text import one_line, table
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.screen import ask, emit, note, one_line, table
+from fedmon.node.owner.cli.screen import ask, emit, note, width
 from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, connected, group, login, opened
 
 if TYPE_CHECKING:
+    from fedmon.common.settings import PolicySettings
     from fedmon.node.requests.policy import PolicyChange, PolicyWish
 
 policy = group("policy", "Say whom this node obeys, and what leaves it.")
@@ -147,7 +149,6 @@ def _change(folder: NodeFolder, verb: str, wish: PolicyWish, *, as_json: bool) -
 def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str, Any], PolicyChange]:
     """Change node.toml; if it was changed by another process meanwhile, change its new text."""
     from fedmon.common.settings import load_node
-    from fedmon.node.owner.settings_text import with_policy
     from fedmon.node.requests.policy import allow, deny
 
     environ = {name: text for name, text in os.environ.items() if not name.startswith("FEDMON_POLICY_")}
@@ -174,6 +175,54 @@ def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str,
                 raise
         else:
             return result, change
+
+
+def with_policy(text: str, policy: PolicySettings) -> str:
+    """Return the text with these rules in its [policy] section; nothing else changes, comments included."""
+    import tomlkit
+
+    from fedmon.common.settings import PolicySettings
+
+    document = tomlkit.parse(text)
+    section: Any = document.setdefault("policy", tomlkit.table())
+    for name in PolicySettings.__struct_fields__:
+        value = msgspec.to_builtins(getattr(policy, name))
+        default = msgspec.to_builtins(getattr(PolicySettings(), name))
+        if name not in section and value == default:
+            continue
+        if isinstance(value, dict):
+            _put_table(section, name, value)
+        elif isinstance(value, tuple):
+            _put_list(section, name, value)
+        elif section.get(name) != value:
+            section[name] = value
+    return tomlkit.dumps(document)
+
+
+def _put_table(section: Any, name: str, value: Mapping[str, Any]) -> None:
+    import tomlkit
+
+    if name not in section:
+        is_inline = isinstance(section, tomlkit.items.InlineTable)
+        section[name] = tomlkit.inline_table() if is_inline else tomlkit.table()
+    table = section[name]
+    for key in [key for key in table if key not in value]:
+        del table[key]
+    for key, names in value.items():
+        _put_list(table, key, names)
+
+
+def _put_list(table: Any, name: str, value: Sequence[str]) -> None:
+    """Take out and add single names, so that a comment beside one that stays is kept."""
+    if not isinstance(table.get(name), list):
+        table[name] = list(value)
+        return
+    present = table[name]
+    for known in [known for known in present if known not in value]:
+        present.remove(known)
+    for wanted in value:
+        if wanted not in present:
+            present.append(wanted)
 
 
 def _unknown_datasets(folder: NodeFolder, wish: PolicyWish) -> list[str]:
@@ -221,7 +270,7 @@ def show_config(directory: Dir = None, as_json: Json = False) -> None:
     rows = [[each["key"], _text(each["value"]), each["origin"]] for each in found]
     emit(
         {"path": str(folder.settings_file), "settings": found},
-        lambda: f"Settings of {folder.settings_file}\n\n{table(['KEY', 'VALUE', 'FROM'], rows)}",
+        lambda: f"Settings of {folder.settings_file}\n\n{table(['KEY', 'VALUE', 'FROM'], rows, width=width())}",
         as_json=as_json,
     )
 

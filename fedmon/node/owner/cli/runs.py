@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmon.node.owner.cli.screen import emit, fields, minutes, one_line, seconds, shorten, table, width
+from fedmon.common.text import one_line, shorten, table
+from fedmon.node.owner.cli.screen import emit, fields, minutes, seconds, width
 from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
 
 app = group(
@@ -86,7 +87,7 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
         for run in runs
     ]
     # An id that is cut finds nothing, and a reason, which is a sentence, would take the room of everything else.
-    head, rule, *cells = table(heads, rows, columns=width() - enough - 2).splitlines()
+    head, rule, *cells = table(heads, rows, width=width() - enough - 2).splitlines()
     lines = [f"{'job':<{enough}}  {head}", f"{'-' * enough}  {rule}"]
     for line, run in zip(cells, runs, strict=True):
         lines.append(f"{run['job_id']:<{enough}.{enough}}  {line}")

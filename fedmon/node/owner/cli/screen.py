@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.log import escape_control
+from fedmon.common.text import one_line
 
 DEFAULT_WIDTH = 80
 _GAP = 2
-_MIN_COLUMN = 6
 
 
 def emit(document: Mapping[str, Any], text: Callable[[], str], *, as_json: bool) -> None:
@@ -52,21 +51,6 @@ def width() -> int:
     return max(40, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, columns: int | None = None) -> str:
-    """Return a text table that is no wider than the screen; the widest columns are shortened first."""
-    from tabulate import tabulate
-
-    cells = [[one_line(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-    room = (columns or width()) - _GAP * (len(headers) - 1)
-    while sum(widths) > room and max(widths) > _MIN_COLUMN:
-        widths[widths.index(max(widths))] -= 1
-    fitted = [[shorten(cell, limit) for cell, limit in zip(row, widths, strict=True)] for row in cells]
-    heads = [shorten(head, limit) for head, limit in zip(headers, widths, strict=True)]
-    # Headers as a row of their own: tabulate would make every column two wider than its header.
-    return tabulate([heads, ["-" * limit for limit in widths], *fitted], tablefmt="plain", disable_numparse=True)
-
-
 def fields(pairs: Sequence[tuple[str, object]]) -> str:
     """Return names and values below each other; long values go on under their beginning, paths and ids stay whole."""
     indent = max(len(name) for name, _ in pairs) + _GAP
@@ -86,16 +70,6 @@ def _wrapped(text: str, columns: int) -> list[str]:
     import textwrap
 
     return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False)
-
-
-def shorten(text: str, limit: int) -> str:
-    """Cut a text to ``limit`` characters, with a sign that it goes on."""
-    return text if len(text) <= limit else text[: max(1, limit - 1)] + "…"
-
-
-def one_line(text: str) -> str:
-    """Return a text on one line, with what could steer a terminal written out."""
-    return escape_control(" ".join(text.split()) if "\n" in text else text)
 
 
 def seconds(time: str | None) -> str:
