@@ -28,7 +28,7 @@ from fedmon.compat.fedbiomed.telemetry import Rounds, RoundScalar, log_record_of
 from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.historic.forms import Train
-from fedmon.researcher.replies.content import Document
+from fedmon.researcher.replies.content import StoredDocument
 from fedmon.researcher.session.tally import Tally
 
 MAX_REASON = 2_000
@@ -337,8 +337,8 @@ def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatase
     return listed.by_tags and all(set(request.tags) <= set(dataset.tags) for dataset in listed.datasets)
 
 
-def _as_it_came(told: wire.Reply, request: Request | None) -> Document:
-    return Document.of(msgspec.to_builtins(told), **({} if request is None else _echo(request, told.node_id)))
+def _as_it_came(told: wire.Reply, request: Request | None) -> StoredDocument:
+    return StoredDocument.of(msgspec.to_builtins(told), **({} if request is None else _echo(request, told.node_id)))
 
 
 def _failed(request: Request, node_id: str, reason: str) -> messages.Error:

@@ -29,8 +29,9 @@ from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import MAX_KEPT, Replies
 from fedmon.researcher.roster import Change, Instant, NodeState, Roster, only_tells
 from fedmon.researcher.runs.follow import RunBook
+from fedmon.researcher.samples.consumers import Consumers
 from fedmon.researcher.samples.logs import Logs
-from fedmon.researcher.samples.resend import Consumers, memory_bytes
+from fedmon.researcher.samples.resend import memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.connection import Connection, Dialect, FedmonDialect
 from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, Status, Unreadable
@@ -123,7 +124,7 @@ class Session:
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
         self.runs = RunBook(self.asker, self.dispatcher, self.tally, wake=self.inbox.wake)
-        self.consumers = Consumers(self.asker, self.pending, on_changed=self._consumers_changed)
+        self.consumers = Consumers(self.asker, self.pending, on_changed=self._consumers_changed, wake=self.inbox.wake)
         self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
         self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         self._marker = b""

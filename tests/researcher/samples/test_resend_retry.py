@@ -15,7 +15,7 @@ from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Roster
-from fedmon.researcher.samples.follower import HOLD_BYTES, Follower, Since, Want
+from fedmon.researcher.samples.follower import HOLD_BYTES, MissingSamples, Since, StreamFollower
 from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
 from fedmon.researcher.session.connection import Connection, FedmonDialect
 
@@ -55,7 +55,7 @@ class Shelf:
         assert late or size_bytes == 100
         self.seqs.extend(range(batch.seq, batch.last_seq + 1))
 
-    def lost_for_good(self, want: Want, reason: str) -> None:
+    def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         self.lost.append((want.first_seq, want.last_seq, reason))
 
 
@@ -77,7 +77,7 @@ class Bench:
             on_ended=lambda _waiting, _replies: None,
         )
         self.resend = Resend(asker, self.pending, clock=lambda: self.now)
-        self.follower = Follower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
+        self.follower = StreamFollower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
         self.resend.link(up=True)
         for seq in (0, 5):
             self.follower.heard(_batch(seq), 100)
@@ -185,7 +185,7 @@ def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
 
 def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without_a_pause() -> None:
     bench = Bench()
-    bench.follower = Follower(
+    bench.follower = StreamFollower(
         bench.shelf, nodes=None, ordered=True, start=lambda _node, _stream: Since(t=0.0), inquire=lambda _node: None
     )
     bench.follower.heard(_batch(0), HOLD_BYTES)
