@@ -17,7 +17,7 @@ from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.demo.regression import PLAN, Regression, TrainingRound, explanation, round_columns, round_row
 from fedmon.demo.screen import DemoScreen
 from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.latest import Latest, WatchState
+from fedmon.researcher.cli.readings import Latest, WatchState
 from fedmon.researcher.cli.screen import HOST
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState

@@ -30,7 +30,7 @@ from fedmon.researcher.asking.request import Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import question, submission
 from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_status_rows, pong_rows
 from fedmon.researcher.roster import Moment
-from fedmon.researcher.samples.leases import wished
+from fedmon.researcher.samples.consumers import wished
 from fedmon.researcher.samples.logs import LogStream
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from fedmon.researcher.session.callbacks import Subscription
@@ -315,13 +315,11 @@ class Federation:
         session = self.session
         watch = Watch(
             callback,
+            consumers=session.consumers,
             wish=wished(node_ids(nodes), interval_s, live=True),
             metrics=metrics,
             ordered=ordered,
             dispatcher=session.dispatcher,
-            on_closed=session.consumers.remove,
-            inquire=session.consumers.inquire,
-            wake=session.inbox.wake,
         )
         session.consumers.add(watch)
         return watch
@@ -350,7 +348,6 @@ class Federation:
             wish=wished(node_ids(nodes), interval_s, live=False),
             metrics=metrics,
             history_s=history_s,
-            wake=session.inbox.wake,
         )
 
     def logs(

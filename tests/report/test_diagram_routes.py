@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 from fedmon.experiment.drawing import placed
-from fedmon.report.diagram_routes import Grid, Labels, Route, point_of, routes
 from fedmon.report.diagram import Grid, Labels, Route, point_of, routes
 
 GRID = Grid(column=2.4, row=1.75, width=1.75, height=0.75)

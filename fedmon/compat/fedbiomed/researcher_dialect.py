@@ -29,7 +29,7 @@ from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending, echo_of
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.historic.forms import Train
-from fedmon.researcher.replies.content import Document
+from fedmon.researcher.replies.content import StoredDocument
 from fedmon.researcher.session.connection import Dialect
 from fedmon.researcher.session.inbox import Tally
 
@@ -414,8 +414,8 @@ def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatase
     return listed.by_tags and all(set(request.tags) <= set(dataset.tags) for dataset in listed.datasets)
 
 
-def _as_it_came(told: wire.Reply, request: Request | None) -> Document:
-    return Document.of(msgspec.to_builtins(told), **({} if request is None else echo_of(request, told.node_id)))
+def _as_it_came(told: wire.Reply, request: Request | None) -> StoredDocument:
+    return StoredDocument.of(msgspec.to_builtins(told), **({} if request is None else echo_of(request, told.node_id)))
 
 
 def _failed(request: Request, node_id: str, reason: str) -> messages.Error:

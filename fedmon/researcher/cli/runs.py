@@ -12,24 +12,22 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.log import escape_control
+from fedmon.common.text import rich_table
 from fedmon.researcher.cli.run_values import arguments, read_inputs, save, shown, sketched
 from fedmon.researcher.cli.shell import (
     EPILOG,
     NO_ANSWER,
-    BrokerOption,
-    IdOption,
     JsonOption,
     LinesOption,
-    SettingsOption,
     TimeoutOption,
     emit,
     emit_line,
     exit_code,
+    federated,
     logs_above,
-    opened,
     outcomes_document,
-    rich_table,
 )
+from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.states import NodeRun, RunStates, by_reason, named, why_not
@@ -59,9 +57,11 @@ LookOption = Annotated[
 
 
 @app.command(epilog=EPILOG)
+@federated()
 def run(
-    plan: Annotated[str, typer.Argument(help="A Python file with an approved training plan, or sha256:DIGEST.")],
+    federation: Federation,
     *,
+    plan: Annotated[str, typer.Argument(help="A Python file with an approved training plan, or sha256:DIGEST.")],
     tags: Annotated[
         list[str] | None,
         typer.Option("--tags", "--tag", help="On a dataset with this tag; of several, also as a,b, all must fit."),
@@ -86,17 +86,13 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", help="Do not wait for the end; `fedmon jobs JOB` shows how it goes on.")
     ] = False,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
     """Run an approved plan on nodes and show what it returns; Ctrl-C stops the waiting, not the run."""
     given = read_inputs(inputs) if inputs is not None else None
     words = arguments(arg or (), args)
     limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         handle = federation.run(
             plan,
             nodes=_each(node),
@@ -113,7 +109,10 @@ def run(
 
 
 @app.command(epilog=EPILOG)
+@federated()
 def jobs(
+    federation: Federation,
+    *,
     job: Annotated[
         str | None, typer.Argument(metavar="[JOB]", help="One run by its id: how it stands, and its results.")
     ] = None,
@@ -121,14 +120,11 @@ def jobs(
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
     output: OutputOption = None,
     wait: LookOption = None,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
     """List your runs of plans that nodes know, or show one with its results; --wait waits for its end."""
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         if job is None:
             outcomes = federation.jobs(nodes=_each(node))
             emit(outcomes_document(federation, outcomes), text=outcomes.text(limit), as_json=json)
@@ -148,19 +144,18 @@ def jobs(
 
 
 @app.command("job-logs", epilog=EPILOG)
+@federated()
 def job_logs(
+    federation: Federation,
+    *,
     job: JobArgument,
     node: NodesOption = None,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show stderr instead of stdout.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over, or Ctrl-C.")] = False,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
     json: LinesOption = False,
 ) -> None:
     """Show what a plan printed in a run, as far as the owners let it leave."""
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         handle = federation.job(job, nodes=_each(node))
         offsets = dict.fromkeys(_each(node) or handle.nodes, 0)
         withheld: dict[str, str] = {}
@@ -192,17 +187,17 @@ def job_logs(
 
 
 @app.command(epilog=EPILOG)
+@federated()
 def stop(
+    federation: Federation,
+    *,
     job: JobArgument,
     node: NodesOption = None,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
     """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         handle = federation.job(job, nodes=_each(node))
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]
         asked = _each(node) or going

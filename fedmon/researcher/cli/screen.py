@@ -10,8 +10,9 @@ import msgspec
 
 from fedmon.common.log import escape_control
 from fedmon.common.metrics.table import MISSING, format_rate, format_value
+from fedmon.common.text import joined, plural, rich_table, shorten
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.researcher.cli.latest import Absent, Labels, Latest, WatchState
+from fedmon.researcher.cli.readings import Absent, Labels, Latest, WatchState
 
 if TYPE_CHECKING:
     import rich.console
@@ -41,7 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
 NOTHING = Cell(MISSING)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ScreenRow(msgspec.Struct, frozen=True, kw_only=True):
     """The cells of one node, job or device; ``key`` keeps rows of equal weight in their order."""
 
     key: tuple[str, ...]
@@ -62,7 +63,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     headers: tuple[str, ...]
     orders: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ScreenRow, ...]
     more: int = 0
     """How many rows were left out."""
 
@@ -183,7 +184,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             if silent_s is not None:
                 silent = f"{key[0]} (silent {format_value('host_uptime_seconds', silent_s)})"
                 cells = (Cell(silent, Grade.BAD, 1.0), *cells[1:])
-            rows.append(Row(key=key, cells=cells))
+            rows.append(ScreenRow(key=key, cells=cells))
         return Table(
             title=self.title,
             headers=(*self.about, *(column.header for column in self.columns)),
@@ -413,8 +414,6 @@ def rich_screen(screen: Screen) -> rich.console.Group:
     from rich import console
     from rich.text import Text
 
-    from fedmon.researcher.cli.shell import rich_table
-
     styles = ("", "yellow", "bold red")
     parts: list[Any] = []
     for one in screen.tables:
@@ -431,7 +430,7 @@ def rich_screen(screen: Screen) -> rich.console.Group:
 
 
 def _totals(state: WatchState, lost: int) -> str:
-    parts = [_counted(len(state.nodes), "node"), _counted(state.samples, "sample"), f"{lost} lost"]
+    parts = [plural(len(state.nodes), "node"), plural(state.samples, "sample"), f"{lost} lost"]
     if state.late:
         parts.append(f"{state.late} late")
     gaps = {node: missing for node in state.nodes if (missing := state.missing(node))}
@@ -444,20 +443,9 @@ def _totals(state: WatchState, lost: int) -> str:
 def _absent_lines(absent: list[Absent], refusals: Mapping[str, str], *, nodes: int, width: int) -> list[str]:
     lines = [f"{node}: {reason}" for node, reason in sorted(refusals.items())]
     for one in absent[:MAX_ABSENT]:
-        where = "" if nodes <= 1 else " everywhere" if len(one.nodes) == nodes else f" on {_some(one.nodes)}"
+        some = joined(one.nodes, most=2, last=", ")
+        where = "" if nodes <= 1 else " everywhere" if len(one.nodes) == nodes else f" on {some}"
         lines.append(f"{one.metric}{where}: {one.reason}")
     if len(absent) > MAX_ABSENT:
         lines.append(f"... {len(absent) - MAX_ABSENT} more reasons; fedmon watch --absent shows all")
-    return [_cut(escape_control(line), width) for line in lines]
-
-
-def _some(nodes: Sequence[str]) -> str:
-    return ", ".join(nodes) if len(nodes) <= 2 else f"{nodes[0]}, {nodes[1]} and {len(nodes) - 2} more"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: max(1, width - 3)]}..."
+    return [shorten(escape_control(line), width) for line in lines]

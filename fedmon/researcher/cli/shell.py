@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -19,9 +21,7 @@ from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fedmon.researcher.samples.resend import Consumer
+    from fedmon.researcher.samples.consumers import SampleConsumer
 
 REFUSED, NO_ANSWER = 4, 6
 
@@ -54,10 +54,46 @@ ForOption = Annotated[
 ]
 
 
-def opened(broker: str | None, settings: Path | None, researcher: str | None, timeout: float) -> Federation:
+def opened(
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
+    timeout: TimeoutOption = 5.0,
+) -> Federation:
     """Return a federation for one verb: its own instance, beside an open notebook of the same researcher."""
     instance = f"shell-{secrets.token_hex(4)}"
     return Federation(broker, settings=settings, researcher_id=researcher, timeout_s=timeout, instance=instance)
+
+
+def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of `opened` to a verb, before its ``timeout`` and ``json``; it gets the federation, not started.
+
+    A verb that ``asks`` has a ``--timeout`` for replies; one that follows may use that option for its own duration.
+    """
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+        names = [parameter.name for parameter in own]
+        added = [
+            parameter
+            for name, parameter in inspect.signature(opened, eval_str=True).parameters.items()
+            if name not in names and (asks or name != "timeout")
+        ]
+        at = names.index("timeout" if "timeout" in names else "json")
+        merged = [*own[:at], *added, *own[at:]]
+
+        @functools.wraps(verb)
+        def with_federation(**given: Any) -> None:
+            chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
+            if asks and "timeout" in names:
+                chosen["timeout"] = given["timeout"]
+            verb(opened(**chosen), **given)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        vars(with_federation)["__signature__"] = inspect.Signature([one.replace(kind=keyword) for one in merged])
+        return with_federation
+
+    return decorate
 
 
 def emit(document: Any, *, text: str, as_json: bool) -> None:
@@ -105,29 +141,12 @@ def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
     return 1 if statuses <= {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX} else NO_ANSWER
 
 
-def no_sample(consumer: Consumer, federation: Federation) -> FedmonError:
+def no_sample(consumer: SampleConsumer, federation: Federation) -> FedmonError:
     """Return the error that says why no sample came."""
     if consumer.refusals:
         said = "; ".join(f"{node_id}: {reason}" for node_id, reason in consumer.refusals.items())
         return NoAnswerError(f"no sample came: {said}")
     return NoAnswerError(f"no sample came. {federation.nodes().explanation()}")
-
-
-def rich_table(*, title: str | None = None) -> Table:
-    """Return an empty table in the style of every screen of ours."""
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1),
-        collapse_padding=True,
-        title=title,
-        title_justify="left",
-        title_style="bold",
-    )
 
 
 @contextmanager

@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.log import escape_control
+from fedmon.common.metrics.table import format_value
+from fedmon.common.text import plural
 from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.record import record
+from fedmon.researcher.cli.readings import WatchState
+from fedmon.researcher.cli.screen import GROUPS, Group, compose, rich_screen
 from fedmon.researcher.cli.shell import (
     EPILOG,
     BrokerOption,
     ForOption,
     IdOption,
+    IntervalOption,
     JsonOption,
     LinesOption,
+    MetricsOption,
     NodesOption,
     SettingsOption,
     TimeoutOption,
     emit,
     emit_line,
     exit_code,
+    federated,
+    no_sample,
     opened,
     outcomes_document,
 )
-from fedmon.researcher.cli.watch import watch
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.samples.watch import LiveSample, Watch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedmon.researcher.samples.record import Record, RecordCounts
+
+SHOW_EVERY_S = 1.0
+REDRAW_S = 0.25
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 nodes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, epilog=EPILOG)
 app.add_typer(nodes_app, name="nodes")
-app.command(epilog=EPILOG)(watch)
-app.command(epilog=EPILOG)(record)
 
 
 @nodes_app.callback()
@@ -84,62 +105,58 @@ def forget(
 
 
 @app.command(epilog=EPILOG)
+@federated()
 def ping(
+    federation: Federation,
+    *,
     node: NodesOption = None,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
     """Ask nodes for a sign of life."""
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         _finish(federation, federation.ping(nodes=node or None), named=node, as_json=json)
 
 
 @app.command("list", epilog=EPILOG)
+@federated()
 def list_datasets(
+    federation: Federation,
+    *,
     node: NodesOption = None,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
     """List the datasets that nodes offer to you."""
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         _finish(federation, federation.datasets(nodes=node or None), named=node, as_json=json)
 
 
 @app.command(epilog=EPILOG)
+@federated()
 def search(
+    federation: Federation,
+    *,
     tags: Annotated[list[str], typer.Argument(help="Tags that a dataset must all carry.")],
     node: NodesOption = None,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
     """Find datasets by their tags; several tags must all be there."""
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         _finish(federation, federation.search(tags, nodes=node or None), named=node, as_json=json)
 
 
 @app.command(epilog=EPILOG)
+@federated()
 def approve(
+    federation: Federation,
+    *,
     plan: Annotated[Path, typer.Argument(help="A Python file with a training plan.")],
     description: Annotated[str, typer.Option(help="What it is for, for the owners to read.")] = "",
     status: Annotated[bool, typer.Option("--status", help="Do not ask; only tell where the plan stands.")] = False,
     node: NodesOption = None,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
     """Ask owners to approve a training plan, or with --status where it stands; they decide in their own time."""
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         outcomes: Outcomes[Any]
         if status:
             outcomes = federation.plan_status(plan, nodes=node or None)
@@ -149,25 +166,20 @@ def approve(
 
 
 @app.command(epilog=EPILOG)
+@federated(asks=False)
 def logs(
+    federation: Federation,
+    *,
     node: NodesOption = None,
     level: Annotated[str, typer.Option(help="The lowest level to show.")] = "WARNING",
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
     timeout: ForOption = None,
     json: LinesOption = False,
 ) -> None:
     """Follow what nodes log, as far as their owners let it leave."""
-    import queue
-
-    from fedmon.common.clock import Deadline
-    from fedmon.common.log import escape_control
-
     records: queue.Queue[Any] = queue.Queue(10_000)
     deadline = Deadline(timeout if timeout is not None else 10**9)
     with (
-        opened(broker, settings, researcher, 5.0) as federation,
+        federation,
         federation.logs(records.put_nowait, nodes=node or None, level=level.upper()),
     ):
         try:
@@ -182,6 +194,181 @@ def logs(
             return
 
 
+@app.command(epilog=EPILOG)
+@federated(asks=False)
+def record(
+    federation: Federation,
+    *,
+    path: Annotated[Path, typer.Argument(help="The store: made where there is none, else continued where it ended.")],
+    node: NodesOption = None,
+    metric: MetricsOption = None,
+    interval: IntervalOption = None,
+    history: Annotated[
+        float, typer.Option(min=0, help="Of nodes not in the store yet, begin so many seconds back.")
+    ] = 3600.0,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=0.1, help="Seconds to go on; without it until Ctrl-C.")
+    ] = None,
+    json: LinesOption = False,
+) -> None:
+    """Keep every sample in a store, in order and without a hole; what was missed is asked for again."""
+    # From here on both end the record in order: all received samples are written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    on_terminal = not json and sys.stdout.isatty()
+    with federation:
+        recording = federation.record(path, nodes=node or None, metrics=metric, interval_s=interval, history_s=history)
+        try:
+            deadline, tick = Deadline(seconds if seconds is not None else 10**9), threading.Event()
+            while not deadline.passed():
+                tick.wait(min(SHOW_EVERY_S, deadline.left_s()))
+                if json:
+                    emit_line(_record_document(recording), text="", as_json=True)
+                elif on_terminal:
+                    sys.stdout.write(f"\r{_line(recording.counts)}  \x1b[K")
+                    sys.stdout.flush()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            recording.stop()
+        is_empty = not recording.counts.stored and not recording.positions
+        if not is_empty:
+            if on_terminal:
+                sys.stdout.write("\r\x1b[K")
+            emit_line(_record_document(recording) | {"ended": True}, text=_summary(recording), as_json=json)
+        if recording.error:
+            raise StorageError(f"not everything was written: {recording.error}")
+        if is_empty:
+            raise no_sample(recording, federation)
+
+
+@app.command(epilog=EPILOG)
+@federated(asks=False)
+def watch(
+    federation: Federation,
+    *,
+    node: NodesOption = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", "-g", help=f"Only these groups: {', '.join(GROUPS)}; may be given several times."),
+    ] = None,
+    interval: IntervalOption = None,
+    metric: MetricsOption = None,
+    sort: Annotated[Literal["worst", "name"], typer.Option(help="Which rows come first.")] = "worst",
+    absent: Annotated[
+        bool, typer.Option("--absent", help="At the end, list all that is not measured, and why.")
+    ] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="End after this many samples.")] = None,
+    timeout: ForOption = None,
+    json: LinesOption = False,
+) -> None:
+    """Watch live metrics: tables on a terminal, with --json one document a sample."""
+    groups = _chosen(group)
+    with (
+        federation,
+        federation.monitor(nodes=node or None, interval_s=interval, metrics=metric) as watching,
+    ):
+        if json:
+            for _ in _take(watching, lambda sample: emit_line(sample, text="", as_json=True), timeout, count):
+                pass
+        else:
+            state = WatchState()
+            taken = _take(watching, state.take, timeout, count)
+            _draw(taken, lambda console: _screen(console, watching, state, groups, worst_first=sort == "worst"))
+            if absent:
+                for one in state.absent(_capabilities(watching)):
+                    typer.echo(f"{one.metric} on {', '.join(one.nodes)}: {one.reason}")
+        if not watching.delivered:
+            raise no_sample(watching, federation)
+
+
 def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[str] | None, as_json: bool) -> None:
     emit(outcomes_document(federation, outcomes), text=str(outcomes), as_json=as_json)
     raise typer.Exit(exit_code(outcomes, named=bool(named)))
+
+
+# --- record -----------------------------------------------------------------------------------------------------------
+
+
+def _record_document(recording: Record) -> dict[str, Any]:
+    positions = {str(node): dict(streams) for node, streams in recording.positions.items()}
+    document = {"path": str(recording.path), **msgspec.structs.asdict(recording.counts)}
+    return document | {"losses": recording.losses, "refusals": recording.refusals, "positions": positions}
+
+
+def _line(counts: RecordCounts) -> str:
+    size = format_value("host_memory_total_bytes", float(counts.size_bytes))
+    stored = f"{counts.stored} samples, {plural(counts.nodes, 'node')}, {counts.late} late"
+    return f"{stored}, {counts.lost} lost, {counts.pending} pending, {size}"
+
+
+def _summary(recording: Record) -> str:
+    lines = [f"{recording.path}: {_line(recording.counts)}"]
+    lines += [f"  {number} lost: {reason}" for reason, number in recording.losses.items()]
+    lines += [f"  {node} refused: {reason}" for node, reason in recording.refusals.items()]
+    return "\n".join(lines)
+
+
+# --- watch ------------------------------------------------------------------------------------------------------------
+
+
+def _chosen(names: list[str] | None) -> list[Group]:
+    unknown = [name for name in names or () if name not in GROUPS]
+    if unknown:
+        raise InvalidInputError(f"--group {unknown[0]!r} is not one of {', '.join(GROUPS)}")
+    return [GROUPS[name] for name in dict.fromkeys(names)] if names else list(GROUPS.values())
+
+
+def _take(
+    watching: Watch, take: Callable[[LiveSample], object], timeout: float | None, count: int | None
+) -> Iterator[None]:
+    """Take samples until there are enough, the time is over, or Ctrl-C; yields a few times a second at least."""
+    deadline, left = Deadline(timeout if timeout is not None else 10**9), count
+    try:
+        while not deadline.passed() and left != 0:
+            sample = watching.next(timeout_s=min(REDRAW_S, deadline.left_s()))
+            if sample is not None:
+                take(sample)
+                left = None if left is None else left - 1
+            yield
+    except KeyboardInterrupt:
+        return
+
+
+def _draw(taken: Iterator[None], screen: Callable[[Console], Any]) -> None:
+    """Draw the screen as samples come on a terminal, and once at the end elsewhere."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if not console.is_terminal:
+        for _ in taken:
+            pass
+        console.print(screen(console))
+        return
+    redraw = Deadline(0.0)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for _ in taken:
+            # Fifty nodes send far more often than anybody can read.
+            if redraw.passed():
+                redraw = Deadline(REDRAW_S)
+                live.update(screen(console), refresh=True)
+        live.update(screen(console), refresh=True)
+
+
+def _screen(console: Console, watching: Watch, state: WatchState, groups: list[Group], *, worst_first: bool) -> Any:
+    return rich_screen(
+        compose(
+            state,
+            groups,
+            capabilities=_capabilities(watching),
+            refusals={str(node): reason for node, reason in watching.refusals.items()},
+            width=console.width,
+            height=console.height if console.is_terminal else None,
+            worst_first=worst_first,
+            lost=watching.lost,
+        )
+    )
+
+
+def _capabilities(watching: Watch) -> dict[str, Any]:
+    return {str(node): reply for node, reply in watching.capabilities.items()}

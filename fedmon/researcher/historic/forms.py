@@ -30,7 +30,7 @@ from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage, 
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.submission import StatusByUrl
-from fedmon.researcher.replies.content import Document
+from fedmon.researcher.replies.content import StoredDocument
 
 PARENTS = (REPLIES, LOGGER, MONITORING)
 _OURS = PROTOCOL.partition("/")[0] + "/"
@@ -67,7 +67,7 @@ class Train(Request, frozen=True, kw_only=True, tag="train"):
 
 def historic(message: Message) -> dict[str, Any]:
     """Return a message of a node with the fields of version 4.4; one that 4.4 has no word for keeps its own."""
-    if isinstance(message, Document):
+    if isinstance(message, StoredDocument):
         return message.fields
     told = _told(message)
     if told is None:

@@ -24,7 +24,7 @@ from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
-from fedmon.researcher.replies.content import Entry, KeptReply
+from fedmon.researcher.replies.content import KeptReply, StoredEntry
 from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment
 from fedmon.researcher.session.callbacks import Subscription
@@ -348,7 +348,7 @@ class OutstandingRequests:
     def _take(
         self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float
     ) -> list[KeptReply]:
-        def wanted(entry: Entry) -> bool:
+        def wanted(entry: StoredEntry) -> bool:
             if own and own_only and entry.id and entry.id not in own:
                 return False
             if self._is_anothers(entry.id, collecting=bool(own)):

@@ -16,7 +16,7 @@ _decode_reply = msgspec.json.Decoder(AnyReply).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Document(Reply, frozen=True, kw_only=True):
+class StoredDocument(Reply, frozen=True, kw_only=True):
     """A message of another wire, kept as it came; its envelope is empty if it answers no request."""
 
     fields: dict[str, Any]
@@ -43,7 +43,7 @@ class KeptReply(msgspec.Struct, frozen=True, kw_only=True):
     redelivered: bool = False
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A kept message: its bytes, and the fields by which it is found; ``id`` is that of the request it answers."""
 
     payload: bytes
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, message: Keepable, *, redelivered: bool = False) -> Self:
         """Make the entry of a message."""
-        if isinstance(message, Document):
+        if isinstance(message, StoredDocument):
             command, payload = str(message.fields.get("command", "")), msgspec.json.encode(message.fields)
             return cls(payload=payload, command=command, id=message.id, foreign=True, redelivered=redelivered)
         command = str(message.__struct_config__.tag)
@@ -84,4 +84,4 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _message(payload: bytes, *, foreign: bool, request_id: str) -> Keepable:
-    return Document.of(_decode_fields(payload), id=request_id) if foreign else _decode_reply(payload)
+    return StoredDocument.of(_decode_fields(payload), id=request_id) if foreign else _decode_reply(payload)

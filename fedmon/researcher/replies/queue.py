@@ -15,7 +15,7 @@ from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.store.queue import TasksQueue, TasksQueueError
 from fedmon.common.wire.envelope import Reply
 from fedmon.researcher.asking.match import CLOSED, READS, PendingRequest
-from fedmon.researcher.replies.content import Document, Entry, Keepable, KeptReply
+from fedmon.researcher.replies.content import Keepable, KeptReply, StoredDocument, StoredEntry
 from fedmon.researcher.session.inbox import Tally
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class _Watched(msgspec.Struct, kw_only=True):
     due_at: float
     every_s: float
     stored: int = 0
-    kept: dict[int, Entry] = {}
+    kept: dict[int, StoredEntry] = {}
 
 
 class Replies:
@@ -151,7 +151,7 @@ class Replies:
         self,
         commands: Collection[str] | None = None,
         *,
-        wanted: Callable[[Entry], bool] | None = None,
+        wanted: Callable[[StoredEntry], bool] | None = None,
         limit: int | None = None,
         timeout_s: float | None = 0.0,
     ) -> list[KeptReply]:
@@ -204,7 +204,9 @@ class Replies:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _matching(self, commands: Collection[str] | None, wanted: Callable[[Entry], bool] | None) -> Iterator[int]:
+    def _matching(
+        self, commands: Collection[str] | None, wanted: Callable[[StoredEntry], bool] | None
+    ) -> Iterator[int]:
         for key, entry in self._kept.items():
             if (commands is None or entry.command in commands) and (wanted is None or wanted(entry)):
                 yield key
@@ -257,7 +259,7 @@ class Replies:
         repeated: list[_Incoming] = []
         for one in incoming:
             (repeated if one.only_once and self._disk.was_seen(one.message.id) else new).append(one)
-        entries = [Entry.of(one.message) for one in new]
+        entries = [StoredEntry.of(one.message) for one in new]
         keys, safe = self._disk.add(entries, [one.message.id if one.only_once else None for one in new])
         with self._changed:
             for one, key, entry in zip(new, keys, entries, strict=True):
@@ -273,7 +275,7 @@ class Replies:
         for one in repeated:
             one.stored(0, first=False)
 
-    def _settle_answer(self, waiting: PendingRequest, key: int, entry: Entry) -> None:
+    def _settle_answer(self, waiting: PendingRequest, key: int, entry: StoredEntry) -> None:
         watched = self._watched.get(waiting)
         if watched is not None:
             watched.kept[key] = entry
@@ -296,7 +298,7 @@ class Replies:
             self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}, or too large")
 
 
-def _worth(entry: Entry) -> int:
+def _worth(entry: StoredEntry) -> int:
     return _LAST_TO_GO.index(entry.command) + 1 if entry.command in _LAST_TO_GO else 0
 
 
@@ -311,19 +313,19 @@ class _Disk:
         self._seen: dict[str, None] = {}
         self._next_key = FIRST_MEMORY_KEY
 
-    def recovered(self) -> tuple[dict[int, Entry], list[int]]:
+    def recovered(self) -> tuple[dict[int, StoredEntry], list[int]]:
         """Return the entries of an earlier process, by key, and the keys of unreadable ones."""
-        entries: dict[int, Entry] = {}
+        entries: dict[int, StoredEntry] = {}
         unreadable: list[int] = []
         for key, document, handed in self._queue.pending() if self._queue is not None else ():
             try:
-                entries[key] = Entry.recovered(document, handed=handed)
+                entries[key] = StoredEntry.recovered(document, handed=handed)
             except InvalidMessageError as error:
                 self._tally.count("unreadable entries of the reply queue", error.reason)
                 unreadable.append(key)
         return entries, unreadable
 
-    def add(self, entries: Sequence[Entry], ids: Sequence[str | None]) -> tuple[list[int], bool]:
+    def add(self, entries: Sequence[StoredEntry], ids: Sequence[str | None]) -> tuple[list[int], bool]:
         """Write entries and return their keys, and whether they are safe; those that the disk refuses get keys too."""
         safe = True
         if self._queue is not None and entries:
@@ -392,7 +394,7 @@ class ReplyQueue:
         if not isinstance(task, dict):
             raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
         try:
-            document = Document.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
+            document = StoredDocument.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
         safe = threading.Event()

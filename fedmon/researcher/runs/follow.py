@@ -263,7 +263,7 @@ class Part:
         return max(self._may_ask_at, self._news_at + self._quiet_s)
 
 
-class Ledger:
+class RunLedger:
     """The parts of one run, by node. Safe from any thread; ``changed`` is notified at each change.
 
     Only nodes that were asked have a part, and only messages about this job and this plan are taken: others are
@@ -502,13 +502,13 @@ class RunBook:
     def __init__(self, asker: Asker, dispatcher: Dispatcher, tally: Tally, *, wake: Callable[[], None]) -> None:
         self._asker, self._dispatcher, self._tally, self.wake = asker, dispatcher, tally, wake
         self._lock = threading.Lock()
-        self._followed: dict[str, Ledger] = {}
-        self._held: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
+        self._followed: dict[str, RunLedger] = {}
+        self._held: WeakValueDictionary[str, RunLedger] = WeakValueDictionary()
         self._asked: dict[tuple[str, NodeId], PendingRequest] = {}
 
-    def open(self, job_id: str, *, sha256: str | None) -> Ledger:
+    def open(self, job_id: str, *, sha256: str | None) -> RunLedger:
         """Begin to follow a run; return its ledger, an earlier one if that is still held."""
-        ledger = Ledger(job_id, sha256=sha256, dispatcher=self._dispatcher, tally=self._tally)
+        ledger = RunLedger(job_id, sha256=sha256, dispatcher=self._dispatcher, tally=self._tally)
         with self._lock:
             used = self._held.setdefault(job_id, ledger)
             self._followed[job_id] = used
@@ -518,19 +518,19 @@ class RunBook:
         """Tell whether a ledger of this run is in use."""
         return self._find(job_id) is not None
 
-    def forget(self, ledger: Ledger) -> None:
+    def forget(self, ledger: RunLedger) -> None:
         """Follow a run no more."""
         with self._lock:
             self._followed.pop(ledger.job_id, None)
             self._held.pop(ledger.job_id, None)
 
     @property
-    def followed(self) -> list[Ledger]:
+    def followed(self) -> list[RunLedger]:
         """The runs of which something is to come."""
         with self._lock:
             return list(self._followed.values())
 
-    def _find(self, job_id: str) -> Ledger | None:
+    def _find(self, job_id: str) -> RunLedger | None:
         with self._lock:
             return self._held.get(job_id)
 
@@ -569,7 +569,7 @@ class RunBook:
             ledger.close("the federation was closed")
             self.forget(ledger)
 
-    def _ask(self, ledger: Ledger, node_id: NodeId, question: Question) -> None:
+    def _ask(self, ledger: RunLedger, node_id: NodeId, question: Question) -> None:
         def take(reply: Reply) -> None:
             # Another node's answer to this question is none.
             if reply.node_id == node_id:

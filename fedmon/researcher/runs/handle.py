@@ -22,7 +22,7 @@ from fedmon.researcher.runs.results import Results
 from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates, job_rows, shown_in_place, stop_rows
 
 if TYPE_CHECKING:
-    from fedmon.researcher.runs.follow import Ledger, RunBook, RunScalar
+    from fedmon.researcher.runs.follow import RunBook, RunLedger, RunScalar
     from fedmon.researcher.session.callbacks import Subscription
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class RunHandle:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: RunLedger,
         asker: Asker,
         book: RunBook,
         *,

@@ -20,7 +20,7 @@ from fedmon.researcher.asking.tables import dataset_rows
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
-from fedmon.researcher.runs.follow import Ledger, RunBook
+from fedmon.researcher.runs.follow import RunBook, RunLedger
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
@@ -85,7 +85,7 @@ def start_run(
     return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
 
 
-def _note(ledger: Ledger, outcomes: Outcomes[RunReply], *, named: bool) -> None:
+def _note(ledger: RunLedger, outcomes: Outcomes[RunReply], *, named: bool) -> None:
     for node_id, outcome in outcomes.items():
         if outcome.reply is not None and outcome.ok:
             ledger.job_said(node_id, outcome.reply.job)

@@ -28,7 +28,7 @@ TOO_OLD = "the node no longer keeps them"
 TOO_MANY_GAPS = "more gaps than are kept track of"
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True):
+class MissingSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that a consumer misses, ``first_seq`` to ``last_seq``, both included.
 
     With ``probe`` only the time of that one sample is wanted.
@@ -68,7 +68,7 @@ class Sink(Protocol):
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Take samples; ``late`` ones were resent, or came after newer ones."""
 
-    def lost_for_good(self, want: Want, reason: str) -> None:
+    def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         """Hear that samples will not come."""
 
 
@@ -144,7 +144,7 @@ class _Stream:
             self.done = boot + 1
         return False
 
-    def want(self) -> Want | None:
+    def want(self) -> MissingSamples | None:
         """Return what to ask the node for next: the oldest missing range, or a sample whose time is searched."""
         if self.search is not None:
             return self.range(self.search.boot, self.search.middle, self.search.middle + 1, probe=True)
@@ -153,9 +153,11 @@ class _Stream:
                 return self.range(boot, *self.accounts[boot].missing[0])
         return None
 
-    def range(self, boot: int, first: int, end: int, *, probe: bool = False) -> Want:
+    def range(self, boot: int, first: int, end: int, *, probe: bool = False) -> MissingSamples:
         """Return the samples ``first`` up to ``end``, not included."""
-        return Want(node_id=self.node_id, boot=boot, stream=self.name, first_seq=first, last_seq=end - 1, probe=probe)
+        return MissingSamples(
+            node_id=self.node_id, boot=boot, stream=self.name, first_seq=first, last_seq=end - 1, probe=probe
+        )
 
     def begin(self, boot: int, first: int, end: int) -> None:
         """Let a boot begin at ``first``, whether it was heard already or not, and exist up to ``end``."""
@@ -193,7 +195,7 @@ class _Node:
         self.at_begin: frozenset[str] | None = None
 
 
-class Follower:
+class StreamFollower:
     """Follows every stream of some nodes for one consumer; belongs to the inbox thread, but for its counters.
 
     Live batches go to the sink at once, or with ``ordered`` in order: those that come too early are held, within
@@ -299,7 +301,7 @@ class Follower:
             stream.closed_below = node.newest_boot
             self._flush(stream)
 
-    def gone(self, want: Want, reason: str) -> None:
+    def gone(self, want: MissingSamples, reason: str) -> None:
         """Give up samples that the node does not have."""
         found = self._find(want.node_id, want.stream, want.boot)
         if found is not None:
@@ -316,7 +318,7 @@ class Follower:
                 self._give_up(stream, boot, account, 0, account.next, reason)
             self._flush(stream)
 
-    def probed(self, want: Want, t: float | None) -> None:
+    def probed(self, want: MissingSamples, t: float | None) -> None:
         """Take the time of a sample that was asked for to find the beginning."""
         node = self._nodes.get(NodeId(want.node_id))
         stream = None if node is None else node.streams.get(want.stream)
@@ -330,7 +332,7 @@ class Follower:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def want(self, node_id: NodeId) -> Want | None:
+    def want(self, node_id: NodeId) -> MissingSamples | None:
         """Return what to ask a node for next; None for nothing, or for nothing at the moment."""
         node = self._nodes.get(node_id)
         if self.is_full or node is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.ids import NodeId
@@ -21,9 +22,8 @@ from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.samples.follower import Follower, Resume, Since, Start, Want
-from fedmon.researcher.samples.leases import Wish
-from fedmon.researcher.samples.resend import Consumer, Consumers
+from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
+from fedmon.researcher.samples.follower import MissingSamples, Resume, Since, Start, StreamFollower
 from fedmon.researcher.samples.watch import SeriesFilter
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class RecordCounts(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
-class Record(Consumer):
+class Record(SampleConsumer):
     """Keeps a store until `stop`: a context manager. Safe from any thread.
 
     Each stream is stored in order and without a hole, but for samples that are lost for good. An existing store is
@@ -81,21 +81,18 @@ class Record(Consumer):
         self,
         path: Path,
         *,
+        consumers: Consumers,
         wish: Wish,
         metrics: Sequence[str] | None,
         history_s: float,
-        on_closed: Callable[[Record], None],
-        inquire: Callable[[NodeId], None],
-        wake: Callable[[], None],
     ) -> None:
-        super().__init__(wish)
+        super().__init__(consumers, wish)
         self.path = path
         self._filter = None if metrics is None else SeriesFilter(metrics)
-        self._on_closed = on_closed
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
-        self._writer = RecordWriter(path, on_room=wake)
+        self._writer = RecordWriter(path, on_room=consumers.wake)
         start = _start(self._writer.open(), since=time.time() - history_s)
-        self.follower = Follower(self, nodes=wish.nodes, ordered=True, start=start, inquire=inquire)
+        self.follower = StreamFollower(self, nodes=wish.nodes, ordered=True, start=start, inquire=consumers.inquire)
 
     @property
     def counts(self) -> RecordCounts:
@@ -130,7 +127,7 @@ class Record(Consumer):
         if self.closed:
             return
         self.closed = True
-        self._on_closed(self)
+        self._consumers.remove(self)
         if not self._writer.stop():
             logger.error("the store %s is not complete; recording into it again asks for the rest", self.path)
 
@@ -147,7 +144,7 @@ class Record(Consumer):
         chosen = batch if self._filter is None else self._filter.batch(batch)
         self._writer.put(chosen, size_bytes=size_bytes, late=late)
 
-    def lost_for_good(self, want: Want, reason: str) -> None:
+    def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         """Note in the store that samples will not come."""
         self._writer.lose(want, reason)
 
@@ -172,7 +169,6 @@ def begin_record(
     wish: Wish,
     metrics: Sequence[str] | None,
     history_s: float,
-    wake: Callable[[], None],
 ) -> Record:
     """Begin to record; see `Federation.record`.
 
@@ -182,15 +178,7 @@ def begin_record(
         raise InvalidInputError(f"history_s is {history_s!r}: give a number of seconds, 0 for none")
     if not asker.dialect.encode(asker.request(Monitor, action="status")):
         raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them with monitor()")
-    record = Record(
-        path,
-        wish=wish,
-        metrics=metrics,
-        history_s=history_s,
-        on_closed=consumers.remove,
-        inquire=consumers.inquire,
-        wake=wake,
-    )
+    record = Record(path, consumers=consumers, wish=wish, metrics=metrics, history_s=history_s)
     consumers.add(record)
     return record
 
@@ -216,7 +204,7 @@ class _Samples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Lost(msgspec.Struct, frozen=True, kw_only=True):
-    want: Want
+    want: MissingSamples
     reason: str
     size_bytes: int = LOST_BYTES
 
@@ -281,7 +269,7 @@ class RecordWriter:
         """Queue samples."""
         self._add(_Samples(batch=batch, size_bytes=size_bytes, late=late))
 
-    def lose(self, want: Want, reason: str) -> None:
+    def lose(self, want: MissingSamples, reason: str) -> None:
         """Queue a note that samples will not come."""
         self._add(_Lost(want=want, reason=reason))
 
@@ -320,7 +308,7 @@ class RecordWriter:
             raise
 
     def _serve(self, recording: Recording) -> None:
-        retry_s, damaged = FIRST_RETRY_S, False
+        retry, damaged = Backoff(FIRST_RETRY_S, longest_s=LONGEST_RETRY_S), False
         try:
             while self._queue or not self._stopping:
                 try:
@@ -330,15 +318,14 @@ class RecordWriter:
                         recording, damaged = Recording(self.path), False
                     self._wait(recording)
                     self._write(recording)
-                    retry_s = FIRST_RETRY_S
+                    retry.reset()
                 except StorageError as error:
                     self._failed(error)
                     damaged = damaged or tells_of_damage(error)
                     if self._stopping:
                         break
                     with self._changed:
-                        self._changed.wait_for(lambda: self._stopping, retry_s)
-                    retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+                        self._changed.wait_for(lambda: self._stopping, retry.next_s())
         finally:
             recording.close()
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import Self
+from collections.abc import Callable, Iterable, Sequence, Sized
 
 import msgspec
 
+from fedmon.common.backoff import Backoff
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
-from fedmon.common.wire.samples import MonitorReply, SampleBatch, SamplesReply, as_batch
+from fedmon.common.wire.samples import SamplesReply
 from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.samples.follower import TOO_OLD, Follower, Want
-from fedmon.researcher.samples.leases import Leases, Wish
+from fedmon.researcher.samples.follower import TOO_OLD, MissingSamples, StreamFollower
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +43,19 @@ def memory_bytes(*, samples: int, columns: Sized, payload_bytes: int) -> int:
 
 
 class _Asked(msgspec.Struct, kw_only=True):
-    want: Want
-    follower: Follower
+    want: MissingSamples
+    follower: StreamFollower
     waiting: PendingRequest
     deadline: float
     heard: bool = False
 
 
-class _Pause(msgspec.Struct, kw_only=True):
-    failures: int = 0
-    tries: int = 0
-    until: float = 0.0
+class _Pause:
+    """The pause before a node is asked again; ``tries`` are those that count before the range is given up."""
+
+    def __init__(self) -> None:
+        self.backoff = Backoff(FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+        self.tries, self.until = 0, 0.0
 
 
 class Resend:
@@ -70,7 +70,7 @@ class Resend:
         self._open: dict[NodeId, _Asked] = {}
         self._pauses: dict[NodeId, _Pause] = {}
         self._asked_at: dict[NodeId, float] = {}
-        self._followers: Sequence[Follower] = ()
+        self._followers: Sequence[StreamFollower] = ()
         self._linked = False
         self._due_at: float | None = None
 
@@ -94,7 +94,7 @@ class Resend:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    def look(self, followers: Sequence[Follower], now: float) -> None:
+    def look(self, followers: Sequence[StreamFollower], now: float) -> None:
         """Ask for missing samples, as far as the bounds allow."""
         self._followers = followers
         if not followers:
@@ -198,7 +198,7 @@ class Resend:
         too_old = reply.oldest_seq is None or reply.oldest_seq > want.first_seq
         self._gone(want, TOO_OLD if too_old else NOT_KEPT, _left_out(want.first_seq, end, batches))
 
-    def _deliver(self, asking: Follower, batches: Sequence[Batch]) -> bool:
+    def _deliver(self, asking: StreamFollower, batches: Sequence[Batch]) -> bool:
         """Hand a page to all followers; return whether the one that asked had room for any of it."""
         had_room = not batches
         for batch in batches:
@@ -208,12 +208,11 @@ class Resend:
                 had_room = (follower.pulled(batch, size_bytes) and follower is asking) or had_room
         return had_room
 
-    def _failed(self, want: Want, reason: str, *, counts: bool) -> None:
+    def _failed(self, want: MissingSamples, reason: str, *, counts: bool) -> None:
         """Pause before the node is asked again; give the range up after too many tries that count."""
         node_id = NodeId(want.node_id)
         pause = self._pauses.setdefault(node_id, _Pause())
-        pause.until = self._clock() + min(FIRST_PAUSE_S * 2 ** min(pause.failures, 10), LONGEST_PAUSE_S)
-        pause.failures += 1
+        pause.until = self._clock() + pause.backoff.next_s()
         pause.tries += counts
         if pause.tries >= MAX_TRIES:
             # Not begun anew: a node that has not answered so often is not waited for as long the next time.
@@ -224,7 +223,7 @@ class Resend:
             else:
                 self._gone(want, f"{reason} ({MAX_TRIES} times)", [(want.first_seq, want.last_seq)])
 
-    def _gone(self, want: Want, reason: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def _gone(self, want: MissingSamples, reason: str, ranges: Sequence[tuple[int, int]]) -> None:
         if not ranges:
             return
         logger.warning(
@@ -258,144 +257,3 @@ def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int,
     if at < end:
         ranges.append((at, end - 1))
     return [(low, high) for low, high in ranges if low <= high]
-
-
-class Consumer:
-    """A watch or a record: takes samples until `close`; a context manager.
-
-    ``wish`` is the lease that it needs; ``refusals`` says which nodes grant none, and why.
-    """
-
-    follower: Follower
-
-    def __init__(self, wish: Wish) -> None:
-        self.wish = wish
-        self.refusals: dict[NodeId, str] = {}
-        self.closed = False
-
-    @property
-    def lost(self) -> int:
-        """How many samples will not come, because their nodes no longer have them; `losses` says why."""
-        return sum(self.losses.values())
-
-    @property
-    def losses(self) -> Mapping[str, int]:
-        """How many samples were lost since this began, by reason."""
-        return dict(self.follower.losses)
-
-    def close(self) -> None:
-        """End it; may be called twice."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def answered(self, reply: Reply) -> None:
-        """Take a node's answer to the lease; called on the inbox thread."""
-        if self.closed or not self.follower.follows(reply.node_id):
-            return
-        self.follower.answered(reply, time.monotonic())
-        if isinstance(reply, MonitorReply) and reply.success:
-            self.refusals.pop(NodeId(reply.node_id), None)
-            self._granted(NodeId(reply.node_id), reply)
-        elif isinstance(reply, Error | MonitorReply):
-            self.refusals[NodeId(reply.node_id)] = reply.reason
-
-    def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
-        """Take what a node measures and keeps."""
-        raise NotImplementedError
-
-
-class Consumers:
-    """All consumers of this process: they share one lease a node, and resent pages.
-
-    Belongs to the inbox thread, but for `add`, `remove` and `all`, which are safe from any thread. ``subscribe`` is
-    called at each change of `all`, then ``wake`` for the next `tick`.
-    """
-
-    def __init__(
-        self, asker: Asker, pending: Pending, *, subscribe: Callable[[], None], wake: Callable[[], None]
-    ) -> None:
-        self._subscribe, self._wake = subscribe, wake
-        self._leases = Leases(asker, pending, self._on_answer)
-        self._resend = Resend(asker, pending)
-        self._lock = threading.Lock()
-        self._wishes_changed = False
-        self._inquiries: set[NodeId] = set()
-        self._subscribed: tuple[Consumer, ...] = ()
-        self.all: tuple[Consumer, ...] = ()
-
-    def add(self, consumer: Consumer) -> None:
-        """Begin to deliver samples to a consumer, and to hold leases for it."""
-        with self._lock:
-            self.all += (consumer,)
-            self._changed()
-        self._wake()
-
-    def remove(self, consumer: Consumer) -> None:
-        """End what `add` began."""
-        with self._lock:
-            self.all = tuple(one for one in self.all if one is not consumer)
-            self._changed()
-        self._wake()
-
-    def _changed(self) -> None:
-        # A node answers a new lease with a sample at once, which comes only to those who have subscribed before.
-        self._subscribe()
-        self._subscribed, self._wishes_changed = self.all, True
-
-    def farewell(self, now: float) -> None:
-        """Give every lease back."""
-        self._leases.change((), now)
-
-    def link(self, *, up: bool) -> None:
-        """Note that the connection came up or was lost."""
-        self._wishes_changed = self._wishes_changed or up
-        self._resend.link(up=up)
-
-    def node_came_up(self, node_id: NodeId) -> None:
-        """Note that a node came up: it has neither leases nor open requests."""
-        self._resend.node_came_up(node_id)
-        self._leases.ask(node_id)
-
-    def node_heard(self, node_id: NodeId) -> None:
-        """Note a sign of life of a node."""
-        self._resend.node_heard(node_id)
-
-    def heard(self, message: SampleBatch, size_bytes: int) -> None:
-        """Deliver a live batch, which takes ``size_bytes`` in memory, to all consumers."""
-        if self.all:
-            batch = as_batch(message)
-            for consumer in self.all:
-                if not consumer.closed:
-                    consumer.follower.heard(batch, size_bytes)
-
-    def inquire(self, node_id: NodeId) -> None:
-        """Ask a node soon what it keeps."""
-        self._inquiries.add(node_id)
-
-    def tick(self, now: float) -> None:
-        """Do what is due."""
-        if self._wishes_changed:
-            self._wishes_changed = False
-            self._leases.change((consumer.wish for consumer in self._subscribed), now)
-        self._leases.renew(now)
-        inquiries, self._inquiries = self._inquiries, set()
-        for node_id in inquiries:
-            self._leases.ask(node_id)
-        followers = [consumer.follower for consumer in self._subscribed]
-        for follower in followers:
-            follower.tick(now)
-        self._resend.look(followers, now)
-
-    def due_at(self) -> float | None:
-        """Return when `tick` is to be called next, on the monotonic clock."""
-        dues = [self._leases.due_at(), self._resend.due_at(), *(one.follower.due_at() for one in self.all)]
-        return min((due for due in dues if due is not None), default=None)
-
-    def _on_answer(self, reply: Reply) -> None:
-        for consumer in self.all:
-            consumer.answered(reply)

@@ -14,9 +14,8 @@ from fedmon.common.ids import NodeId
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.researcher.samples.follower import Follower, Want
-from fedmon.researcher.samples.leases import Wish
-from fedmon.researcher.samples.resend import Consumer
+from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
+from fedmon.researcher.samples.follower import MissingSamples, StreamFollower
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 HELD_SAMPLES = 5_000
@@ -64,7 +63,7 @@ class SeriesFilter:
         return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self._patterns)
 
 
-class Watch(Consumer):
+class Watch(SampleConsumer):
     """One watcher of live metrics: a context manager, and an iterator if no callback was given.
 
     Iterating waits for the next sample and ends when the watch is closed. The newest 5,000 samples that were not taken
@@ -76,19 +75,17 @@ class Watch(Consumer):
         self,
         callback: Callable[[LiveSample], object] | None,
         *,
+        consumers: Consumers,
         wish: Wish,
         metrics: Sequence[str] | None,
         ordered: bool,
         dispatcher: Dispatcher,
-        on_closed: Callable[[Watch], None],
-        inquire: Callable[[NodeId], None],
-        wake: Callable[[], None],
     ) -> None:
-        super().__init__(wish)
+        super().__init__(consumers, wish)
         self.capabilities: dict[NodeId, MonitorReply] = {}
         self.delivered = self.dropped = 0
-        self.follower = Follower(self, nodes=wish.nodes, ordered=ordered, start=None, inquire=inquire)
-        self._ordered, self._dispatcher, self._on_closed, self._wake = ordered, dispatcher, on_closed, wake
+        self.follower = StreamFollower(self, nodes=wish.nodes, ordered=ordered, start=None, inquire=consumers.inquire)
+        self._ordered, self._dispatcher = ordered, dispatcher
         self._subscription = Subscription(callback, lambda _: self.close()) if callback is not None else None
         self._held: deque[tuple[Iterator[LiveSample], int, int]] = deque()
         self._head: Iterator[LiveSample] = iter(())
@@ -124,7 +121,7 @@ class Watch(Consumer):
             room_again = self._was_full and self._has_room(0.5)
             self._was_full = self._was_full and not room_again
         if room_again:
-            self._wake()
+            self._consumers.wake()
         return sample
 
     def __iter__(self) -> Iterator[LiveSample]:
@@ -140,7 +137,7 @@ class Watch(Consumer):
             self._arrived.notify_all()
         if self._subscription is not None:
             self._subscription.removed = True
-        self._on_closed(self)
+        self._consumers.remove(self)
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
 
@@ -175,7 +172,7 @@ class Watch(Consumer):
                 self.delivered -= 1
             self._arrived.notify_all()
 
-    def lost_for_good(self, want: Want, reason: str) -> None:
+    def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         """Do nothing: the follower has counted them."""
 
     def _has_room(self, share: float) -> bool:

@@ -29,8 +29,9 @@ from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import MAX_KEPT, Replies
 from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
 from fedmon.researcher.runs.follow import RunBook
+from fedmon.researcher.samples.consumers import Consumers
 from fedmon.researcher.samples.logs import Logs
-from fedmon.researcher.samples.resend import Consumers, memory_bytes
+from fedmon.researcher.samples.resend import memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.connection import Connection, Dialect
 from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, PresenceNews, Tally, Unreadable

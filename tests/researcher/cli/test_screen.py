@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from fedmon.researcher.cli.latest import WatchState
+from fedmon.researcher.cli.readings import WatchState
 from fedmon.researcher.cli.screen import GROUPS, Screen, compose, rich_screen
 from tests.researcher.cli.watch_samples import labelled, live, said
 

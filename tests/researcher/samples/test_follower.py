@@ -16,11 +16,11 @@ from fedmon.researcher.samples.follower import (
     HOLD_BYTES,
     MAX_MISSING_RANGES,
     TOO_OLD,
-    Follower,
+    MissingSamples,
     Resume,
     Since,
     Start,
-    Want,
+    StreamFollower,
 )
 
 NODE = NodeId("a")
@@ -45,14 +45,14 @@ class Shelf:
         self.taken += numbers
         self.late += numbers if late else []
 
-    def lost_for_good(self, want: Want, reason: str) -> None:
+    def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         assert reason
         self.lost.append((want.boot, want.first_seq, want.last_seq))
 
 
-def follower(shelf: Shelf, *, ordered: bool = True, start: Start | None = None) -> tuple[Follower, list[NodeId]]:
+def follower(shelf: Shelf, *, ordered: bool = True, start: Start | None = None) -> tuple[StreamFollower, list[NodeId]]:
     asked: list[NodeId] = []
-    return Follower(shelf, nodes=None, ordered=ordered, start=start, inquire=asked.append), asked
+    return StreamFollower(shelf, nodes=None, ordered=ordered, start=start, inquire=asked.append), asked
 
 
 def batch(seq: int, count: int = 1, *, boot: int = 1, stream: str = "host") -> Batch:
@@ -78,7 +78,7 @@ def keeps(*extents: tuple[int, int, int], stream: str = "host") -> MonitorReply:
     )
 
 
-def wanted(one: Follower) -> tuple[int, int, int] | None:
+def wanted(one: StreamFollower) -> tuple[int, int, int] | None:
     want = one.want(NODE)
     return None if want is None else (want.boot, want.first_seq, want.last_seq)
 
@@ -197,7 +197,7 @@ def test_a_stream_that_began_and_ended_unheard_is_wanted_but_none_of_before_we_c
     one.tick(1.0 + GRACE_S)
 
     assert old is None
-    assert one.want(NODE) == Want(node_id=NODE, boot=1, stream="job-7", first_seq=0, last_seq=9)
+    assert one.want(NODE) == MissingSamples(node_id=NODE, boot=1, stream="job-7", first_seq=0, last_seq=9)
 
 
 def test_the_beginning_is_found_by_asking_for_single_samples() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.batch import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.researcher.samples.follower import Want
+from fedmon.researcher.samples.follower import MissingSamples
 from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter
 from tests.support.waiting import wait_until
 
@@ -96,7 +96,7 @@ def test_word_of_very_many_losses_is_bounded_too(tmp_path: Path) -> None:
     told = 0
 
     while writer.has_room() and told < 100_000:
-        want = Want(node_id="a", boot=1, stream="host", first_seq=2 * told, last_seq=2 * told)
+        want = MissingSamples(node_id="a", boot=1, stream="host", first_seq=2 * told, last_seq=2 * told)
         writer.lose(want, "gone")
         told += 1
     lock.execute("ROLLBACK")

@@ -15,9 +15,9 @@ from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Roster
-from fedmon.researcher.samples.follower import HOLD_BYTES, Follower, Since, Want
-from fedmon.researcher.samples.leases import Wish
-from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Consumer, Consumers, Resend
+from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
+from fedmon.researcher.samples.follower import HOLD_BYTES, MissingSamples, Since, StreamFollower
+from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
 from fedmon.researcher.session.connection import Connection, Dialect
 
 NODE = NodeId("a")
@@ -56,7 +56,7 @@ class Shelf:
         assert late or size_bytes == 100
         self.seqs.extend(range(batch.seq, batch.last_seq + 1))
 
-    def lost_for_good(self, want: Want, reason: str) -> None:
+    def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         self.lost.append((want.first_seq, want.last_seq, reason))
 
 
@@ -78,7 +78,7 @@ class Bench:
             on_ended=lambda _waiting, _replies: None,
         )
         self.resend = Resend(self.asker, self.pending, clock=lambda: self.now)
-        self.follower = Follower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
+        self.follower = StreamFollower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
         self.resend.link(up=True)
         for seq in (0, 5):
             self.follower.heard(_batch(seq), 100)
@@ -186,7 +186,7 @@ def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
 
 def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without_a_pause() -> None:
     bench = Bench()
-    bench.follower = Follower(
+    bench.follower = StreamFollower(
         bench.shelf, nodes=None, ordered=True, start=lambda _node, _stream: Since(t=0.0), inquire=lambda _node: None
     )
     bench.follower.heard(_batch(0), HOLD_BYTES)
@@ -236,8 +236,6 @@ def test_many_holes_in_a_page_are_one_line_in_the_log(caplog: pytest.LogCaptureF
 
 def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() -> None:
     bench = Bench()
-    consumer = Consumer(Wish(nodes=frozenset({NODE}), interval_s=None))
-    consumer.follower = bench.follower
     sent: list[list[str]] = []
 
     def look() -> None:
@@ -246,6 +244,8 @@ def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() 
         sent.append([message["action"] for message in bench.line.sent])
 
     consumers = Consumers(bench.asker, bench.pending, subscribe=look, wake=look)
+    consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
+    consumer.follower = bench.follower
     consumers.add(consumer)
 
     assert sent == [[], ["start"]]

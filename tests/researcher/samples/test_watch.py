@@ -16,7 +16,7 @@ import pytest
 
 from bench.echo_nodes import VERSION, Message
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.leases import LEASE_S
+from fedmon.researcher.samples.consumers import LEASE_S
 from fedmon.researcher.samples.watch import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
 from tests.researcher.replies.test_decisions import decision

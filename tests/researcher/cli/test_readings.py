@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedmon.researcher.cli.latest import REMEMBERED_S, Latest
+from fedmon.researcher.cli.readings import REMEMBERED_S, Latest
 from tests.researcher.cli.watch_samples import labelled, live
 
 READ = 'host_disk_read_bytes_total{device="sda"}'

@@ -1,0 +1,267 @@
+"""The consumers of samples in this process, and the leases that they share.
+
+A lease is asked for while there is a consumer, renewed in time, and given back at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from fedmon.common.ids import NodeId
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Error, Monitor
+from fedmon.common.wire.samples import MonitorReply, SampleBatch, as_batch
+from fedmon.researcher.asking.match import Pending, PendingRequest
+from fedmon.researcher.asking.request import Asker, checked_timeout
+from fedmon.researcher.samples.follower import StreamFollower
+from fedmon.researcher.samples.resend import Resend
+
+LEASE_S, RENEW_EVERY_S = 30.0, 10.0
+MANY_NODES = 1_000
+LONG_LEASE_S, RENEW_RARELY_S = 60.0, 20.0
+"""With more nodes than that: each renewal is answered by every one of them."""
+
+Choice = frozenset[NodeId] | None
+"""Nodes, or None for all."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease that one consumer needs: of which nodes, and how often (None for each node's own pace).
+
+    ``live`` asks for each sample at once, not for batches.
+    """
+
+    nodes: Choice
+    interval_s: float | None
+    live: bool = True
+
+
+def wished(nodes: Iterable[NodeId] | None, interval_s: float | None, *, live: bool) -> Wish:
+    """Return a wish. Raises InvalidInputError for an interval that is not a positive, finite number of seconds."""
+    return Wish(
+        nodes=None if nodes is None else frozenset(nodes),
+        interval_s=None if interval_s is None else checked_timeout(interval_s, name="interval_s"),
+        live=live,
+    )
+
+
+def _union(choices: Iterable[Choice]) -> Choice:
+    nodes: set[NodeId] = set()
+    for choice in choices:
+        if choice is None:
+            return None
+        nodes |= choice
+    return frozenset(nodes)
+
+
+class Leases:
+    """Keeps one lease a node for this process: the smallest interval that a consumer of that node wishes.
+
+    Belongs to the inbox thread, which ``on_answer`` is called on.
+    """
+
+    def __init__(self, asker: Asker, pending: Pending, on_answer: Callable[[Reply], None]) -> None:
+        self._asker, self._pending, self._on_answer = asker, pending, on_answer
+        self._wishes: tuple[Wish, ...] = ()
+        self._told: list[PendingRequest] = []
+        self._due_at: float | None = None
+
+    def change(self, wishes: Iterable[Wish], now: float) -> None:
+        """Take the present wishes of all consumers; asks for leases, or gives them back, as they demand."""
+        before, self._wishes = _union(wish.nodes for wish in self._wishes), tuple(wishes)
+        wanted = _union(wish.nodes for wish in self._wishes)
+        if wanted is not None:
+            if before is None:
+                self._tell("stop", None)
+            elif before - wanted:
+                self._tell("stop", sorted(before - wanted))
+        self._due_at = None
+        self.renew(now)
+
+    def renew(self, now: float) -> None:
+        """Ask for every lease again if that is due."""
+        if not self._wishes:
+            self._due_at = None
+            return
+        if self._due_at is not None and now < self._due_at:
+            return
+        every_s = RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S
+        self._due_at = (now if self._due_at is None else self._due_at) + every_s
+        told, self._told = self._told, []
+        for waiting in told:
+            self._pending.close(waiting, taken=True)
+        for_all = [wish for wish in self._wishes if wish.nodes is None]
+        if for_all:
+            self._tell("start", None, for_all)
+        for node_id in sorted({node for wish in self._wishes for node in wish.nodes or ()}):
+            self.ask(node_id)
+
+    def ask(self, node_id: NodeId) -> None:
+        """Ask one node for its lease now: it has just come up, or its extents are needed."""
+        wishes = [wish for wish in self._wishes if wish.nodes is None or node_id in wish.nodes]
+        if wishes:
+            self._tell("start", [node_id], wishes)
+
+    def due_at(self) -> float | None:
+        """Return when `renew` is to be called next, on the monotonic clock."""
+        return self._due_at
+
+    def _tell(self, action: str, nodes: list[NodeId] | None, wishes: Sequence[Wish] = ()) -> None:
+        fields: dict[str, Any] = {}
+        if wishes:
+            fields = {
+                "interval_s": min((wish.interval_s for wish in wishes if wish.interval_s is not None), default=None),
+                "lease_s": LONG_LEASE_S if self._are_many() else LEASE_S,
+                "live": any(wish.live for wish in wishes),
+            }
+        request = self._asker.request(Monitor, action=action, **fields)
+        self._told.append(self._asker.tell(request, nodes, on_answer=self._on_answer))
+
+    def _are_many(self) -> bool:
+        return len(self._asker.roster) > MANY_NODES
+
+
+class SampleConsumer:
+    """A watch or a record: takes samples until `close`; a context manager.
+
+    ``wish`` is the lease that it needs; ``refusals`` says which nodes grant none, and why.
+    """
+
+    follower: StreamFollower
+
+    def __init__(self, consumers: Consumers, wish: Wish) -> None:
+        self._consumers, self.wish = consumers, wish
+        self.refusals: dict[NodeId, str] = {}
+        self.closed = False
+
+    @property
+    def lost(self) -> int:
+        """How many samples will not come, because their nodes no longer have them; `losses` says why."""
+        return sum(self.losses.values())
+
+    @property
+    def losses(self) -> Mapping[str, int]:
+        """How many samples were lost since this began, by reason."""
+        return dict(self.follower.losses)
+
+    def close(self) -> None:
+        """End it; may be called twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def answered(self, reply: Reply) -> None:
+        """Take a node's answer to the lease; called on the inbox thread."""
+        if self.closed or not self.follower.follows(reply.node_id):
+            return
+        self.follower.answered(reply, time.monotonic())
+        if isinstance(reply, MonitorReply) and reply.success:
+            self.refusals.pop(NodeId(reply.node_id), None)
+            self._granted(NodeId(reply.node_id), reply)
+        elif isinstance(reply, Error | MonitorReply):
+            self.refusals[NodeId(reply.node_id)] = reply.reason
+
+    def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
+        """Take what a node measures and keeps."""
+        raise NotImplementedError
+
+
+class Consumers:
+    """All consumers of this process: they share one lease a node, and resent pages.
+
+    Belongs to the inbox thread, but for `add`, `remove`, `wake` and `all`, which are safe from any thread.
+    ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now.
+    """
+
+    def __init__(
+        self, asker: Asker, pending: Pending, *, subscribe: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
+        self._subscribe, self.wake = subscribe, wake
+        self._leases = Leases(asker, pending, self._on_answer)
+        self._resend = Resend(asker, pending)
+        self._lock = threading.Lock()
+        self._wishes_changed = False
+        self._inquiries: set[NodeId] = set()
+        self._subscribed: tuple[SampleConsumer, ...] = ()
+        self.all: tuple[SampleConsumer, ...] = ()
+
+    def add(self, consumer: SampleConsumer) -> None:
+        """Begin to deliver samples to a consumer, and to hold leases for it."""
+        with self._lock:
+            self.all += (consumer,)
+            self._changed()
+        self.wake()
+
+    def remove(self, consumer: SampleConsumer) -> None:
+        """End what `add` began."""
+        with self._lock:
+            self.all = tuple(one for one in self.all if one is not consumer)
+            self._changed()
+        self.wake()
+
+    def _changed(self) -> None:
+        # A node answers a new lease with a sample at once, which comes only to those who have subscribed before.
+        self._subscribe()
+        self._subscribed, self._wishes_changed = self.all, True
+
+    def farewell(self, now: float) -> None:
+        """Give every lease back."""
+        self._leases.change((), now)
+
+    def link(self, *, up: bool) -> None:
+        """Note that the connection came up or was lost."""
+        self._wishes_changed = self._wishes_changed or up
+        self._resend.link(up=up)
+
+    def node_came_up(self, node_id: NodeId) -> None:
+        """Note that a node came up: it has neither leases nor open requests."""
+        self._resend.node_came_up(node_id)
+        self._leases.ask(node_id)
+
+    def node_heard(self, node_id: NodeId) -> None:
+        """Note a sign of life of a node."""
+        self._resend.node_heard(node_id)
+
+    def heard(self, message: SampleBatch, size_bytes: int) -> None:
+        """Deliver a live batch, which takes ``size_bytes`` in memory, to all consumers."""
+        if self.all:
+            batch = as_batch(message)
+            for consumer in self.all:
+                if not consumer.closed:
+                    consumer.follower.heard(batch, size_bytes)
+
+    def inquire(self, node_id: NodeId) -> None:
+        """Ask a node soon what it keeps."""
+        self._inquiries.add(node_id)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if self._wishes_changed:
+            self._wishes_changed = False
+            self._leases.change((consumer.wish for consumer in self._subscribed), now)
+        self._leases.renew(now)
+        inquiries, self._inquiries = self._inquiries, set()
+        for node_id in inquiries:
+            self._leases.ask(node_id)
+        followers = [consumer.follower for consumer in self._subscribed]
+        for follower in followers:
+            follower.tick(now)
+        self._resend.look(followers, now)
+
+    def due_at(self) -> float | None:
+        """Return when `tick` is to be called next, on the monotonic clock."""
+        dues = [self._leases.due_at(), self._resend.due_at(), *(one.follower.due_at() for one in self.all)]
+        return min((due for due in dues if due is not None), default=None)
+
+    def _on_answer(self, reply: Reply) -> None:
+        for consumer in self.all:
+            consumer.answered(reply)
