@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fedmon.common.errors import NotFoundError
-from fedmon.common.metrics.batch import is_user_stream
+from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import RecordedStream
 from fedmon.report.block import Block
 from fedmon.report.findings.case import Case, Node, unix

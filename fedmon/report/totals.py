@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fedmon.common.metrics.batch import is_user_stream
+from fedmon.common.metrics.sample import is_user_stream
 from fedmon.report.block import Block
 from fedmon.report.covered_time import ClockStep, CoveredTime, Hole
 from fedmon.report.running_totals import RunningTotals

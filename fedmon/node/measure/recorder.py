@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch, may_read
+from fedmon.common.metrics.sample import Batch, may_read
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.wire.samples import Extent

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedmon.common.metrics.batch import user_stream
+from fedmon.common.metrics.sample import user_stream
 from fedmon.common.wire.runs import JobScalar, RunScalars
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.user_values import BURST, PER_S
