@@ -46,7 +46,7 @@ DAEMON = """
 import os, sys
 from pathlib import Path
 import msgspec
-from fedmon.common.settings import load_node
+from fedmon.common.settings.sources import load_node
 from fedmon.node.measure import sampler
 from fedmon.node.daemon import Daemon
 from fedmon.node.folder import NodeFolder

@@ -24,7 +24,7 @@ from typing import Any
 
 from bench.line import print_line
 from bench.recorded_host import RecordedHost
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 
 CHECKPOINT = 900

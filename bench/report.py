@@ -22,7 +22,7 @@ import psutil
 
 from bench.line import print_line
 from bench.recorded_host import RecordedHost
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 
 HOUR = 3600

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, SettingsError
-from fedmon.common.settings import ResearcherSettings, broker_from_url, load_node, load_researcher
+from fedmon.common.settings import ResearcherSettings, broker_from_url, sources
 from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Pong
 from fedmon.doctor.broker import (
@@ -37,7 +37,7 @@ def check_researcher(
 ) -> Iterator[Check]:
     """Make every check of a researcher, in the order in which one needs the other."""
     try:
-        settings = load_researcher(settings_file, environ)
+        settings = sources.load_researcher(settings_file, environ)
         broker = settings.broker if broker_url is None else broker_from_url(broker_url)
         broker.password()
     except FedmonError as error:
@@ -136,7 +136,7 @@ def check_node(path: Path, environ: Mapping[str, str]) -> Iterator[Check]:
     """Make every check of a node."""
     try:
         folder = NodeFolder.open(path)
-        settings = load_node(folder.path, environ)
+        settings = sources.load_node(folder.path, environ)
         settings.broker.password()
     except FedmonError as error:
         yield failed("settings", str(error), "mend the file or variable that is named")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.store.recording_format import VERBATIM, checked, directory, inflated, restored
-from fedmon.common.store.recording_reader import Row
+from fedmon.common.store.recording_reader import SampleRow
 from fedmon.report.block import Floats
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Decoder:
         self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
         self._shape: _Shape | None = None
 
-    def add(self, row: Row) -> Decoded | None:
+    def add(self, row: SampleRow) -> Decoded | None:
         """Take a row; returns what was taken before when this one does not go with it."""
         length = row.last_seq - row.first_seq + 1
         shape = self._shape

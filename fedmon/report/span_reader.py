@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import RecordingRows, Row
+from fedmon.common.store.recording_reader import RecordingRows, SampleRow
 from fedmon.report.block import Block, Floats
 from fedmon.report.decoding import Decoder
 from fedmon.report.layout import Column, Layout
@@ -174,7 +174,7 @@ def _begin(
         position = row.first_seq
 
 
-def _found(growth: Rates, block: Block, row: Row, position: int, wanted: set[str]) -> set[str]:
+def _found(growth: Rates, block: Block, row: SampleRow, position: int, wanted: set[str]) -> set[str]:
     """Look for the last values of counters in the part of a row before a sample; returns which were found."""
     decoder = Decoder(lambda name: name in wanted or name == PERF_CLOCK)
     decoder.add(row)

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from fedmon.common.errors import NotFoundError
-from fedmon.common.metrics.batch import is_user_stream
+from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import RecordedStream
 from fedmon.report.block import Block
 from fedmon.report.findings.case import Case, Node, unix

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.metrics.batch import is_user_stream
+from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import is_counter
 from fedmon.report.block import Block, Floats

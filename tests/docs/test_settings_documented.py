@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.settings import load_node, load_researcher
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, PARTIES, Key, Party, documented_file, keys_of
+from fedmon.common.settings.sources import load_node, load_researcher
 from tests.docs.settings_page import page
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.settings import load_node
+from fedmon.common.settings.sources import load_node
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError
 from fedmon.node.collectors.energy import EnergyMeter

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 
 BEGIN_T = 1_763_700_000.0

@@ -9,7 +9,7 @@ import pytest
 
 import fedmon.report
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report.rates import Rates
 from fedmon.report.source import Source

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report.findings import Finding, find
 from fedmon.report.source import Source

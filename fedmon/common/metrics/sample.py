@@ -1,8 +1,13 @@
-"""One reading of everything a stream measures, taken at one instant; the growth between two readings."""
+"""Samples: one reading of everything that a stream measures, and batches of such readings as columns."""
 
 from __future__ import annotations
 
+from typing import Self
+
 import msgspec
+
+USER_STREAM = "user"
+"""The stream of values that programs on a node report; those of a run are in their researcher's own stream."""
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,3 +38,62 @@ def rate(earlier: float | None, later: float | None, elapsed_s: float) -> float 
     if earlier is None or later is None or elapsed_s <= 0 or later < earlier:
         return None
     return (later - earlier) / elapsed_s
+
+
+def user_stream(researcher_id: str) -> str:
+    """Return the stream of what the runs of one researcher report."""
+    return f"{USER_STREAM}-{researcher_id}"
+
+
+def is_user_stream(stream: str) -> bool:
+    """Tell whether a stream holds values that programs or runs reported."""
+    return stream == USER_STREAM or stream.startswith(f"{USER_STREAM}-")
+
+
+def may_read(stream: str, researcher_id: str) -> bool:
+    """Tell whether a researcher may read a stream: what runs report is for their own researcher."""
+    return not stream.startswith(f"{USER_STREAM}-") or stream == user_stream(researcher_id)
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples ``seq`` to ``last_seq`` of one stream of one boot of one node.
+
+    ``t`` is Unix time and ``mono`` monotonic time, in seconds. ``columns`` maps a series to one value a sample. A null
+    that has an entry in ``reasons`` is a reading that was missed; one without means that the series was not read for
+    this sample, because it is read less often or was not there.
+    """
+
+    node_id: str
+    boot: int
+    stream: str
+    seq: int
+    t: list[float]
+    mono: list[float]
+    columns: dict[str, list[float | None]]
+    reasons: dict[str, str] = {}
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last sample; ``seq - 1`` when there is none."""
+        return self.seq + len(self.t) - 1
+
+    def part(self, first_seq: int, last_seq: int) -> Self:
+        """Return the samples of this batch from ``first_seq`` to ``last_seq``, both included."""
+        low, high = max(0, first_seq - self.seq), max(0, min(last_seq, self.last_seq) - self.seq + 1)
+        if (low, high) == (0, len(self.t)):
+            return self
+        cut = {key: column[low:high] for key, column in self.columns.items()}
+        return msgspec.structs.replace(
+            self,
+            seq=self.seq + low,
+            t=self.t[low:high],
+            mono=self.mono[low:high],
+            columns={key: part for key, part in cut.items() if key in self.reasons or any(v is not None for v in part)},
+        )
+
+    def only(self, series: list[str]) -> Self:
+        """Return a batch with these of its series alone, in this order."""
+        columns = {key: self.columns[key] for key in series}
+        return msgspec.structs.replace(
+            self, columns=columns, reasons={key: why for key, why in self.reasons.items() if key in columns}
+        )

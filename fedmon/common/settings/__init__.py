@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 from fedmon.common.settings.broker import BrokerOptions, BrokerSettings, Host, broker_from_url, read_secret
 from fedmon.common.settings.values import (
     EnergySettings,
@@ -17,9 +14,6 @@ from fedmon.common.settings.values import (
     ResearcherSettings,
     RunsSettings,
 )
-
-if TYPE_CHECKING:
-    from fedmon.common.settings.load import load_broker, load_node, load_researcher
 
 __all__ = [
     "BrokerOptions",
@@ -35,18 +29,5 @@ __all__ = [
     "ResearcherSettings",
     "RunsSettings",
     "broker_from_url",
-    "load_broker",
-    "load_node",
-    "load_researcher",
     "read_secret",
 ]
-
-# Who is handed settings needs neither what reads a file nor the table of all keys, and a job waits for every import.
-_LOADERS = frozenset({"load_broker", "load_node", "load_researcher"})
-
-
-def __getattr__(name: str) -> object:
-    """Import what loads settings on its first use."""
-    if name not in _LOADERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("fedmon.common.settings.load"), name)

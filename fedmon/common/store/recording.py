@@ -12,7 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording_compaction import (
     DAMAGED,
     DROPPED_BY_AGE,
@@ -21,10 +21,10 @@ from fedmon.common.store.recording_compaction import (
     Bounds,
     Compaction,
 )
-from fedmon.common.store.recording_file import LARGEST, Key, RecordingFile, Stream, Streams, add_batches
+from fedmon.common.store.recording_file import LARGEST, Key, RecordingFile, Stream, StreamTable, add_batches
 from fedmon.common.store.recording_format import Chooser
 from fedmon.common.store.recording_join import salvage
-from fedmon.common.store.recording_reader import Selection, read_rows
+from fedmon.common.store.recording_reader import RowSelection, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
+class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a node since one of its boots."""
 
     node_id: str
@@ -93,7 +93,7 @@ class Recording:
     ) -> None:
         self.path = Path(path).expanduser()
         self._file = RecordingFile(self.path, read_only=read_only)
-        self._streams = Streams(self._file)
+        self._streams = StreamTable(self._file)
         self._bounds = Bounds(self._file, self._streams, max_bytes=max_bytes, max_age_s=max_age_s)
         self._compaction = Compaction(self._file, self._streams)
         try:
@@ -211,7 +211,7 @@ class Recording:
         are wanted; samples with none of them come without columns. A row that is damaged is reported in the log and
         left out.
         """
-        selection = Selection(
+        selection = RowSelection(
             node_id=node_id,
             boot=boot,
             stream=stream,
@@ -261,7 +261,7 @@ class Recording:
             for first, last in found.stored.absent(max(low, found.floor_seq), high)
         ]
 
-    def descriptions(self, node_id: str | None = None) -> list[Description]:
+    def descriptions(self, node_id: str | None = None) -> list[NodeDescription]:
         """Return what is known of nodes, by node and boot."""
         rows = self._file.rows(
             "SELECT node_id, boot, document FROM description WHERE ?1 IS NULL OR node_id = ?1 ORDER BY node_id, boot",
@@ -275,7 +275,7 @@ class Recording:
                 # The samples are worth reading without it.
                 logger.warning("left out: what is known of node %s since boot %s is damaged: %s", node, boot, error)
                 continue
-            found.append(Description(node_id=node, boot=boot, document=document))
+            found.append(NodeDescription(node_id=node, boot=boot, document=document))
         return found
 
     def marks(self, node_id: str | None = None) -> list[Mark]:

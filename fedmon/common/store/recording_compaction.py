@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fedmon.common.metrics.batch import Batch
-from fedmon.common.store.recording_file import TARGET_SAMPLES, WAL_PAGES, RecordingFile, Stream, Streams
-from fedmon.common.store.recording_format import Place, UnreadableRowError, decode, encode
+from fedmon.common.metrics.sample import Batch
+from fedmon.common.store.recording_file import TARGET_SAMPLES, WAL_PAGES, RecordingFile, Stream, StreamTable
+from fedmon.common.store.recording_format import RowPlace, UnreadableRowError, decode, encode
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ Row = tuple[int, int, int, int]
 class Compaction:
     """Merges rows of a recording, one run of them a call: to rows of 150 samples soon, and these to rows of 600."""
 
-    def __init__(self, file: RecordingFile, streams: Streams) -> None:
+    def __init__(self, file: RecordingFile, streams: StreamTable) -> None:
         self._file, self._streams = file, streams
 
     def step(self, now: float, *, everything: bool = False) -> bool:
@@ -86,7 +86,7 @@ class Compaction:
         with self._file.transaction():
             batches: list[Batch] = []
             for row, first, last, _ in run:
-                place = Place(node_id=node_id, boot=boot, stream=name, first_seq=first, last_seq=last)
+                place = RowPlace(node_id=node_id, boot=boot, stream=name, first_seq=first, last_seq=last)
                 ((body,),) = self._file.rows("SELECT body FROM batch WHERE id = ?", (row,))
                 try:
                     batches += decode(body, place)
@@ -108,7 +108,7 @@ class Compaction:
             self._streams.update_ends(stream)
         return True
 
-    def _give_up(self, stream: Stream, row: int, place: Place, error: UnreadableRowError) -> None:
+    def _give_up(self, stream: Stream, row: int, place: RowPlace, error: UnreadableRowError) -> None:
         """Take a damaged row out, and say that its samples are lost; inside a transaction."""
         logger.error("%s; they are given up", error)
         self._file.run("DELETE FROM batch WHERE id = ?", (row,))
@@ -174,7 +174,7 @@ class Bounds:
     """
 
     def __init__(
-        self, file: RecordingFile, streams: Streams, *, max_bytes: int | None, max_age_s: float | None
+        self, file: RecordingFile, streams: StreamTable, *, max_bytes: int | None, max_age_s: float | None
     ) -> None:
         self._file, self._streams = file, streams
         self.set(max_bytes=max_bytes, max_age_s=max_age_s)

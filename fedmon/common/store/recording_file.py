@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.damage import DamagedFileError, is_damaged, set_aside, tells_of_damage
 from fedmon.common.store.recording_format import encode
 from fedmon.common.store.seq_ranges import SeqRanges
@@ -286,7 +286,7 @@ class Stream:
         return self.kept - max(0.0, self.newest_mono - self.oldest_mono)
 
 
-class Streams:
+class StreamTable:
     """All streams of a file, each read when it is first asked for, and again when another process has written."""
 
     def __init__(self, file: RecordingFile) -> None:
@@ -363,7 +363,7 @@ class Streams:
         return stream
 
 
-def add_batches(file: RecordingFile, streams: Streams, batches: Iterable[Batch], now: float) -> int:
+def add_batches(file: RecordingFile, streams: StreamTable, batches: Iterable[Batch], now: float) -> int:
     """Store what is new, at ``now`` on the age clock; inside a transaction. Returns how many samples that were.
 
     Short batches that follow each other make a row together. Raises StorageError.

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 
 VERBATIM = -1
 _SCALES = (0, 1, 2, 3, 4, 6, 9)
@@ -49,7 +49,7 @@ class UnreadableRowError(StorageError):
     """One row of a recording is damaged; the others can still be read."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RowPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Whose samples a body holds, and their numbers."""
 
     node_id: str
@@ -83,7 +83,7 @@ def encode(batches: Sequence[Batch]) -> bytes:
     return b"".join((*(len(part).to_bytes(4, "big") + part for part in head), *parts))
 
 
-def decode(body: bytes, place: Place, *, wanted: Chooser | None = None) -> list[Batch]:
+def decode(body: bytes, place: RowPlace, *, wanted: Chooser | None = None) -> list[Batch]:
     """Return the samples of a body, with the series that ``wanted`` says yes to, or with all.
 
     It is one batch, or more where the reasons of its nulls differ from sample to sample. Raises UnreadableRowError.

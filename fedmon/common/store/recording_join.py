@@ -15,8 +15,8 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.recording_compaction import AGE_S, DAMAGED, DROPPED_BY_AGE, DROPPED_BY_SIZE, count
-from fedmon.common.store.recording_file import RecordingFile, Stream, Streams, add_batches
-from fedmon.common.store.recording_format import Place, UnreadableRowError, decode
+from fedmon.common.store.recording_file import RecordingFile, Stream, StreamTable, add_batches
+from fedmon.common.store.recording_format import RowPlace, UnreadableRowError, decode
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class RecordingJoin:
 
     def __init__(self, path: Path) -> None:
         self._into = RecordingFile(path, read_only=False)
-        self._streams = Streams(self._into)
+        self._streams = StreamTable(self._into)
         self._marks: set[tuple[int, float, str]] = set()
         # It is on the disk when it is finished, not before: a sync for each transaction would take most of the time.
         self._into.rows("PRAGMA synchronous = OFF")
@@ -166,9 +166,9 @@ def _rows(source: RecordingFile, number: int) -> Iterator[list[Row]]:
         yield rows
 
 
-def _place(stream: Stream, row: Row) -> Place:
+def _place(stream: Stream, row: Row) -> RowPlace:
     node_id, name, boot = stream.key
-    return Place(node_id=node_id, boot=boot, stream=name, first_seq=row[0], last_seq=row[1])
+    return RowPlace(node_id=node_id, boot=boot, stream=name, first_seq=row[0], last_seq=row[1])
 
 
 def _is_readable(stream: Stream, row: Row) -> bool:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.store.recording_file import LARGEST, Key, RecordingFile
-from fedmon.common.store.recording_format import Chooser, Place, UnreadableRowError, decode, series_names
+from fedmon.common.store.recording_format import Chooser, RowPlace, UnreadableRowError, decode, series_names
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _BATCHES = (
 )
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     """What is read; a limit that is None excludes nothing."""
 
     node_id: str | None = None
@@ -57,13 +57,13 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInputError(f"{what} {text!r} holds half a character, and is the name of none")
 
 
-def read_rows(file: RecordingFile, selection: Selection) -> Iterator[Batch]:
+def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
     """Return the selected samples, by node, stream, boot and number. Raises StorageError."""
     wanted = chooser(selection.metrics, selection.series)
     for source, node_id, stream, boot in sources(file, selection):
         position = selection.first_seq
         for first, last, body in raw_rows(file, source, selection):
-            place = Place(node_id=node_id, boot=boot, stream=stream, first_seq=first, last_seq=last)
+            place = RowPlace(node_id=node_id, boot=boot, stream=stream, first_seq=first, last_seq=last)
             try:
                 batches = decode(body, place, wanted=wanted)
             except UnreadableRowError as error:
@@ -78,12 +78,12 @@ def read_rows(file: RecordingFile, selection: Selection) -> Iterator[Batch]:
                         yield from _timed(part, selection.since_t, selection.until_t)
 
 
-def sources(file: RecordingFile, selection: Selection) -> list[tuple[int, str, str, int]]:
+def sources(file: RecordingFile, selection: RowSelection) -> list[tuple[int, str, str, int]]:
     """Return key, node, stream and boot of what is selected, in order. Raises StorageError."""
     return file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot))
 
 
-def raw_rows(file: RecordingFile, source: int, selection: Selection) -> Iterator[tuple[int, int, bytes]]:
+def raw_rows(file: RecordingFile, source: int, selection: RowSelection) -> Iterator[tuple[int, int, bytes]]:
     """Return first and last number and body of the rows of one stream, in order. Raises StorageError."""
     position = selection.first_seq
     while position <= selection.last_seq:
@@ -127,7 +127,7 @@ def chooser(metrics: Sequence[str] | None, series: Chooser | None = None) -> Cho
     return wanted
 
 
-class Row(NamedTuple):
+class SampleRow(NamedTuple):
     """Samples ``first_seq`` to ``last_seq`` and their body."""
 
     first_seq: int
@@ -167,14 +167,14 @@ class RecordingRows:
         last_seq: int = LARGEST,
         since_t: float | None = None,
         until_t: float | None = None,
-    ) -> Iterator[Row]:
+    ) -> Iterator[SampleRow]:
         """Return the rows in which there is a sample with these numbers and, in some sample, these times; in order."""
         source = self._source(key)
         if source is not None:
-            selection = Selection(first_seq=first_seq, last_seq=last_seq, since_t=since_t, until_t=until_t)
-            yield from map(Row._make, raw_rows(self._file, source, selection))
+            selection = RowSelection(first_seq=first_seq, last_seq=last_seq, since_t=since_t, until_t=until_t)
+            yield from map(SampleRow._make, raw_rows(self._file, source, selection))
 
-    def before(self, key: Key, seq: int) -> Row | None:
+    def before(self, key: Key, seq: int) -> SampleRow | None:
         """Return the last row that begins before a sample; the sample may be in it."""
         source = self._source(key)
         for condition, order in (("last_seq >= ? AND first_seq < ?", "ASC"), ("last_seq < ? AND ? > 0", "DESC")):
@@ -184,7 +184,7 @@ class RecordingRows:
                 (source, seq, seq),
             )
             if found:
-                return Row._make(found[0])
+                return SampleRow._make(found[0])
         return None
 
     def reaches(self, key: Key) -> list[Reach]:

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fedmon.common.metrics.batch import user_stream
-from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.sample import Sample, user_stream
 from fedmon.common.metrics.series import series
 from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
 from fedmon.common.wire.samples import AddScalar, SampleBatch

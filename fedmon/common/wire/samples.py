@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Count, Id, Message, Reply, ShortText
 
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.metrics.batch import USER_STREAM
-from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.sample import USER_STREAM, Sample
 from fedmon.common.metrics.series import series
 from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.common.wire.messages import Monitor

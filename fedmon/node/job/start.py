@@ -92,6 +92,6 @@ def _keep_places() -> None:
 
 
 def _broker(url: str) -> Any:
-    from fedmon.common.settings import load_broker
+    from fedmon.common.settings.sources import load_broker
 
     return load_broker(url, os.environ)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.batch import USER_STREAM, user_stream
+from fedmon.common.metrics.sample import USER_STREAM, user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
 from fedmon.node.collectors.energy.job_energy import JobEnergyCollector

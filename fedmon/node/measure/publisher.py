@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.metrics.batch import Batch
-from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.sample import Batch, Sample
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire import codec
 from fedmon.common.wire.samples import as_message

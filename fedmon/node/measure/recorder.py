@@ -14,7 +14,7 @@ import msgspec
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch, may_read
+from fedmon.common.metrics.sample import Batch, may_read
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import Extent

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.metrics.batch import USER_STREAM
-from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.sample import USER_STREAM, Sample
 from fedmon.common.metrics.series import series
 from fedmon.common.wire.runs import NOT_FINITE
 

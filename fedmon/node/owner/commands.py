@@ -25,7 +25,8 @@ from fedmon.common.errors import (
     SettingsError,
     StorageError,
 )
-from fedmon.common.settings import NodeSettings, PolicySettings, load_node
+from fedmon.common.settings import NodeSettings, PolicySettings
+from fedmon.common.settings.sources import load_node
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.user_values import PER_S, UserValues

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch, may_read, user_stream
+from fedmon.common.metrics.sample import Batch, may_read, user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.envelope import Count, Reply, ShortText
 from fedmon.common.wire.messages import ErrorCode, Monitor

@@ -14,7 +14,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, NotFoundError
-from fedmon.common.metrics.batch import user_stream
+from fedmon.common.metrics.sample import user_stream
 from fedmon.common.wire.runs import JobScalar, JobState, RunScalars
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.user_values import BURST, PER_S

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmon.common.metrics import nebula_tags as tags
-from fedmon.common.metrics.batch import is_user_stream
+from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.report.block import Block, Floats
 from fedmon.report.source import Source

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from fedmon.common.metrics.batch import is_user_stream
-from fedmon.common.metrics.sample import rate
+from fedmon.common.metrics.sample import is_user_stream, rate
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.samples.gaps import GapAccount

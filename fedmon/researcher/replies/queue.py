@@ -377,7 +377,7 @@ class _Disk:
 
 
 class ReplyQueue:
-    """The four methods of a `TasksQueue` over kept replies, as scripts of Fed-BioMed use it. Safe from any thread.
+    """The four methods of Fed-BioMed's `TasksQueue` over kept replies, for its scripts. Safe from any thread.
 
     A reply that a thread got comes again, marked ``redelivered``, if the process dies before that thread called
     `task_done`, or `get` again.

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.samples import Extent, MonitorReply
 from fedmon.researcher.samples.gaps import Arrival, GapAccount

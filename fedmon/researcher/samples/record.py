@@ -16,7 +16,7 @@ from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.wire.messages import Monitor

@@ -10,7 +10,7 @@ import msgspec
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply

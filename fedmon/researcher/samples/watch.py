@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish

@@ -1,6 +1,6 @@
 """A process that puts and takes for ever and says on its output what it was promised; killed by its test.
 
-Lines: ``put N`` after add returned, ``got N R`` after get returned (R 1 when redelivered).
+Lines: ``put N`` after add_many returned, ``got N R`` after mark_handed returned (R 1 if it was marked before).
 Run as a script with a folder and the first number to put.
 """
 
@@ -22,9 +22,10 @@ def say(line: str) -> None:
 def take_for_ever(queue: TasksQueue) -> None:
     """Take documents one by one."""
     while True:
-        document = queue.get()
-        say(f"got {document['n']} {int(document.get('redelivered', False))}")
-        queue.task_done()
+        for key, document, handed in queue.pending():
+            queue.mark_handed([key])
+            say(f"got {document['n']} {int(handed)}")
+            queue.discard([key])
 
 
 def main(folder: Path, first: int) -> None:
@@ -33,9 +34,9 @@ def main(folder: Path, first: int) -> None:
     threading.Thread(target=take_for_ever, args=(queue,), daemon=True).start()
     number = first
     while True:
-        if queue.qsize() < 50:
+        if len(queue.pending()) < 50:
             say(f"putting {number}")
-            queue.add({"n": number, "text": "x" * 200})
+            queue.add_many([{"n": number, "text": "x" * 200}])
             say(f"put {number}")
             number += 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 
 NODE, STREAM = "a", "host"
 T0, MONO0 = 1_760_000_000.0, 1_000.0

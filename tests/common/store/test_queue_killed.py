@@ -26,10 +26,8 @@ def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_pa
         run_and_kill(folder, ledger, after_lines=chance.randrange(1, 400))
     ledger.restarted()
     with TasksQueue(folder) as queue:
-        while queue.qsize():
-            document = queue.get(block=False)
-            ledger.got(document["n"], redelivered=document.get("redelivered", False))
-            queue.task_done()
+        for _, document, handed in queue.pending():
+            ledger.got(document["n"], redelivered=handed)
 
     assert ledger.promised <= set(ledger.order), "a document whose add returned is lost"
     assert ledger.order == sorted(ledger.order), "documents came in another order than they were put"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, seqs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import NODE, STREAM, T0, batch, seqs
 

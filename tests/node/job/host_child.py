@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.collectors.base import Roots
 from fedmon.node.job.hosts import Membership

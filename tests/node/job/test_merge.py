@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import host_recordings, merge, merge_hosts

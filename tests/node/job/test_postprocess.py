@@ -16,7 +16,7 @@ import pytest
 from pyarrow import orc
 from pypdf import PdfReader
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge, postprocess

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fedmon.common.metrics.batch import Batch
-from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.sample import Batch, Sample
 from fedmon.common.wire import codec
 from fedmon.common.wire.samples import SampleBatch
 from fedmon.node.measure.publisher import MAX_BYTES, Publisher

@@ -18,7 +18,7 @@ import pytest
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_BOUND, DROPPED_FULL, FILE_BYTES, RECORDED, Recorder
 from tests.common.store.recordings import NODE, batch, flat, seqs

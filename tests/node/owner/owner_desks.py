@@ -10,7 +10,7 @@ from typing import Any
 
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
-from fedmon.common.settings import load_node
+from fedmon.common.settings.sources import load_node
 from fedmon.common.wire.messages import Approval
 from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.owner.commands import OwnerCommands, RunningNode

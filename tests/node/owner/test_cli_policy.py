@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.settings import load_node
+from fedmon.common.settings.sources import load_node
 from tests.node.owner.owner_desks import events, made_folder
 from tests.node.owner.owner_shell import Terminal, node, refused, told
 

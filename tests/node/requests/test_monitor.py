@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from fedmon.common.clock import seconds_from_now
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import PolicySettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor

@@ -12,7 +12,7 @@ import msgspec
 
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
-from fedmon.common.settings import load_node
+from fedmon.common.settings.sources import load_node
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.runs import JobStatus, Run, Stop
 from fedmon.node.daemon import LocalNode

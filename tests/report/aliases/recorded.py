@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.batch import Batch
-from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.sample import Batch, Instant
 from fedmon.common.store.recording import Recording
 from fedmon.node.collectors.base import Collector
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report import plots
 from fedmon.report.plots import Plot

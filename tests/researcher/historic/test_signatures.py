@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.store.queue import TasksQueue
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.queue import ReplyQueue
@@ -86,4 +85,3 @@ def test_node_log_messages_are_printed_without_an_object() -> None:
 def test_the_queue_of_replies_has_the_methods_of_a_tasks_queue() -> None:
     for name in ("add", "get", "qsize", "task_done"):
         assert callable(getattr(ReplyQueue, name))
-        assert callable(getattr(TasksQueue, name))

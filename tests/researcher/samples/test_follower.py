@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Extent, MonitorReply
 from fedmon.researcher.samples.follower import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.follower import MissingSamples
 from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter

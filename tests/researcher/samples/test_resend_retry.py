@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
-from fedmon.common.metrics.batch import Batch
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking.match import Pending

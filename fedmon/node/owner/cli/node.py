@@ -78,7 +78,7 @@ def init(
 
 def _written(path: Path, node: dict[str, Any], broker: dict[str, Any]) -> Path:
     """Make the folder and its settings, or leave nothing behind. Returns the folder."""
-    from fedmon.common.settings import load_node
+    from fedmon.common.settings.sources import load_node
 
     is_new = not path.exists()
     folder = NodeFolder.create(path)
@@ -127,7 +127,7 @@ def start(
 
     Its log goes to standard error. Settings are checked first. A second start on the same folder is refused.
     """
-    from fedmon.common.settings import load_node
+    from fedmon.common.settings.sources import load_node
 
     folder = opened(directory)
     settings = load_node(folder.path, os.environ)
@@ -324,8 +324,9 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
 
 def _settings(directory: Path | None) -> tuple[str | None, NodeSettings]:
     """Return the settings file and what it says; the defaults where no folder is named and none is at its place."""
-    from fedmon.common.settings import NodeSettings, broker_from_url, load_node
+    from fedmon.common.settings import NodeSettings, broker_from_url
     from fedmon.common.settings.broker import DEFAULT_URL
+    from fedmon.common.settings.sources import load_node
 
     if directory is None and not (default_folder() / "node.toml").exists():
         return None, NodeSettings(id="probe", broker=broker_from_url(DEFAULT_URL))

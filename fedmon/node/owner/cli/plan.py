@@ -117,8 +117,7 @@ def reject(plan: Which = None, note: Note = "", directory: Dir = None, as_json: 
 def reset(plan: Which = None, directory: Dir = None, as_json: Json = False) -> None:
     """Make a plan pending again, as if nothing had been decided."""
     folder = opened(directory)
-    values = {"plan": _chosen(plan, folder, as_json=as_json)}
-    _decide(folder, "plan reset", "plan-reset", values, as_json=as_json)
+    _decide(folder, "plan reset", "plan-reset", {"plan": _chosen(plan, folder, as_json=as_json)}, as_json=as_json)
 
 
 @app.command("register", epilog=EXIT_CODES)

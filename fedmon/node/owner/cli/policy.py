@@ -43,7 +43,7 @@ def show(directory: Dir = None, as_json: Json = False) -> None:
 
     They are those of the running node, else those that its start would read.
     """
-    from fedmon.common.settings import load_node
+    from fedmon.common.settings.sources import load_node
     from fedmon.node.requests.policy import Policy
 
     folder = opened(directory)
@@ -148,7 +148,7 @@ def _change(folder: NodeFolder, verb: str, wish: PolicyWish, *, as_json: bool) -
 
 def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str, Any], PolicyChange]:
     """Change node.toml; if it was changed by another process meanwhile, change its new text."""
-    from fedmon.common.settings import load_node
+    from fedmon.common.settings.sources import load_node
     from fedmon.node.requests.policy import allow, deny
 
     environ = {name: text for name, text in os.environ.items() if not name.startswith("FEDMON_POLICY_")}
@@ -249,8 +249,8 @@ def show_config(directory: Dir = None, as_json: Json = False) -> None:
     Values are those that `fedmon node start` would read in this shell. Of secrets only the file's name is a setting,
     so none is ever shown.
     """
-    from fedmon.common.settings import load_node
     from fedmon.common.settings.keys import keys_of
+    from fedmon.common.settings.sources import load_node
 
     folder = opened(directory)
     settings = load_node(folder.path, os.environ)

@@ -113,7 +113,7 @@ def _unreachable(folder: NodeFolder) -> Exception:
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
     """Run a command on the registers of a stopped node; what is decided waits in the outbox for the daemon."""
-    from fedmon.common.settings import load_node
+    from fedmon.common.settings.sources import load_node
     from fedmon.node.folder import read_boot
     from fedmon.node.owner.commands import OwnerCommands
     from fedmon.node.registers.state import Registers

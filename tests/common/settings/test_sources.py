@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import SettingsError, StorageError
-from fedmon.common.settings import Host, NodeSettings, load_node, load_researcher
+from fedmon.common.settings import Host, NodeSettings
+from fedmon.common.settings.sources import load_node, load_researcher
 
 
 def node(folder: Path, text: str, environ: Mapping[str, str] | None = None) -> NodeSettings:
