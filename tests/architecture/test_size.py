@@ -14,8 +14,8 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (251, 3, 139),
     "broker": (2057, 11, 1142),
-    "common": (9042, 55, 5182),
-    "compat": (2305, 13, 1442),
+    "common": (8853, 53, 5067),
+    "compat": (2304, 13, 1441),
     "demo": (849, 7, 580),
     "doctor": (504, 4, 329),
     "experiment": (17301, 92, 11251),
@@ -25,9 +25,9 @@ BUDGETS = {
     "researcher": (10090, 47, 6570),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
-SMALL_MODULES = 33
+SMALL_MODULES = 32
 """Modules of less than 50 lines, ``__init__`` not counted."""
-SUPPRESSIONS = {"noqa": 212, "type: ignore": 43}
+SUPPRESSIONS = {"noqa": 210, "type: ignore": 43}
 
 
 def size(package: str) -> tuple[int, int, int]:
