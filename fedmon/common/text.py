@@ -100,6 +100,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, width: in
     import shutil
     import textwrap
 
+    from tabulate import tabulate
+
     room = (width or shutil.get_terminal_size((120, 24)).columns) - _GAP * (len(headers) - 1)
     cells = [list(headers), *([one_line(str(cell)) for cell in row] for row in rows)]
     columns = list(zip(*cells, strict=True))
@@ -111,17 +113,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, width: in
             widths[folded] = max(min(least[folded], widths[folded]), widths[folded] - (sum(widths) - room))
     while not fold and sum(widths) > room and max(widths) > _LEAST_SHORTENED:
         widths[widths.index(max(widths))] -= 1
-    lines = []
-    for row in [cells[0], ["-" * limit for limit in widths], *cells[1:]]:
-        parts = [
-            textwrap.wrap(cell, limit, break_on_hyphens=False) if fold and len(cell) > limit else [shorten(cell, limit)]
+    fitted = [
+        [
+            textwrap.fill(cell, limit, break_on_hyphens=False) if fold and len(cell) > limit else shorten(cell, limit)
             for cell, limit in zip(row, widths, strict=True)
         ]
-        for at in range(max(map(len, parts))):
-            texts = (part[at] if at < len(part) else "" for part in parts)
-            padded = (f"{text:<{limit}}" for text, limit in zip(texts, widths, strict=True))
-            lines.append((" " * _GAP).join(padded).rstrip())
-    return "\n".join(lines)
+        for row in [cells[0], ["-" * limit for limit in widths], *cells[1:]]
+    ]
+    lines = tabulate(fitted, tablefmt="plain", disable_numparse=True, preserve_whitespace=True).splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def rich_table(*, title: str | None = None, expand: bool = False) -> Table:

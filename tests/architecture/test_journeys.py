@@ -33,10 +33,10 @@ PAGE = ROOT / "docs/architecture.md"
 # At most so many files; "Node" includes its launcher and keepers. Inside a sandbox nothing is counted.
 # Goals: ping 15 and 15, sample 12 and 12, START 12, run 16 and 24.
 BUDGETS = {
-    "Ping": {"Researcher": 25, "Node": 13},
-    "Sample": {"Node": 19, "Researcher": 23},
-    "Experiment START": {"Researcher": 33},
-    "Run": {"Researcher": 45, "Node": 78},
+    "Ping": {"Researcher": 15, "Node": 10},
+    "Sample": {"Node": 11, "Researcher": 14},
+    "Experiment START": {"Researcher": 24},
+    "Run": {"Researcher": 27, "Node": 58},
 }
 UNCOUNTED = re.compile(r"(^|/)__init__\.py$|^common/(errors|ids|clock|text|log|actor|backoff)\.py$")
 COLLECTORS = "node/collectors"

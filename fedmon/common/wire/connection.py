@@ -115,7 +115,7 @@ class BrokerConnection:
         self._granted_until = -math.inf
         self._tries = 0
         self._stopping = False
-        self._up = False
+        self._up = self._was_up = False
         self._error: ConnectionFailedError | None = None
         self._permanent = False
         self._quick_losses = 0
@@ -131,14 +131,14 @@ class BrokerConnection:
         self._thread.start()
 
     def wait_connected(self, timeout_s: float) -> None:
-        """Wait until the connection stands and its subscriptions are granted.
+        """Wait until the connection stood for the first time and its subscriptions were granted.
 
         Raises ConnectionFailedError when the time is over, or at once when waiting cannot help (wrong password,
         certificate not trusted).
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._up or self._stopping or self._permanent, timeout=timeout_s)
-            if self._up:
+            self._changed.wait_for(lambda: self._was_up or self._stopping or self._permanent, timeout=timeout_s)
+            if self._was_up:
                 return
             host = self._broker.hosts[0]
             raise self._error or ConnectionFailedError(host.host, host.port, f"no answer within {timeout_s:g} s")
@@ -312,7 +312,7 @@ class BrokerConnection:
             self._held = set(self._subscriptions)
             self._permanent = self._quiet = False
             self._up_since = time.monotonic()
-            self._up = True
+            self._up = self._was_up = True
             self._changed.notify_all()
         logger.info("connected to the broker at %s:%d", host.host, host.port)
         self._tell(Link(up=True, host=host))
