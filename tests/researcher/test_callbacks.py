@@ -17,11 +17,12 @@ class Slow:
     """A callback that waits until it is let go."""
 
     def __init__(self) -> None:
-        self.let_go = threading.Event()
+        self.let_go, self.begun = threading.Event(), threading.Event()
         self.called: list[object] = []
         self.subscription = Subscription(self, lambda _: None)
 
     def __call__(self, value: object) -> None:
+        self.begun.set()
         self.let_go.wait(10)
         self.called.append(value)
 
@@ -60,6 +61,7 @@ def test_calls_are_bounded_in_bytes_and_room_is_told_of_once_after_it_was_missed
 ) -> None:
     slow = Slow()
     dispatcher.call(slow.subscription, ("running",), urgent=True)
+    assert slow.begun.wait(10)
     for _ in range(3):
         dispatcher.call(slow.subscription, ("large",), urgent=False, size_bytes=MAX_BYTES // 2)
 
