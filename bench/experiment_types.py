@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types import ResourceFactory
 
 DEPLOY_S, RUN_S = 1.0, 1.5
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fedmon.experiment.drawing import PFormats
     from fedmon.experiment.errors import ExperimentError
     from fedmon.experiment.events import Retry
+    from fedmon.experiment.factory import ResourceFactory, populate_factory
     from fedmon.experiment.failure import FailureManager, OptionalFailures, QuorumFailures
-    from fedmon.experiment.federation.collector import Collector
     from fedmon.experiment.parallel import ParallelRun
     from fedmon.experiment.resource import ResourceManager, clsinit, clsinit_copy, failtrap
     from fedmon.experiment.runner import ExperimentRunner
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from fedmon.experiment.topology import NetGraph
     from fedmon.experiment.traces import Trace, TraceAttr
-    from fedmon.experiment.types import ResourceFactory, populate_factory
+    from fedmon.experiment.types.collector import Collector
     from fedmon.experiment.waits import WaitResult
 
 _MODULES = {
@@ -46,7 +46,7 @@ _MODULES = {
     "errors": ("ExperimentError",),
     "events": ("Retry",),
     "failure": ("FailureManager", "OptionalFailures", "QuorumFailures"),
-    "federation.collector": ("Collector",),
+    "types.collector": ("Collector",),
     "parallel": ("ParallelRun",),
     "resource": ("ResourceManager", "clsinit", "clsinit_copy", "failtrap"),
     "runner": ("ExperimentRunner",),
@@ -55,7 +55,7 @@ _MODULES = {
     "states": ("ECState", "FailureLevel", "ResourceAction", "ResourceState", "ResourceState2str", "TaskStatus"),
     "topology": ("NetGraph",),
     "traces": ("Trace", "TraceAttr"),
-    "types": ("ResourceFactory", "populate_factory"),
+    "factory": ("ResourceFactory", "populate_factory"),
     "waits": ("WaitResult",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import DuplicateGuidError, InvalidExperimentError, InvalidPolicyError, UnknownGuidError
 from fedmon.experiment.events import Recoded, Registered, Removed, Retry, Verb
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.holder import Holder
 from fedmon.experiment.resource import CALLED
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types import ResourceFactory
 
 if TYPE_CHECKING:
     from fedmon.experiment.resource import Experiment, ResourceManager

@@ -23,11 +23,11 @@ from fedmon.experiment.errors import (
     UnknownNameError,
     UnknownTypeError,
 )
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.plan_checks import connection_problems
 from fedmon.experiment.plan_problems import Facts, Problem, called
 from fedmon.experiment.planning import Plan, plan
 from fedmon.experiment.situation import State
-from fedmon.experiment.types import ResourceFactory
 
 if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
@@ -156,7 +156,7 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
 
 def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Problem]:
     """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
-    from fedmon.experiment.federation.linked import LinkedResource
+    from fedmon.experiment.types.linked import LinkedResource
 
     try:
         with _made(description) as made:

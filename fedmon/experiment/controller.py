@@ -41,6 +41,7 @@ from fedmon.experiment.events import (
     Verb,
     VerbFailed,
 )
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, fresh_copy, keep_policy, manager_of, policy_left_in, policy_of
 from fedmon.experiment.journal import NAME, Journal
 from fedmon.experiment.life import Life
@@ -58,7 +59,6 @@ from fedmon.experiment.templates import Template
 from fedmon.experiment.topology import NetGraph
 from fedmon.experiment.topology_document import build as build_topology
 from fedmon.experiment.traces import Trace, TraceAttr
-from fedmon.experiment.types import ResourceFactory
 from fedmon.experiment.verbs import as_reason
 from fedmon.experiment.waits import WaitResult
 from fedmon.experiment.wiring import Wiring, guids_of
@@ -122,7 +122,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "experimentcontroller": ("controller", "doing", "engine", "failure", "life", "pool", "tasks"),
     "experimentrunner": ("runner",),
     "parallelrun": ("parallel",),
-    "resourcefactory": ("types",),
+    "resourcefactory": ("factory",),
 }
 
 

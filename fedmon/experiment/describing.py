@@ -19,10 +19,10 @@ from fedmon.experiment.document.description import (
     even,
 )
 from fedmon.experiment.errors import FederationUnreachableError
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.plan_problems import Facts, Problem
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types import ResourceFactory
 
 if TYPE_CHECKING:
     from fedmon.experiment.book import Book
@@ -163,7 +163,7 @@ def facts_of(book: Book, state: State) -> Facts:
 
 def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
     """Return what stands in the way of those that are to come to something; where nobody can be asked, that, once."""
-    from fedmon.experiment.federation.linked import LinkedResource
+    from fedmon.experiment.types.linked import LinkedResource
 
     own: list[LinkedResource] = []
     for each in resources:

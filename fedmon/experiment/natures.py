@@ -132,7 +132,7 @@ def _connected(resource: Resource, of: str, resources: Mapping[int, Resource], n
 
 
 def _class_of(rtype: str) -> type[ResourceManager] | None:
-    from fedmon.experiment.types import ResourceFactory
+    from fedmon.experiment.factory import ResourceFactory
 
     found = ResourceFactory.resource_types().get(rtype)
     return ResourceFactory.get_resource_types().get(rtype) if found is None else found

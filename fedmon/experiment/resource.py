@@ -26,7 +26,7 @@ __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap
 def nothing_of(rtype: object) -> list[Any]:
     """Return that there is no resource of a type. Raises UnknownTypeError where nobody registered such a type."""
     # Types are made of resources, and so is what asks here.
-    from fedmon.experiment.types import ResourceFactory
+    from fedmon.experiment.factory import ResourceFactory
 
     known = ResourceFactory.resource_types().values()
     # A name that only types derived from it have is a type as well.

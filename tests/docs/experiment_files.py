@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from fedmon.experiment.attributes import Attribute, Flags
-from fedmon.experiment.types import ResourceFactory
+from fedmon.experiment.factory import ResourceFactory
 
 RTYPES = (
     "fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan", "fedmon::Job", "fedmon::Monitor", "fedmon::Aggregator",

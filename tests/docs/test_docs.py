@@ -49,7 +49,7 @@ def test_no_command_is_documented_that_is_not_there() -> None:
 
 
 def test_the_page_of_files_of_experiments_lists_what_types_take() -> None:
-    from fedmon.experiment.types import ResourceFactory
+    from fedmon.experiment.factory import ResourceFactory
     from tests.docs.experiment_files import page
 
     assert (ROOT / "docs/experiment-files.md").read_text() == page()

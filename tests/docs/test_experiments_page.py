@@ -9,11 +9,11 @@ import pytest
 
 from fedmon.experiment.conditions import StateCondition
 from fedmon.experiment.document.condition_text import condition_from
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Resource, Want
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types import ResourceFactory
 from fedmon.experiment.verdicts import MET, MOOT, Blocked, verdict_on
 from tests.docs.state_machine import VERBS, transitions
 

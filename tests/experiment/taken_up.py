@@ -6,9 +6,9 @@ import fcntl
 from typing import Any
 
 from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types import ResourceFactory
 
 
 @clsinit_copy

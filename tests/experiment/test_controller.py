@@ -28,13 +28,13 @@ from fedmon.experiment.errors import (
     UnknownTypeError,
 )
 from fedmon.experiment.events import Retry, Verb
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager
 from fedmon.experiment.journal import NAME, Journal, read_journal
 from fedmon.experiment.machine import step
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, TaskStatus
-from fedmon.experiment.types import ResourceFactory
 from tests.support.waiting import wait_until
 
 START, STOP, DEPLOY = ResourceAction.START, ResourceAction.STOP, ResourceAction.DEPLOY

@@ -35,8 +35,8 @@ from fedmon.experiment.errors import (
     UnwritableEventError,
 )
 from fedmon.experiment.events import AnyEvent, Became, Registered, Retry
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, QuorumFailures
-from fedmon.experiment.federation.local_process import LocalProcess
 from fedmon.experiment.journal import NAME, Journal
 from fedmon.experiment.parallel import ParallelRun
 from fedmon.experiment.pool import Pool
@@ -45,7 +45,7 @@ from fedmon.experiment.scheduler import HeapScheduler
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceState
 from fedmon.experiment.step_safely import step_safely
-from fedmon.experiment.types import ResourceFactory
+from fedmon.experiment.types.local_process import LocalProcess
 from tests.support.waiting import wait_until
 
 R = ResourceState

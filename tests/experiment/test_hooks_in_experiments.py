@@ -13,10 +13,10 @@ from fedmon.common.clock import Deadline
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import AttributeAccessError, InvalidAttributeValueError, InvalidConnectionError
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ECState, ResourceState
 from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path
-from fedmon.experiment.types import ResourceFactory
 from tests.support.waiting import wait_until
 
 

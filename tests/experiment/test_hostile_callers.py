@@ -29,6 +29,7 @@ from fedmon.experiment.errors import (
     UnknownTaskError,
     UnknownTypeError,
 )
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager
 from fedmon.experiment.pool import Pool
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
@@ -40,7 +41,6 @@ from fedmon.experiment.states import (
     ResourceState,
     TaskStatus,
 )
-from fedmon.experiment.types import ResourceFactory
 from tests.support.waiting import wait_until
 
 R, A = ResourceState, ResourceAction

@@ -11,13 +11,13 @@ import pytest
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.events import Leveled
-from fedmon.experiment.federation.local_process import LocalProcess
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.natures import Need, nature_of
 from fedmon.experiment.plan_problems import ImpossiblePlanError
 from fedmon.experiment.planning import Plan, plan
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
-from fedmon.experiment.types import ResourceFactory
+from fedmon.experiment.types.local_process import LocalProcess
 
 DEPLOY, START, STOP = ResourceAction
 READY, STARTED, STOPPED, FAILED = (

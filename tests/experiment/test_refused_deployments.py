@@ -13,12 +13,12 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.events import Retry
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import OptionalFailures
 from fedmon.experiment.plan_problems import ImpossiblePlanError
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.standing import standings
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.types import ResourceFactory
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 

@@ -9,8 +9,8 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.experiment.errors import InvalidConnectionError, UnknownGuidError, UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Connected
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.experiment.types import ResourceFactory
 from tests.experiment.small_experiment import SmallExperiment, names
 
 

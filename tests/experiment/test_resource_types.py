@@ -20,9 +20,9 @@ from fedmon.experiment.errors import (
     UnknownTraceError,
     UnknownTypeError,
 )
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit, clsinit_copy
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types import ResourceFactory
 from tests.experiment.small_experiment import SmallExperiment
 
 
@@ -340,7 +340,7 @@ def test_a_plugin_takes_no_name_that_is_taken(tmp_path: Path) -> None:
 def test_a_plugin_may_register_its_type_itself(tmp_path: Path) -> None:
     plugin(tmp_path / "own.py", "Own")
     with (tmp_path / "own.py").open("a") as file:
-        file.write("from fedmon.experiment.types import ResourceFactory\nResourceFactory.register_type(Own)\n")
+        file.write("from fedmon.experiment.factory import ResourceFactory\nResourceFactory.register_type(Own)\n")
 
     assert ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)}) == []
     assert "plug::Own" in ResourceFactory.resource_types()

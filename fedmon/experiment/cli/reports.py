@@ -24,6 +24,7 @@ from fedmon.experiment.drawing import COLOURS, draw, picture_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.explaining import span
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.following import Follower
 from fedmon.experiment.run_files import (
     Recorded,
@@ -36,7 +37,6 @@ from fedmon.experiment.run_files import (
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.standing import Overview, Standing, as_reached, followed, heading
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types import ResourceFactory
 from fedmon.researcher.cli.shell import emit
 
 

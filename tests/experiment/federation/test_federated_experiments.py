@@ -17,11 +17,11 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.failure import OptionalFailures
-from fedmon.experiment.federation.job import Job
-from fedmon.experiment.federation.linked import LinkedResource
 from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
+from fedmon.experiment.types.job import Job
+from fedmon.experiment.types.linked import LinkedResource
 from tests.experiment.federation.conftest import PLAN, TwoNodes
 from tests.support.waiting import wait_until
 

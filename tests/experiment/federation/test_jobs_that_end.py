@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
-from fedmon.experiment.federation.job import Job, ending_of
 from fedmon.experiment.states import FailureLevel, ResourceState
+from fedmon.experiment.types.job import Job, ending_of
 from tests.experiment.federation.conftest import TwoNodes
 from tests.support.waiting import wait_until
 

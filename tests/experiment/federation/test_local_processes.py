@@ -19,14 +19,14 @@ from fedmon.experiment.errors import (
     InvalidConnectionError,
     UnknownTraceError,
 )
-from fedmon.experiment.federation.aggregations import aggregation
-from fedmon.experiment.federation.collector import Collector
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.plan_problems import ImpossiblePlanError
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
-from fedmon.experiment.types import ResourceFactory
+from fedmon.experiment.types.aggregations import aggregation
+from fedmon.experiment.types.collector import Collector
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 

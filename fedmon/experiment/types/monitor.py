@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.series import metric_name
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.federation.errors import MissingPartError
-from fedmon.experiment.federation.job import Job
-from fedmon.experiment.federation.linked import LinkedResource
-from fedmon.experiment.federation.node import Node
-from fedmon.experiment.federation.values import CheckedAttribute, own, words
 from fedmon.experiment.natures import Need
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
+from fedmon.experiment.types.errors import MissingPartError
+from fedmon.experiment.types.job import Job
+from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.node import Node
+from fedmon.experiment.types.values import CheckedAttribute, own, words
 
 if TYPE_CHECKING:
     from fedmon.researcher.samples.record import Record

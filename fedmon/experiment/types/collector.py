@@ -9,13 +9,13 @@ from pathlib import Path, PurePosixPath
 from fedmon.common.errors import StorageError
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.errors import TraceNotReadableError
-from fedmon.experiment.federation import job_files
-from fedmon.experiment.federation.errors import MissingPartError
-from fedmon.experiment.federation.linked import LinkedResource
-from fedmon.experiment.federation.values import CheckedAttribute, file_name, folder_path, inner_path, own
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.traces import TraceAttr
+from fedmon.experiment.types import job_files
+from fedmon.experiment.types.errors import MissingPartError
+from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.values import CheckedAttribute, file_name, folder_path, inner_path, own
 from fedmon.experiment.verbs import told
 
 

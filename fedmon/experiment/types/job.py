@@ -14,20 +14,20 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.events import AttributeSet, Measured
-from fedmon.experiment.federation import job_files
-from fedmon.experiment.federation.dataset import Dataset
-from fedmon.experiment.federation.errors import JobFailedError, MissingPartError
-from fedmon.experiment.federation.job_files import read_inputs
-from fedmon.experiment.federation.linked import ASK_TIMEOUT_S, LinkedResource
-from fedmon.experiment.federation.node import Node, is_gone
-from fedmon.experiment.federation.training_plan import TrainingPlanResource
-from fedmon.experiment.federation.values import CheckedAttribute, inputs, json_object, limits, own, words
 from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
+from fedmon.experiment.types import job_files
+from fedmon.experiment.types.dataset import Dataset
+from fedmon.experiment.types.errors import JobFailedError, MissingPartError
+from fedmon.experiment.types.job_files import read_inputs
+from fedmon.experiment.types.linked import ASK_TIMEOUT_S, LinkedResource
+from fedmon.experiment.types.node import Node, is_gone
+from fedmon.experiment.types.training_plan import TrainingPlanResource
+from fedmon.experiment.types.values import CheckedAttribute, inputs, json_object, limits, own, words
 
 if TYPE_CHECKING:
     from fedmon.researcher.roster import Node as SeenNode

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fedmon.experiment.federation.errors import UnknownAggregationError
+from fedmon.experiment.types.errors import UnknownAggregationError
 
 Results = Mapping[str, Mapping[str, Any]]
 """What each node returned, by its id."""

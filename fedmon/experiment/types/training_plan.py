@@ -10,18 +10,18 @@ from fedmon.common.ids import NodeId
 from fedmon.common.plan_source import load_source
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.experiment.attributes import Attribute, Flags
-from fedmon.experiment.federation import job_files
-from fedmon.experiment.federation.asking import AskingResource
-from fedmon.experiment.federation.dataset import Dataset
-from fedmon.experiment.federation.errors import MissingPartError, NotApprovedError
-from fedmon.experiment.federation.linked import ASK_TIMEOUT_S
-from fedmon.experiment.federation.node import Node
-from fedmon.experiment.federation.values import CheckedAttribute, class_name, is_source, own, plan
 from fedmon.experiment.natures import Need
 from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
+from fedmon.experiment.types import job_files
+from fedmon.experiment.types.asking import AskingResource
+from fedmon.experiment.types.dataset import Dataset
+from fedmon.experiment.types.errors import MissingPartError, NotApprovedError
+from fedmon.experiment.types.linked import ASK_TIMEOUT_S
+from fedmon.experiment.types.node import Node
+from fedmon.experiment.types.values import CheckedAttribute, class_name, is_source, own, plan
 
 if TYPE_CHECKING:
     from fedmon.common.wire.messages import PlanDecision
@@ -162,7 +162,7 @@ class TrainingPlanResource(AskingResource):
         return list(dict.fromkeys(node.node_id for node in living)) or self._everybody()
 
     def _linked_nodes(self) -> list[Node]:
-        from fedmon.experiment.federation.job import Job
+        from fedmon.experiment.types.job import Job
 
         nodes = self.linked(Node)
         for job in () if nodes else self.linked(Job):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import SearchReply
 from fedmon.experiment.attributes import Attribute, Flags
-from fedmon.experiment.federation.asking import AskingResource
-from fedmon.experiment.federation.errors import MissingPartError, NotOfferedError
-from fedmon.experiment.federation.linked import ASK_TIMEOUT_S
-from fedmon.experiment.federation.node import Node
-from fedmon.experiment.federation.values import CheckedAttribute, own, words
 from fedmon.experiment.natures import Need
 from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
+from fedmon.experiment.types.asking import AskingResource
+from fedmon.experiment.types.errors import MissingPartError, NotOfferedError
+from fedmon.experiment.types.linked import ASK_TIMEOUT_S
+from fedmon.experiment.types.node import Node
+from fedmon.experiment.types.values import CheckedAttribute, own, words
 from fedmon.researcher.asking.outcome import Outcomes
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Flags, Types
-from fedmon.experiment.federation.errors import MissingPartError
-from fedmon.experiment.federation.linked import LinkedResource
-from fedmon.experiment.federation.values import CheckedAttribute, duration, own
 from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
+from fedmon.experiment.types.errors import MissingPartError
+from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.values import CheckedAttribute, duration, own
 from fedmon.researcher.roster import NodeState
 
 if TYPE_CHECKING:

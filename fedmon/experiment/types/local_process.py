@@ -13,9 +13,13 @@ from pathlib import Path
 
 from fedmon.common.errors import StorageError
 from fedmon.experiment.attributes import Types
-from fedmon.experiment.federation.errors import MissingPartError, ProcessFailedError
-from fedmon.experiment.federation.linked import LinkedResource
-from fedmon.experiment.federation.values import (
+from fedmon.experiment.protocol import Experiment
+from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.states import ResourceState
+from fedmon.experiment.traces import Trace
+from fedmon.experiment.types.errors import MissingPartError, ProcessFailedError
+from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.values import (
     CheckedAttribute,
     command,
     duration,
@@ -23,10 +27,6 @@ from fedmon.experiment.federation.values import (
     own,
     path_text,
 )
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
-from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace
 
 logger = logging.getLogger(__name__)
 

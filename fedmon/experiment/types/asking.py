@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.common.ids import NodeId
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.federation.linked import LinkedResource
-from fedmon.experiment.federation.node import Node, is_gone
 from fedmon.experiment.states import ResourceState
+from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.node import Node, is_gone
 from fedmon.researcher.asking.outcome import OutcomeStatus
 
 if TYPE_CHECKING:

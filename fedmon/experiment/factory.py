@@ -105,7 +105,7 @@ def _types_of(module: ModuleType) -> Iterator[type[ResourceManager]]:
             yield each
 
 
-_OWN = "fedmon.experiment.federation"
+_OWN = "fedmon.experiment.types"
 
 
 class ResourceFactory:

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedmon.experiment.attributes import Flags
-from fedmon.experiment.federation import aggregations, job_files
-from fedmon.experiment.federation.errors import MissingPartError, NeighbourLostError
-from fedmon.experiment.federation.job import Job
-from fedmon.experiment.federation.linked import LinkedResource
-from fedmon.experiment.federation.values import CheckedAttribute, own
 from fedmon.experiment.natures import Need
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
+from fedmon.experiment.types import aggregations, job_files
+from fedmon.experiment.types.errors import MissingPartError, NeighbourLostError
+from fedmon.experiment.types.job import Job
+from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.values import CheckedAttribute, own
 
 MAX_ATTRIBUTE_BYTES = 16_384
 """Of a result in the attribute, and so in the journal; a larger one is told by its names, and is whole in the trace."""

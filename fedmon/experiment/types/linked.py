@@ -16,11 +16,11 @@ from fedmon.experiment.errors import (
     TraceNotReadableError,
     UnknownGuidError,
 )
-from fedmon.experiment.federation.errors import NeighbourLostError
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr, read_trace, trace_path
+from fedmon.experiment.types.errors import NeighbourLostError
 from fedmon.experiment.verbs import perform, told
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class LinkedResource(ResourceManager):
 
     def finish_release(self) -> None:
         """Do what is left when nothing of it runs any more."""
-        from fedmon.experiment.federation.collector import Collector
+        from fedmon.experiment.types.collector import Collector
 
         for collector in self.linked(Collector):
             collector.collect(self)
