@@ -8,9 +8,9 @@ import warnings
 from typing import Any
 
 warnings.warn("fedmon.researcher.experiment is now fedmon.experiment", DeprecationWarning, stacklevel=2)
-for _name in ("federation", "natures"):
+for _former, _name in (("federation", "types"), ("natures", "natures")):
     # Documented with the former path.
-    sys.modules[f"{__name__}.{_name}"] = importlib.import_module(f"fedmon.experiment.{_name}")
+    sys.modules[f"{__name__}.{_former}"] = importlib.import_module(f"fedmon.experiment.{_name}")
 
 
 def __getattr__(name: str) -> Any:
