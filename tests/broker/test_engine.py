@@ -171,7 +171,7 @@ def test_a_round_trip_at_qos_1_does_not_wait_for_delayed_acknowledgements() -> N
             asker.wait_for("answer", b"%d" % number)
             durations.append(time.perf_counter() - begun)
 
-    assert statistics.median(durations) < 0.005
+    assert statistics.median(durations) < 0.02  # a delayed acknowledgement takes 0.04 s
 
 
 def test_a_broker_without_a_folder_removes_its_traces() -> None:
