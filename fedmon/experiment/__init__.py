@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
     from fedmon.experiment.document.files import SFormats
     from fedmon.experiment.drawing import PFormats
+    from fedmon.experiment.engine import WaitResult
     from fedmon.experiment.errors import ExperimentError
     from fedmon.experiment.events import Retry
     from fedmon.experiment.factory import ResourceFactory, populate_factory
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from fedmon.experiment.topology import NetGraph
     from fedmon.experiment.traces import Trace, TraceAttr
     from fedmon.experiment.types.collector import Collector
-    from fedmon.experiment.waits import WaitResult
 
 _MODULES = {
     "attributes": ("Attribute", "Flags", "Types"),
@@ -56,7 +56,7 @@ _MODULES = {
     "topology": ("NetGraph",),
     "traces": ("Trace", "TraceAttr"),
     "factory": ("ResourceFactory", "populate_factory"),
-    "waits": ("WaitResult",),
+    "engine": ("WaitResult",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

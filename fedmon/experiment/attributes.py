@@ -1,8 +1,10 @@
-"""Attributes of resources: their types, ranges and flags, all of them enforced."""
+"""Attributes of resources: their types, ranges and flags, all enforced, and their values as files hold them."""
 
 from __future__ import annotations
 
 import copy
+import enum
+import json
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -14,10 +16,82 @@ from fedmon.experiment.errors import (
     InvalidAttributeError,
     InvalidAttributeValueError,
 )
-from fedmon.experiment.noted_values import LARGEST, as_json, from_noted, is_same, noted, plain
 from fedmon.experiment.states import ResourceState
 
 __all__ = ["MASK", "Attribute", "Flags", "SetHook", "Types", "write_refusal"]
+
+
+MAX_DEPTH = 32
+LARGEST = 2**63
+"""Readers of a journal take whole numbers below this one."""
+_KINDS = (bool, int, float, str)
+
+
+def plain(value: Any, *, depth: int = 0) -> Any:
+    """Return a value of plain parts only: tuples become lists, members of an Enum their values.
+
+    Raises ValueError, which says why, for what no file can hold.
+    """
+    if value is None or type(value) in _KINDS:
+        return value
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the value is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, (list, tuple)):
+        return [plain(each, depth=depth + 1) for each in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {str.__str__(key): plain(each, depth=depth + 1) for key, each in value.items()}
+    if isinstance(value, enum.Enum):
+        return plain(value.value, depth=depth + 1)
+    for kind in _KINDS:
+        if isinstance(value, kind):
+            # What only derives from a plain type is written as that and must compare as that.
+            return kind(value) if kind is not str else str.__str__(value)
+    raise ValueError(
+        f"a {type(value).__name__} cannot be kept in a document; use text, numbers, true, false, or lists and tables "
+        "of them"
+    )
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Tell whether two values are the same, also where one of them comes out of a file."""
+    # True equals 1, and is another thing to say.
+    if isinstance(one, bool) is isinstance(other, bool) and one == other:
+        return True
+    try:
+        one, other = plain(one), plain(other)
+    except ValueError:
+        return False
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+def noted(value: Any) -> Any:
+    """Return a value as a journal holds it. Raises ValueError for what none can hold."""
+    value = plain(value)
+    return value if _is_json(value) else as_json(value)
+
+
+def as_json(value: Any) -> dict[str, str]:
+    """Return a plain value as a text of JSON, marked as such."""
+    return {"json": json.dumps(value)}
+
+
+def from_noted(value: Any) -> Any:
+    """Return the value that `noted` had."""
+    if isinstance(value, dict) and list(value) == ["json"] and isinstance(value["json"], str):
+        return json.loads(value["json"])
+    return value
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    if isinstance(value, dict):
+        return list(value) != ["json"] and all(_is_json(key) and _is_json(each) for key, each in value.items())
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or -LARGEST <= value < LARGEST
 
 
 class Types(StrEnum):
@@ -105,7 +179,14 @@ class Attribute:
     Null is no value, and always allowed. Raises InvalidAttributeError for what cannot be defined.
     """
 
+    name = help = ""
+    type = Types.String
+    flags = Flags(0)
+    default: Any = None
+    allowed: tuple[Any, ...] | None = None
+    range: tuple[float, float] | None = None
     _hidden_in = ""  # of a copy for somebody who may not read it: whose attribute it is
+    _write: Callable[[Any], object] | None = None  # of a copy for the code of a type: what sets it in the resource
 
     def __init__(
         self,
@@ -120,66 +201,31 @@ class Attribute:
     ) -> None:
         if not name or not isinstance(name, str):
             raise InvalidAttributeError(f"an attribute needs a name, not {name!r}")
-        self._name, self._help = name, help
+        self.name, self.help = name, help
         try:
-            self._type = Types(type)
-            self._flags = Flags(flags or 0)
-            self._allowed = None if allowed is None else tuple(allowed)
-            self._range = None if range is None else bounds(range)
+            self.type = Types(type)
+            self.flags = Flags(flags or 0)
+            self.allowed = None if allowed is None else tuple(allowed)
+            self.range = None if range is None else bounds(range)
         except (ValueError, TypeError) as error:
             raise InvalidAttributeError(f"attribute {name!r}: {error}") from error
-        if self._type is Types.Enumerate and not self._allowed:
+        if self.type is Types.Enumerate and not self.allowed:
             raise InvalidAttributeError(f"attribute {name!r} is an Enumerate: say with allowed=... what of")
-        if self._range is not None and self._type not in {Types.Integer, Types.Double}:
-            raise InvalidAttributeError(f"attribute {name!r} has a range, and {self._type.name} has no order")
+        if self.range is not None and self.type not in {Types.Integer, Types.Double}:
+            raise InvalidAttributeError(f"attribute {name!r} has a range, and {self.type.name} has no order")
         if set_hook is not None and not callable(set_hook):
             raise InvalidAttributeError(f"attribute {name!r}: the set hook {set_hook!r} cannot be called")
         self._set_hook = set_hook
         try:
-            self._default = self._fitting(default)
+            self.default = self._fitting(default)
         except ValueError as error:
             raise InvalidAttributeError(f"attribute {name!r}: its default {default!r} does not fit: {error}") from error
-        self._value = self._default
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._name
-
-    @property
-    def help(self) -> str:
-        """What it is for."""
-        return self._help
-
-    @property
-    def type(self) -> Types:
-        """What values it takes."""
-        return self._type
-
-    @property
-    def flags(self) -> Flags:
-        """Who may do what with it."""
-        return self._flags
-
-    @property
-    def default(self) -> Any:
-        """The value that it has at first."""
-        return self._default
-
-    @property
-    def allowed(self) -> tuple[Any, ...] | None:
-        """The values that it takes; null where the type alone decides."""
-        return self._allowed
-
-    @property
-    def range(self) -> tuple[float, float] | None:
-        """The smallest and the largest allowed number."""
-        return self._range
+        self._value = self.default
 
     @property
     def has_changed(self) -> bool:
         """Whether the value is another than the default."""
-        return bool(self._value != self._default)
+        return bool(self._value != self.default)
 
     @property
     def is_secret(self) -> bool:
@@ -198,17 +244,17 @@ class Attribute:
         Raises AttributeAccessError where whoever asked for it may not read it.
         """
         if self._hidden_in:
-            raise AttributeAccessError(self._name, self._hidden_in, "NoRead", "cannot be read")
+            raise AttributeAccessError(self.name, self._hidden_in, "NoRead", "cannot be read")
         return self._value
 
     @value.setter
     def value(self, value: Any) -> None:
-        self._value = self.accepted(value)
+        self._value = self.accepted(value) if self._write is None else self._write(value)
 
     def has_flag(self, flag: int) -> bool:
         """Tell whether it has a flag; of Credential and Filter, whether it has all that they consist of."""
         wanted = int(flag)  # every resource asks this when it is made, and plain numbers are ten times as fast
-        return int(self._flags) & wanted == wanted
+        return int(self.flags) & wanted == wanted
 
     def is_valid_value(self, value: Any) -> bool:  # noqa: ARG002 - for subclasses
         """Tell whether a value of the right type fits; for subclasses to say."""
@@ -245,7 +291,7 @@ class Attribute:
         """
         if self._set_hook is None:
             return self.checked(value, resource=resource)
-        return next((each for each in self._allowed or () if is_same(each, value)), value)
+        return next((each for each in self.allowed or () if is_same(each, value)), value)
 
     def as_noted(self, value: Any, *, resource: str = "") -> Any:
         """Return a value as journals hold it: credentials masked, and numbers of more than 64 bits as a text.
@@ -254,7 +300,7 @@ class Attribute:
         """
         if self.is_secret:
             return MASK
-        if self._type is Types.Integer:
+        if self.type is Types.Integer:
             if type(value) is int and not -LARGEST <= value < LARGEST:
                 return hex(value)
             if isinstance(value, str):  # which a set hook made of a number
@@ -280,7 +326,7 @@ class Attribute:
 
     def from_note(self, note: Any) -> Any:
         """Return the value that `as_noted` had."""
-        return int(note, 16) if self._type is Types.Integer and isinstance(note, str) else from_noted(note)
+        return int(note, 16) if self.type is Types.Integer and isinstance(note, str) else from_noted(note)
 
     def shown(self, resource: str) -> Attribute:
         """Return a copy for everybody: where they may not read the value, asking it for that is an error."""
@@ -293,6 +339,12 @@ class Attribute:
         """Return a copy for everybody, whose value is null where they may not read it."""
         return self.with_value(None) if self.has_flag(Flags.NoRead) else copy.copy(self)
 
+    def bound(self, write: Callable[[Any], object]) -> Attribute:
+        """Return a copy whose value is set by ``write``, which returns what it is then."""
+        made = copy.copy(self)
+        made._write = write  # noqa: SLF001 - a copy of its own
+        return made
+
     def with_value(self, value: Any) -> Attribute:
         """Return a copy that holds ``value``, which `accepted` has returned."""
         made = copy.copy(self)
@@ -302,28 +354,28 @@ class Attribute:
     def takes(self) -> str:
         """Return in words which values it takes."""
         parts = {Types.String: "a text", Types.Bool: "True or False", Types.Integer: "a whole number"}
-        text = parts.get(self._type, "a number" if self._type is Types.Double else "")
-        if self._range is not None:
-            text += f" from {self._range[0]:g} to {self._range[1]:g}"
-        if self._allowed is not None:
-            text += f"{', ' if text else ''}one of {', '.join(map(repr, self._allowed))}"
+        text = parts.get(self.type, "a number" if self.type is Types.Double else "")
+        if self.range is not None:
+            text += f" from {self.range[0]:g} to {self.range[1]:g}"
+        if self.allowed is not None:
+            text += f"{', ' if text else ''}one of {', '.join(map(repr, self.allowed))}"
         return text
 
     def __repr__(self) -> str:
-        return f"Attribute({self._name!r}, value={MASK if self.is_masked else self._value!r})"
+        return f"Attribute({self.name!r}, value={MASK if self.is_masked else self._value!r})"
 
     def _refused(self, value: Any, resource: str, reason: str) -> InvalidAttributeValueError:
         shown = MASK if self.is_secret else value
-        return InvalidAttributeValueError(self._name, shown, self.takes(), resource=resource, reason=reason)
+        return InvalidAttributeValueError(self.name, shown, self.takes(), resource=resource, reason=reason)
 
     def _fitting(self, value: Any) -> Any:
         """Return a value as the type has it; ValueError says why it does not fit."""
         if value is None:
             return None
-        value = as_type(self._type, value)
-        if self._allowed is not None:
-            value = member(self._allowed, value)
-        if self._range is not None and not self._range[0] <= value <= self._range[1]:
+        value = as_type(self.type, value)
+        if self.allowed is not None:
+            value = member(self.allowed, value)
+        if self.range is not None and not self.range[0] <= value <= self.range[1]:
             raise ValueError("out of range")
         return value
 

@@ -193,6 +193,4 @@ def _made(description: Description) -> Iterator[ExperimentController]:
             yield made
         finally:
             # No `shutdown`: it would release what nobody deployed, and no hook is to run.
-            made._engine.stop()  # noqa: SLF001
-            made._engine.close(timeout_s=1.0)  # noqa: SLF001
-            made._link.close()  # noqa: SLF001
+            made.give_up()

@@ -6,12 +6,12 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from fedmon.experiment.errors import InvalidConditionError
-from fedmon.experiment.states import ResourceState
+from fedmon.experiment.states import ResourceAction, ResourceState
 
 Comparison = Literal[">", ">=", "<", "<=", "==", "!="]
 COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
@@ -101,3 +101,47 @@ class MetricCondition(Condition, frozen=True, kw_only=True, tag="metric", omit_d
 
 
 AnyCondition = StateCondition | MetricCondition
+
+_Named = TypeVar("_Named", ResourceState, ResourceAction)
+
+
+def state_of(value: object) -> ResourceState:
+    """Return the state that a value or a name means. Raises InvalidConditionError."""
+    return _member(ResourceState, value, "state")
+
+
+def action_of(value: object) -> ResourceAction:
+    """Return the action that a value or a name means. Raises InvalidConditionError."""
+    return _member(ResourceAction, value, "action")
+
+
+def _member(kind: type[_Named], value: object, what: str) -> _Named:
+    for one in kind:
+        if (one == value and not isinstance(value, bool)) or (isinstance(value, str) and one.name == value.upper()):
+            return one
+    raise InvalidConditionError(f"{value!r:.80} is no {what}: take one of {', '.join(kind.__members__)}")
+
+
+def check_condition(condition: AnyCondition) -> None:
+    """Raise InvalidConditionError for what the machine could not judge, or a journal could not hold."""
+    group, at_least, timeout_s = condition.group, condition.at_least, condition.timeout_s
+    if at_least is not None and (type(at_least) is not int or not 1 <= at_least <= len(group)):
+        raise InvalidConditionError(f"at_least={at_least!r} of {len(group)} resources: take 1 to {len(group)}")
+    if timeout_s is not None and not 0 <= timeout_s < math.inf:
+        raise InvalidConditionError(f"a timeout is 0 s or more, not {timeout_s!r}")
+    if isinstance(condition, MetricCondition):
+        _check_metric(condition.metric)
+
+
+def _check_metric(metric: object) -> None:
+    """Raise InvalidConditionError for what the machine could not judge, or nobody read back from the journal."""
+    hint = 'take Metric(name="accuracy", comparison=">", value=0.9, samples=3)'
+    value: object = metric.value if isinstance(metric, Metric) else None
+    if not isinstance(metric, Metric) or not is_text(metric.name):
+        raise InvalidConditionError(f"{metric!r:.80} is no metric of a condition: {hint}")
+    if metric.comparison not in COMPARE:
+        raise InvalidConditionError(f"{metric.comparison!r} compares nothing: take one of {', '.join(COMPARE)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidConditionError(f"a metric is compared with a finite number, not with {value!r}: {hint}")
+    if type(metric.samples) is not int or metric.samples < 1:
+        raise InvalidConditionError(f"a metric holds for 1 sample or more, not for {metric.samples!r}: {hint}")

@@ -1,162 +1,124 @@
-"""`ExperimentController`: the face of an experiment, with the methods of NEPI's; each hands on to who knows."""
+"""`ExperimentController`: makes resources, deploys them as their conditions say, waits, explains, and releases all."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import inspect
+import functools
+import importlib
+import itertools
 import logging
+import math
+import operator
 import os
+import sys
 import threading
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.experiment import drawing, explaining, planning, topology_document
-from fedmon.experiment.attributes import Attribute
-from fedmon.experiment.book import Book
-from fedmon.experiment.conditions import AnyCondition, Metric
-from fedmon.experiment.describing import build, description_of, facts_of
-from fedmon.experiment.document import Description, SFormats, read, to_toml, to_xml, write
-from fedmon.experiment.document.description import Nid
-from fedmon.experiment.doing import Doing
-from fedmon.experiment.engine import Engine
+from fedmon.experiment import failure, planning
+from fedmon.experiment.conditions import (
+    AnyCondition,
+    Metric,
+    MetricCondition,
+    StateCondition,
+    action_of,
+    check_condition,
+    is_text,
+    number_of,
+    state_of,
+)
+from fedmon.experiment.document.files import SFormats
+from fedmon.experiment.durations import moment_of, seconds
+from fedmon.experiment.engine import Engine, WaitResult
 from fedmon.experiment.errors import (
+    DeadlockError,
+    DuplicateGuidError,
+    ExperimentAbortedError,
     ExperimentOverError,
     FederationUnreachableError,
+    InvalidConditionError,
+    InvalidConnectionError,
     InvalidExperimentError,
     InvalidPolicyError,
+    InvalidStateError,
+    InvalidTaskError,
+    InvalidTimeError,
+    UnknownGuidError,
+    told,
 )
 from fedmon.experiment.events import (
-    ActionWanted,
-    AttributeSet,
+    VERB_OF,
+    AnyEvent,
     Became,
+    ConditionAdded,
+    ConditionsRemoved,
+    Connected,
+    DeployAsked,
+    Leveled,
+    Measured,
     Opened,
+    Recoded,
+    Registered,
+    ReleaseAsked,
+    Removed,
+    Reopened,
     Retry,
     Returned,
-    TraceEnabled,
+    SetWanted,
+    TaskDone,
+    TaskScheduled,
     Verb,
-    VerbFailed,
+    checked_retries,
+    checked_timeouts,
 )
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, fresh_copy, keep_policy, manager_of, policy_left_in, policy_of
-from fedmon.experiment.journal import NAME, Journal
-from fedmon.experiment.life import Life
-from fedmon.experiment.log_lines import logger_of
-from fedmon.experiment.pool import MAX_THREADS
-from fedmon.experiment.protocol import Guids
-from fedmon.experiment.reconnecting import Left, left_in
-from fedmon.experiment.resource import ResourceManager, nothing_of
-from fedmon.experiment.run_folder import path_of, run_folder, run_id_of
-from fedmon.experiment.scheduler import Task
-from fedmon.experiment.situation import Resource, State
-from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, ResourceState2str
-from fedmon.experiment.tasks import Tasks
-from fedmon.experiment.templates import Template
-from fedmon.experiment.topology import NetGraph
-from fedmon.experiment.topology_document import build as build_topology
+from fedmon.experiment.hooks import guids_within, note_scheduled, was_reported
+from fedmon.experiment.journal import NAME, Journal, Left, left_in, path_of, run_folder, run_id_of
+from fedmon.experiment.machine import step
+from fedmon.experiment.resource import ResourceManager
+from fedmon.experiment.situation import Guids, State
+from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, TaskStatus
 from fedmon.experiment.traces import Trace, TraceAttr
-from fedmon.experiment.verbs import as_reason
-from fedmon.experiment.waits import WaitResult
-from fedmon.experiment.wiring import Wiring, guids_of
+from fedmon.experiment.verdicts import waits_in_vain
 
 if TYPE_CHECKING:
+    from fedmon.experiment.attributes import Attribute
+    from fedmon.experiment.document.description import Description, Nid
+    from fedmon.experiment.explaining import Explanation
+    from fedmon.experiment.scheduler import Task
+    from fedmon.experiment.topology import NetGraph
     from fedmon.researcher.federation import Federation
 
+logger = logging.getLogger(__name__)
 
-class FederationLink:
-    """Holds the federation; safe from any thread. Only one that was opened here is closed here."""
-
-    def __init__(self, given: Federation | None) -> None:
-        self._given = given
-        self._opened: Federation | None = None
-        self._is_over = False
-        self._failed: list[FedmonError] = []
-        self._lock = threading.Lock()
-
-    @property
-    def given(self) -> Federation | None:
-        """The federation that was given; null where the settings say which it is."""
-        return self._given
-
-    def get(self) -> Federation:
-        """Return the federation, opened from the settings where none was given.
-
-        Raises ConnectionFailedError where there is no broker, FederationUnreachableError where another found that out
-        while we waited for him, and ExperimentOverError after `close`.
-        """
-        if self._given is not None:
-            return self._given
-        before = len(self._failed)
-        with self._lock:
-            if len(self._failed) > before:  # one try, which takes its time, is enough for all who came meanwhile
-                raise FederationUnreachableError(str(self._failed[-1])) from self._failed[-1]
-            if self._is_over:
-                raise ExperimentOverError("the experiment was shut down, and its federation closed")
-            if self._opened is None:
-                # Connecting is for experiments that need it: the frame itself runs without a broker.
-                from fedmon.researcher.federation import Federation
-
-                try:
-                    self._opened = Federation().start()
-                except FedmonError as error:
-                    self._failed.append(error)
-                    raise
-            return self._opened
-
-    def close(self) -> None:
-        """Close what was opened here."""
-        self._is_over = True  # for those who wait for the lock
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
-
-
-LEVEL, COMPONENTS = "NEPI_LOGLEVEL", "NEPI_LOG"
-PACKAGE = "fedmon.experiment"
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "experimentcontroller": ("controller", "doing", "engine", "failure", "life", "pool", "tasks"),
-    "experimentrunner": ("runner",),
-    "parallelrun": ("parallel",),
-    "resourcefactory": ("factory",),
-}
-
-
-def set_levels(environment: Mapping[str, str]) -> None:
-    """Set the levels that an environment names; where it names none, everything stays as the program has it.
-
-    ``NEPI_LOGLEVEL`` is that of the whole package, INFO where only the other variable is there. With ``NEPI_LOG``,
-    components with spaces between, it is theirs alone, and the rest tells errors: a component is a type of resources,
-    or ExperimentController, ExperimentRunner, ParallelRun or ResourceFactory; ALL is the whole package. Where it is
-    written is for the program to say, as ever. Raises InvalidExperimentError for what is no level.
-    """
-    named, components = environment.get(LEVEL, "").strip(), environment.get(COMPONENTS, "").split()
-    if not named and not components:
-        return
-    known = logging.getLevelNamesMapping()
-    level = known.get(named.upper() or "INFO")
-    if level is None:
-        raise InvalidExperimentError(f"{LEVEL} in the environment is {named!r}: take one of {', '.join(known)}")
-    chosen = [] if "ALL" in map(str.upper, components) else components
-    logging.getLogger(PACKAGE).setLevel(logging.ERROR if chosen else level)
-    for component in chosen:
-        for part in _PARTS.get(component.lower(), ()):
-            logging.getLogger(f"{PACKAGE}.{part}").setLevel(level)
-        if component.lower() not in _PARTS:
-            logger_of(component).setLevel(level)
+HIGHEST = 2**63
+"""Numbers from here on are no whole numbers any more to readers of a journal or a document."""
+RELEASE_TIMEOUT_S = 60.0
+"""How long releases may take before the experiment goes on without them."""
+HURRY_S = 1.0
+"""How long they may take after an interrupt."""
+OWN_PATIENCE_S = 5.0
+"""How long a hook that releases others waits for them: they may wait for it."""
+CLOSE_S = 2.0
+_LONGEST_S = 10**15
 
 
 class ExperimentController:
     """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
 
-    A context manager, which always releases. Every method is safe from any thread; none blocks but `wait_*`, `release`
-    and `shutdown`. The run's files lie in ``local_dir/exp_id/run_id``; ``journal=False`` keeps none.
-    Resources of a federation use the one given, or one that is opened from the settings when the first needs it and
-    closed at the end.
+    A context manager, which always releases. Every method is safe from any thread; none blocks but `wait_*`, verbs,
+    `release` and `shutdown`. Where guids are taken, names of resources are, too, and texts for states and actions.
+    The run's files lie in ``local_dir/exp_id/run_id``; ``journal=False`` keeps none. At most ``max_running`` hooks run
+    at once; None: all that can. Resources of a federation use the one given, or one that is opened from the settings
+    when the first needs it and closed at the end.
     """
 
     def __init__(
@@ -170,57 +132,79 @@ class ExperimentController:
         *,
         federation: Federation | None = None,
         journal: bool = True,
+        max_running: int | None = None,
         nthreads: int | None = None,
         left: Left | None = None,
         **netgraph: Any,
     ) -> None:
         """Begin a run, or, by ``left``, take one up again; see `reconnect`.
 
-        Further keywords are those of `NetGraph`; the callbacks are called for each of its nodes and edges.
+        ``nthreads`` is NEPI's name for ``max_running``. Further keywords are those of `NetGraph`; the callbacks are
+        called for each of its nodes and edges.
         """
         opened = None if left is None else left.opened
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = bool(persist if opened is None else opened.persist)
         self.is_journaled = journal
-        self.nthreads = threads_asked(nthreads if opened is None else opened.threads)
-        self.logger = logging.getLogger(__name__)
-        set_levels(os.environ)
+        self.max_running = limit_asked(max_running, nthreads) if opened is None else opened.threads or None
+        if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
+            from fedmon.experiment.log_levels import set_levels
+
+            set_levels(os.environ)
         self.fm = FailureManager() if fm is None else fm
         if not isinstance(self.fm, FailureManager):
             raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
-        self._netgraph = topology_asked(netgraph)
-        is_own = type(self).inform_failure is not ExperimentController.inform_failure
-        self._doing = Doing(self.fm, informed=self.inform_failure if is_own else None)
-        kept = Journal(self.folder.make() / NAME) if journal and left is None else None
-        left = Left(folder=self.folder, journal=kept) if left is None else left
-        self._engine = Engine(self._doing, left.journal, state=left.state, after=left.until, threads=self.nthreads)
-        self._book = Book(self, self._engine)
-        self._wiring = Wiring(self._book, self._engine, conditions=left.conditions)
-        self._tasks = Tasks(self._engine)
-        self._link = FederationLink(federation)
-        self._life = Life(
-            self, self._book, self._engine, heed=self._doing.heed, at_release=self._keep, at_end=self._link.close
+        self._netgraph = _topology(netgraph) if netgraph else None
+        self._resources: dict[int, ResourceManager] = {}
+        self._coming: set[int] = set()
+        self.names: dict[int, str] = {}
+        self._plain: dict[type[ResourceManager], tuple[Verb, ...]] = {}
+        self._asked_for: set[int] = set()  # those that a condition ever asked for
+        self._highest = 0 if left is None else left.highest_guid
+        self._conditions = itertools.count(1 if left is None else left.conditions + 1)
+        self._task_numbers = itertools.count(1 if left is None else left.tasks + 1)
+        self._tasks: dict[int, Task] = {}
+        self._lock = threading.RLock()
+        self._is_released = self._is_terminated = self._is_ending = self._is_kept = False
+        self._ended = threading.Event()
+        self.release_timeout_s = RELEASE_TIMEOUT_S
+        self._given = federation
+        self._opened: Federation | None = None
+        self._unreachable: FedmonError | None = None
+        self._federation_lock = threading.Lock()
+        self._heeding = threading.local()
+        if left is None:
+            left = Left(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
+        self.engine = Engine(
+            left.journal,
+            call=self._call,
+            assign=self._assign,
+            inform=self._inform,
+            abandon=self._abandon,
+            state=left.state,
+            after=left.until,
+            max_running=self.max_running,
         )
-        self._doing.begin(self._book, self._engine)
         try:
             self.fm.set_ec(self)
             if opened is None:
-                self._engine.post(Opened(t=self._engine.now(), persist=self.persist, threads=self.nthreads))
-            self._book.take_up(left.state, highest=left.highest_guid, names=left.names)
+                threads = self.max_running or 0
+                self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=threads))
+            self._make_left(left)
             if self._netgraph is not None:
-                call_back(self, self._netgraph, add_node_callback, add_edge_callback)
+                _call_back(self, self._netgraph, add_node_callback, add_edge_callback)
         except BaseException:  # nobody else has it, to end it
             if left.state.resources:
-                self._give_up()
+                self.give_up()
             else:
                 self.shutdown()
             raise
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Let others have the run as it is: nothing is released."""
-        self._engine.stop()
-        self._engine.close(timeout_s=0.0)
-        self._link.close()
+        self.engine.stop()
+        self.engine.close(timeout_s=0.0)
+        self._close_federation()
 
     @classmethod
     def reconnect(
@@ -238,15 +222,20 @@ class ExperimentController:
         where there is no journal, and FolderInUseError where the process lives.
         """
         left = left_in(run_dir)
-        with left.held():
-            made = cls(left=left, fm=policy_left_in(left.folder.run_dir) if fm is None else fm, federation=federation)
-            try:
-                for guid, values in (attributes or {}).items():
-                    made.get_resource(guid).give(values)
-                made._doing.take_up(left)
-            except BaseException:
-                made._give_up()
-                raise
+        try:
+            policy = policy_left_in(left.folder.run_dir) if fm is None else fm
+            made = cls(left=left, fm=policy, federation=federation)
+        except BaseException:
+            if left.journal is not None:
+                left.journal.close()
+            raise
+        try:
+            for guid, values in (attributes or {}).items():
+                made.get_resource(guid).give(values)
+            made._take_up(left)
+        except BaseException:
+            made.give_up()
+            raise
         return made
 
     @classmethod
@@ -262,10 +251,12 @@ class ExperimentController:
     ) -> Self:
         """Make a controller of a document of ours, or of NEPI 3 or 6, which ``nepi`` says where the file does not.
 
-        Everything in it is NEW, and the run a new one. ``format`` is that of the file's ending where it is null;
+        Everything in it is NEW, and the run a new one. ``format`` is that of the file's ending where it is None;
         ``local_dir`` goes before the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and
         InvalidInputError for another format.
         """
+        from fedmon.experiment.document import read
+
         found = read(path_of("filepath", filepath), format=format, nepi=nepi)
         return cls.from_description(found, local_dir=local_dir, fm=fm, federation=federation)
 
@@ -284,6 +275,8 @@ class ExperimentController:
 
         Without ``fm`` failures mean what the description says. Raises what registering does, naming the resource.
         """
+        from fedmon.experiment.describing import build
+
         made = cls(
             description.exp_id,
             description.local_dir if local_dir is None else local_dir,
@@ -295,30 +288,28 @@ class ExperimentController:
         )
         try:
             if description.topology is not None:
+                from fedmon.experiment.topology_document import build as build_topology
+
                 made._netgraph = build_topology(description.topology)
-            build(description, made._book, made._wiring, masked=masked or {})
+            build(description, made, masked=masked or {})
             if journal and description.failures is not None:
                 keep_policy(made.describe(), made.folder.run_dir)
         except BaseException:
-            made._life.shutdown()
+            made.shutdown()
             raise
         return made
 
     def repeats(self) -> Callable[[], Self]:
-        """Return what makes controllers of the experiment as it stands now, everything in it NEW, one for each run.
+        """Return a function that makes controllers of the experiment as it stands now, everything in it NEW.
 
         They have what no document holds, too: the class, the federation, credentials, whether there is a journal, and
         a copy of the failure manager. Raises InvalidPolicyError for one that cannot be copied.
         """
         description = self.describe()
-        masked = {resource.guid: resource.masked_values() for resource in self._book.all()}
+        masked = {guid: resource.masked_values() for guid, resource in self._resources.items()}
         fresh_copy(self.fm)  # so that one that cannot be is found before the first run
         return lambda: self.from_description(
-            description,
-            fm=fresh_copy(self.fm),
-            federation=self._link.given,
-            journal=self.is_journaled,
-            masked=masked,
+            description, fm=fresh_copy(self.fm), federation=self._given, journal=self.is_journaled, masked=masked
         )
 
     def __enter__(self) -> Self:
@@ -361,107 +352,270 @@ class ExperimentController:
 
     @property
     def federation(self) -> Federation:
-        """The federation that resources use; connects where that was not done. Raises ConnectionFailedError."""
-        return self._link.get()
+        """The federation that resources use, opened from the settings if none was given.
+
+        Raises ConnectionFailedError if there is no broker, FederationUnreachableError if another caller found that out
+        meanwhile, and ExperimentOverError after `shutdown`.
+        """
+        if self._given is not None:
+            return self._given
+        before = self._unreachable
+        with self._federation_lock:
+            if self._unreachable is not before:  # one try, which takes its time, is enough for all who came meanwhile
+                raise FederationUnreachableError(str(self._unreachable)) from self._unreachable
+            if self._is_terminated:
+                raise ExperimentOverError("the experiment was shut down, and its federation closed")
+            if self._opened is None:
+                # Connecting is for experiments that need it: the frame itself runs without a broker.
+                from fedmon.researcher.federation import Federation
+
+                try:
+                    self._opened = Federation().start()
+                except FedmonError as error:
+                    self._unreachable = error
+                    raise
+            return self._opened
+
+    def _close_federation(self) -> None:
+        with self._federation_lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     @property
     def ecstate(self) -> ECState:
         """How the controller is."""
-        self._doing.heed()
-        return self._life.state
+        self.heed()
+        if self._is_terminated:
+            return ECState.TERMINATED
+        if self.engine.state.level is FailureLevel.EC_FAILURE:
+            return ECState.FAILED
+        return ECState.RELEASED if self._is_released else ECState.RUNNING
 
     @property
     def failure_level(self) -> FailureLevel:
         """How bad it is."""
-        self._doing.heed()
-        return self._engine.state.level
+        self.heed()
+        return self.engine.state.level
 
     @property
     def abort(self) -> bool:
         """Whether a failure ended all waiting."""
-        self._doing.heed()
-        return self._engine.state.is_aborted
+        self.heed()
+        return self.engine.state.is_aborted
 
     @property
     def snapshot(self) -> State:
         """Everything the machine knows, at this moment; it does not change."""
-        return self._engine.state
+        return self.engine.state
 
-    def _keep(self) -> None:
-        if self.persist:
-            self.save()
+    @property
+    def netgraph(self) -> NetGraph | None:
+        """The topology that the experiment was made from; None where it was made from none."""
+        return self._netgraph
 
     @property
     def resources(self) -> list[int]:
-        """The guids of all resources."""
-        return self._book.guids
+        """The guids of all resources, in order of registration."""
+        return list(self._resources)
+
+    # --- registering --------------------------------------------------------------------------------------------------
 
     def register_resource(
         self,
         rtype: str,
         guid: int | None = None,
         *,
+        name: str = "",
         autoDeploy: bool = False,  # noqa: N803 - NEPI's name
         connectedTo: Guids | None = None,  # noqa: N803 - NEPI's name
+        after: Guids = (),
         timeouts: Mapping[Verb, float] | None = None,
         retry: Mapping[Verb, Retry] | None = None,
         **attributes: Any,
     ) -> int:
         """Make a resource and return its guid; further keywords set attributes.
 
-        Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError, and ExperimentAbortedError where it
-        can be deployed no more; nothing is registered then.
+        It starts when all of ``after`` are STOPPED. ``name`` names it where guids are taken, unless its type has an
+        attribute of that name. Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError, and
+        ExperimentAbortedError where it can be deployed no more; nothing is registered then.
         """
-        if autoDeploy:
-            self._life.check_deployable()
-        else:
-            self._life.check_open()
-        others = () if connectedTo is None else guids_of(connectedTo)
-        for other in others:
-            self._book.get(other)
-        number = self._book.register(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry)
+        self._check_deployable() if autoDeploy else self._check_open()
+        others, awaited = () if connectedTo is None else self.guids_of(connectedTo), self.guids_of(after)
+        if name and ResourceFactory.get_resource_type(rtype).has_attribute("name"):
+            attributes["name"], name = name, ""
+        number = self.add(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name)
         try:
             for other in others:
-                self._wiring.connect(number, other)
+                self.register_connection(number, other)
+            if awaited:
+                self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
             if autoDeploy:
-                self._life.deploy(number, wait_all_ready=True, group=None)
+                self.deploy(number)
         except BaseException:
-            self._book.discard([number])
+            self._discard([number])
             raise
         return number
 
+    def add(
+        self,
+        rtype: str,
+        guid: int | None,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        stored: Mapping[str, Any] | None = None,
+        timeouts: Mapping[Verb, float] | None = None,
+        retry: Mapping[Verb, Retry] | None = None,
+        name: str = "",
+        prepare: Callable[[ResourceManager], None] | None = None,
+    ) -> int:
+        """Make a resource, all of it or nothing, and return its guid: the next one where none is given.
+
+        ``stored`` are values as another resource had them: no set hook sees them again. ``prepare`` is called with the
+        resource before it is registered.
+        """
+        number, before = self._take_number(guid, name)
+        try:
+            # Outside of every lock: what a type's constructor does is its own affair.
+            resource = ResourceFactory.create(rtype, self, number)
+            for attribute, value in (attributes or {}).items():
+                resource.set(attribute, value)
+            resource.take_stored(stored or {})
+            if prepare is not None:
+                prepare(resource)
+            registered = Registered(
+                t=self.engine.now(),
+                guid=number,
+                rtype=rtype,
+                name=name,
+                critical=resource.is_on("critical"),
+                plain=self._plain_verbs(type(resource)),
+                attributes=resource.notes(),
+                timeouts=checked_timeouts(resource.type_timeouts, timeouts),
+                retry=checked_retries(resource.type_retry, retry),
+            )
+            self._resources[number] = resource
+            self.engine.post(registered)
+        except BaseException:
+            with self._lock:
+                self._resources.pop(number, None)
+                self.names.pop(number, None)
+                self._highest = before if self._highest == number else self._highest
+            raise
+        finally:
+            self._coming.discard(number)
+        self._is_kept = False
+        return number
+
+    def _take_number(self, guid: int | None, name: str) -> tuple[int, int]:
+        if guid is not None and (type(guid) is not int or not 0 < guid < HIGHEST):
+            raise InvalidExperimentError(
+                f"guid {guid!r} is no positive whole number below 2**63: leave it out to get the next one"
+            )
+        with self._lock:
+            number = self._highest + 1 if guid is None else guid
+            if number >= HIGHEST:
+                raise InvalidExperimentError(f"there is no guid after {self._highest}: give one")
+            if number in self._resources:
+                taken = self._resources[number].get_rtype()
+                raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
+            if number in self._coming:
+                raise DuplicateGuidError(f"guid {number} is being registered by another thread: leave the guid out")
+            if name:
+                if not is_text(name):
+                    raise InvalidExperimentError(f"the name of a resource is a text, not {name!r:.80}")
+                if name in self.names.values():
+                    raise DuplicateGuidError(f"the name {name!r} is taken by resource {self._named(name)}")
+                self.names[number] = name
+            self._coming.add(number)
+            before, self._highest = self._highest, max(self._highest, number)
+            return number, before
+
+    def _plain_verbs(self, rclass: type[ResourceManager]) -> tuple[Verb, ...]:
+        found = self._plain.get(rclass)
+        if found is None:
+            found = self._plain[rclass] = rclass.plain_verbs()
+        return found
+
     def remove_resource(self, guid: int) -> None:
         """Take a resource out."""
-        self._book.remove([guid])
+        self._discard([self.get_resource(guid).guid])
 
-    def get_resource(self, guid: int) -> ResourceManager:
-        """Return a resource. Raises UnknownGuidError."""
-        return self._book.get(guid)
+    def _discard(self, guids: Iterable[int]) -> None:
+        gone = tuple(guid for guid in guids if guid in self._resources)
+        self.engine.note(Removed(t=self.engine.now(), guids=gone))
+        for guid in gone:
+            self._resources.pop(guid, None)  # another thread may have been faster
+            self.names.pop(guid, None)
+
+    def __contains__(self, guid: int) -> bool:
+        return guid in self._resources
+
+    def get_resource(self, guid: int | str) -> ResourceManager:
+        """Return a resource by guid or name. Raises UnknownGuidError, which says which there are."""
+        try:
+            if isinstance(guid, str):
+                guid = self._named(guid)
+            # What only equals a whole number, as 1.0 and True do, is a mistake.
+            return self._resources[guid if type(guid) is int else _index(guid)]
+        except (KeyError, TypeError):
+            named = f", named {', '.join(list(self.names.values())[:20])}" if isinstance(guid, str) else ""
+            known = f"there are {_ranges(self._resources)}{named}"
+            raise UnknownGuidError(f"there is no resource {guid!r:.80}: {known}") from None
+
+    def _named(self, name: str) -> int:
+        return next((guid for guid, known in list(self.names.items()) if known == name), -1)
+
+    def guids_of(self, guids: Guids) -> tuple[int, ...]:
+        """Return the guids that a caller means, each once. Raises UnknownGuidError."""
+        given = [guids] if isinstance(guids, str) or not isinstance(guids, Iterable) else guids
+        return tuple(dict.fromkeys([self.get_resource(guid).guid for guid in given]))
 
     def get_resources_by_type(self, rtype: str) -> list[ResourceManager]:
         """Return the resources of exactly a type; `filter_resources` gives guids. Raises UnknownTypeError."""
-        found = [resource for resource in self._book.all() if resource.get_rtype() == rtype]
-        return found or nothing_of(rtype)
+        found = [resource for resource in list(self._resources.values()) if resource.get_rtype() == rtype]
+        return found or _nothing_of(rtype)
 
-    def filter_resources(self, rtype: str | type[Template]) -> list[int]:
+    def filter_resources(self, rtype: str | type[ResourceManager]) -> list[int]:
         """Return the guids of the resources of a type and of types derived from it. Raises UnknownTypeError."""
-        found = self._book.where(lambda resource: resource.is_rm_instance(rtype))
-        return found or nothing_of(rtype)
+        found = [guid for guid, resource in list(self._resources.items()) if resource.is_rm_instance(rtype)]
+        return found or _nothing_of(rtype)
 
-    def register_connection(self, guid1: int, guid2: int) -> None:
+    def register_connection(self, guid1: int | str, guid2: int | str) -> None:
         """Connect two resources. Raises InvalidConnectionError naming the side that does not take it."""
-        self._wiring.connect(guid1, guid2)
+        one, other = self.get_resource(guid1), self.get_resource(guid2)
+        if one.guid == other.guid:
+            raise InvalidConnectionError(f"{one.name} cannot be connected to itself")
+        if other.guid in one.connections:
+            return
+        for asked, about in ((one, other), (other, one)):
+            if not _asked(asked.valid_connection, asked, about):
+                raise InvalidConnectionError(f"{asked.name} takes no connection to {about.name}: nothing was connected")
+        done: list[tuple[ResourceManager, ResourceManager]] = []
+        try:
+            for connected, neighbour in ((one, other), (other, one)):
+                _asked(connected.do_connect, connected, neighbour)
+                done.append((connected, neighbour))
+            self.engine.post(Connected(t=self.engine.now(), guid=one.guid, other=other.guid))
+        except BaseException:
+            for connected, neighbour in reversed(done):
+                _undo(connected, neighbour)
+            raise
 
-    def unregister_connection(self, guid1: int, guid2: int) -> None:
-        """Take a connection away."""
-        self._wiring.disconnect(guid1, guid2)
+    def unregister_connection(self, guid1: int | str, guid2: int | str) -> None:
+        """Take a connection away, whatever the hooks say to it."""
+        one, other = self.get_resource(guid1), self.get_resource(guid2)
+        if other.guid in one.connections:
+            _undo(one, other)
+            _undo(other, one)
+            self.engine.post(Connected(t=self.engine.now(), guid=one.guid, other=other.guid, is_on=False))
 
     def register_condition(
         self,
         guids1: Guids,
-        action: ResourceAction,
+        action: ResourceAction | str,
         guids2: Guids,
-        state: ResourceState | None = None,
+        state: ResourceState | str | None = None,
         time: str | None = None,
         *,
         metric: Metric | None = None,
@@ -472,124 +626,220 @@ class ExperimentController:
 
         Raises InvalidConditionError, InvalidTimeError, UnknownGuidError.
         """
-        return self._wiring.condition(
-            guids1, action, guids2, state, time=time, metric=metric, at_least=at_least, timeout=timeout
-        )
+        members = self._members(guids2)
+        timeout_s = seconds(timeout) if timeout else None
+        made: AnyCondition
+        if metric is None:
+            made = StateCondition(
+                number=0, group=members, state=state_of(state), delay_s=seconds(time), at_least=at_least,
+                timeout_s=timeout_s,
+            )  # fmt: skip
+        elif state is not None:
+            raise InvalidConditionError("a condition asks for a state or for a metric: register two conditions")
+        else:
+            made = MetricCondition(number=0, group=members, metric=metric, at_least=at_least, timeout_s=timeout_s)
+        return self.add_condition(guids1, action, made)
 
-    def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | None = None) -> None:
+    def add_condition(self, guids: Guids, action: ResourceAction | str, condition: AnyCondition) -> AnyCondition:
+        """Have an action wait for a condition that was made elsewhere; it gets a number of ours, and is returned.
+
+        Raises InvalidConditionError, and ImpossiblePlanError where those who are deployed already would then wait for
+        each other for ever.
+        """
+        waiting, action = self._members(guids), action_of(action)
+        mine = self._numbered(condition)
+        for guid in waiting:
+            if isinstance(mine, StateCondition) and waits_in_vain(guid, action, mine):
+                raise InvalidConditionError(
+                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
+                    f"{VERB_OF[action]}: that would be for ever"
+                )
+        added = ConditionAdded(t=self.engine.now(), guids=waiting, action=action, condition=mine)
+        seen = self.engine.state
+        deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
+        if deployed:
+            planning.refuse_circles(step(seen, added)[0], deploying=deployed)
+        self._asked_for.update(mine.group)
+        self.engine.post(added)
+        return mine
+
+    def _members(self, guids: Guids) -> tuple[int, ...]:
+        found = self.guids_of(guids)
+        if not found:
+            raise InvalidConditionError("no guids: a condition is between resources")
+        return found
+
+    def _numbered(self, condition: AnyCondition) -> AnyCondition:
+        mine = replace(condition, group=self._members(condition.group))
+        check_condition(mine)
+        return replace(mine, number=next(self._conditions))
+
+    def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | str | None = None) -> None:
         """Have ``guids1`` wait for ``guids2`` no longer."""
-        self._wiring.free(guids1, guids2, action)
+        known = None if action is None else action_of(action)
+        waiting, group = self._members(guids1), self._members(guids2)
+        self.engine.post(ConditionsRemoved(t=self.engine.now(), guids=waiting, group=group, action=known))
 
-    def get_attributes(self, guid: int) -> list[Attribute]:
+    def set_with_conditions(
+        self,
+        name: str,
+        value: Any,
+        guids1: Guids,
+        guids2: Guids,
+        state: ResourceState | str,
+        time: str | None = None,
+    ) -> None:
+        """Set an attribute of ``guids1`` when ``guids2`` are at a state and they themselves STARTED."""
+        made = StateCondition(number=0, group=self._members(guids2), state=state_of(state), delay_s=seconds(time))
+        self.add_set(guids1, name, value, made)
+
+    def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
+        """Have an attribute set when a condition holds that was made elsewhere. Raises InvalidConditionError."""
+        waiting, kept = self._members(guids), value
+        for guid in waiting:
+            resource = self._resources[guid]
+            if resource.state >= ResourceState.FAILED:
+                raise InvalidConditionError(f"resource {guid} is {resource.state.name}: nothing of it will be set")
+            kept = resource.check_value(name, value)
+        mine = None if condition is None else self._numbered(condition)
+        self.engine.post(SetWanted(t=self.engine.now(), guids=waiting, name=name, value=kept, condition=mine))
+
+    def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
+        """Register a function as a resource that calls it once when all of ``after`` are STOPPED; return its guid."""
+        from fedmon.experiment.calls import prepared
+
+        awaited = self.guids_of(after)
+        self._check_open()
+        number = self.add("local::Function", None, name=name, prepare=prepared(function, args))
+        if awaited:
+            self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
+        return number
+
+    def result(self, guid: int | str) -> Any:
+        """Return what the function of `call` returned, or raise what it raised. Raises InvalidStateError before."""
+        from fedmon.experiment.calls import result_of
+
+        return result_of(self.get_resource(guid))
+
+    # --- attributes, traces and states --------------------------------------------------------------------------------
+
+    def get_attributes(self, guid: int | str) -> list[Attribute]:
         """Return the attributes of a resource."""
-        return self._book.get(guid).get_attributes_of_instance()
+        return self.get_resource(guid).get_attributes_of_instance()
 
-    def get_attribute(self, guid: int, name: str) -> Attribute:
+    def get_attribute(self, guid: int | str, name: str) -> Attribute:
         """Return one attribute of a resource."""
-        return self._book.get(guid).get_attribute_of_instance(name)
+        return self.get_resource(guid).get_attribute_of_instance(name)
 
-    def get(self, guid: int, name: str) -> Any:
+    def get(self, guid: int | str, name: str) -> Any:
         """Return the value of an attribute."""
-        return self._book.get(guid).get(name)
+        return self.get_resource(guid).get(name)
 
-    def set(self, guid: int, name: str, value: Any) -> None:
+    def set(self, guid: int | str, name: str, value: Any) -> None:
         """Set an attribute. Raises InvalidAttributeValueError."""
-        self._book.get(guid).set(name, value)
+        self.get_resource(guid).set(name, value)
 
     def get_global(self, rtype: str, name: str) -> Any:
         """Return a global attribute of a type."""
         return ResourceFactory.get_resource_type(rtype).get_global(name)
 
     def set_global(self, rtype: str, name: str, value: Any) -> None:
-        """Set a global attribute of a type."""
-        ResourceFactory.get_resource_type(rtype).set_global(name, value)
+        """Set a global attribute of a type, for all its resources without a value of their own."""
+        rclass = ResourceFactory.get_resource_type(rtype)
+        rclass.set_global(name, value)
+        for resource in list(self._resources.values()):
+            if isinstance(resource, rclass):
+                resource.note_global(name)
 
-    def set_with_conditions(
-        self, name: str, value: Any, guids1: Guids, guids2: Guids, state: ResourceState, time: str | None = None
-    ) -> None:
-        """Set an attribute of ``guids1`` when ``guids2`` are at a state and they themselves STARTED."""
-        self._wiring.set_when(guids1, name, value, guids2, state, time)
-
-    def enable_trace(self, guid: int, name: str) -> None:
+    def enable_trace(self, guid: int | str, name: str) -> None:
         """Have a trace kept."""
-        self._book.get(guid).enable_trace(name)
+        self.get_resource(guid).enable_trace(name)
 
-    def trace_enabled(self, guid: int, name: str) -> bool:
+    def trace_enabled(self, guid: int | str, name: str) -> bool:
         """Tell whether a trace is kept."""
-        return self._book.get(guid).trace_enabled(name)
+        return self.get_resource(guid).trace_enabled(name)
 
-    def get_traces(self, guid: int) -> list[Trace]:
+    def get_traces(self, guid: int | str) -> list[Trace]:
         """Return the traces of a resource."""
-        return self._book.get(guid).get_traces_of_instance()
+        return self.get_resource(guid).get_traces_of_instance()
 
-    def trace(self, guid: int, name: str, attr: TraceAttr = TraceAttr.ALL, block: int = 512, offset: int = 0) -> Any:
+    def trace(
+        self, guid: int | str, name: str, attr: TraceAttr = TraceAttr.ALL, block: int = 512, offset: int = 0
+    ) -> Any:
         """Return what a trace holds, a part of it, or where it lies."""
-        return self._book.get(guid).trace(name, attr, block, offset)
+        return self.get_resource(guid).trace(name, attr, block, offset)
 
-    def state(self, guid: int, hr: bool = False) -> ResourceState | str:  # noqa: FBT001, FBT002 - NEPI's signature
+    def state(self, guid: int | str, hr: bool = False) -> ResourceState | str:  # noqa: FBT001, FBT002 - NEPI's
         """Return the state of a resource; its name where ``hr`` is true."""
-        found = self._book.get(guid).state
-        return ResourceState2str[found] if hr else found
+        found = self.get_resource(guid).state
+        return found.name if hr else found
 
-    def get_discover_time(self, guid: int) -> datetime.datetime | None:
+    def get_discover_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource was DISCOVERED."""
-        found: datetime.datetime | None = self._book.get(guid).discover_time
-        return found
+        return self.get_resource(guid).discover_time
 
-    def get_reserved_time(self, guid: int) -> datetime.datetime | None:
+    def get_reserved_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource was RESERVED."""
-        found: datetime.datetime | None = self._book.get(guid).reserved_time
-        return found
+        return self.get_resource(guid).reserved_time
 
-    def get_provision_time(self, guid: int) -> datetime.datetime | None:
+    def get_provision_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource was PROVISIONED."""
-        found: datetime.datetime | None = self._book.get(guid).provision_time
-        return found
+        return self.get_resource(guid).provision_time
 
-    def get_ready_time(self, guid: int) -> datetime.datetime | None:
+    def get_ready_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource was READY."""
-        found: datetime.datetime | None = self._book.get(guid).ready_time
-        return found
+        return self.get_resource(guid).ready_time
 
-    def get_start_time(self, guid: int) -> datetime.datetime | None:
+    def get_start_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource was STARTED."""
-        found: datetime.datetime | None = self._book.get(guid).start_time
-        return found
+        return self.get_resource(guid).start_time
 
-    def get_stop_time(self, guid: int) -> datetime.datetime | None:
+    def get_stop_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource was STOPPED."""
-        found: datetime.datetime | None = self._book.get(guid).stop_time
-        return found
+        return self.get_resource(guid).stop_time
 
-    def get_failed_time(self, guid: int) -> datetime.datetime | None:
+    def get_failed_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource FAILED."""
-        found: datetime.datetime | None = self._book.get(guid).failed_time
-        return found
+        return self.get_resource(guid).failed_time
 
-    def get_release_time(self, guid: int) -> datetime.datetime | None:
+    def get_release_time(self, guid: int | str) -> datetime.datetime | None:
         """Return when a resource was RELEASED."""
-        found: datetime.datetime | None = self._book.get(guid).release_time
-        return found
+        return self.get_resource(guid).release_time
 
-    def discover(self, guid: int) -> None:
+    def discover(self, guid: int | str) -> None:
         """Discover a resource."""
-        self._book.get(guid).discover()
+        self.get_resource(guid).discover()
 
-    def reserve(self, guid: int) -> None:
+    def reserve(self, guid: int | str) -> None:
         """Reserve a resource."""
-        self._book.get(guid).reserve()
+        self.get_resource(guid).reserve()
 
-    def provision(self, guid: int) -> None:
+    def provision(self, guid: int | str) -> None:
         """Provision a resource."""
-        self._book.get(guid).provision()
+        self.get_resource(guid).provision()
 
-    def start(self, guid: int) -> None:
+    def start(self, guid: int | str) -> None:
         """Start a resource."""
-        self._book.get(guid).start()
+        self.get_resource(guid).start()
 
-    def stop(self, guid: int) -> None:
+    def stop(self, guid: int | str) -> None:
         """Stop a resource."""
-        self._book.get(guid).stop()
+        self.get_resource(guid).stop()
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_ending:
+            raise ExperimentOverError("the experiment was shut down: make a new ExperimentController")
+
+    def _check_deployable(self) -> None:
+        self._check_open()
+        state = self.engine.state
+        if state.is_aborted:
+            raise ExperimentAbortedError(
+                f"the experiment was ended by a failure, and nothing more is deployed: {state.level_reason}; "
+                f"release it, and make a new ExperimentController"
+            )
 
     def deploy(
         self,
@@ -597,47 +847,188 @@ class ExperimentController:
         wait_all_ready: bool = True,  # noqa: FBT001, FBT002 - NEPI's signature
         group: int | None = None,
     ) -> int:
-        """Have resources deployed and started as their conditions say; all NEW ones where ``guids`` is null.
+        """Have resources deployed and started as their conditions say; all NEW ones where ``guids`` is None.
 
-        Returns the id of their group. Raises ImpossiblePlanError naming what can never come, and ExperimentAbortedError
-        once a failure ended the experiment.
+        Those that have STOPPED stay so. Returns the id of their group. Raises ImpossiblePlanError naming what can never
+        come, and ExperimentAbortedError once a failure ended the experiment.
         """
-        return self._life.deploy(guids, wait_all_ready=wait_all_ready, group=group)
-
-    def release(self, guids: Guids | None = None) -> WaitResult:
-        """Release resources, all where ``guids`` is null, and wait for it."""
-        return self._life.release(guids)
-
-    def shutdown(self) -> None:
-        """Drop what was put off, release everything, and end."""
-        self._life.shutdown()
+        self._check_deployable()
+        if group is not None and (type(group) is not int or not 0 <= group < HIGHEST):
+            raise InvalidExperimentError(
+                f"group {group!r} is no whole number from 0 to 2**63: leave it out to get a new one"
+            )
+        seen = self.engine.state.resources
+        if guids is None:
+            chosen = tuple(guid for guid in self.resources if guid in seen and seen[guid].state is ResourceState.NEW)
+        else:
+            chosen = self.guids_of(guids)
+        planning.refuse_impossible(
+            self.engine.state,
+            deploying=chosen,
+            group=group,
+            wait_all_ready=bool(wait_all_ready),
+            names=self.names,
+            asked_for=self._asked_for,
+        )
+        with self._lock:
+            number = max(self.engine.state.groups, default=0) + 1 if group is None else group
+            self._is_released = self._is_kept = False
+            asked = DeployAsked(t=self.engine.now(), guids=chosen, group=number, wait_all_ready=bool(wait_all_ready))
+            self.engine.post(asked)
+        return number
 
     def wait(
         self,
-        guids: Guids,
-        state: ResourceState,
+        guids: Guids | None,
+        state: ResourceState | str,
         quit: Callable[[], object] | None = None,  # noqa: A002 - NEPI's name
         *,
         timeout: float | None = None,
     ) -> WaitResult:
-        """Wait until resources are at a state at least, or ``quit()`` is true; ``timeout`` in seconds."""
-        return self._life.wait(guids, state, timeout, quit)
+        """Wait until resources, None: all, are at a state at least, or ``quit()`` is true; ``timeout`` in seconds.
 
-    def wait_deployed(self, guids: Guids, *, timeout: float | None = None) -> WaitResult:
+        A failure of the experiment ends that. Raises UnknownGuidError, InvalidConditionError for what is no state,
+        InvalidTimeError, InvalidTaskError for a ``quit`` that is no function, and DeadlockError for a hook that would
+        wait for its own resource.
+        """
+        chosen, wanted = tuple(self._resources) if guids is None else self.guids_of(guids), state_of(state)
+        if timeout is not None and (type(timeout) not in (int, float) or not -math.inf <= timeout < _LONGEST_S):
+            if timeout != math.inf:
+                raise InvalidTimeError(timeout, "a timeout is a number of seconds")
+            timeout = None
+        if quit is not None and not callable(quit):
+            raise InvalidTaskError(f"quit is {quit!r:.80}, and must be a function that tells whether to end the wait")
+        if timeout is None and quit is None:
+            self._refuse_own(chosen, wanted)
+        self.heed()
+        heeds_abort = wanted is not ResourceState.RELEASED
+        found = self.engine.wait(chosen, wanted, timeout_s=timeout, heeds_abort=heeds_abort, quit_asked=quit)
+        return found if found or found.reason else replace(found, reason=self._why(found, timeout))
+
+    def _refuse_own(self, guids: Sequence[int], state: ResourceState) -> None:
+        for guid in guids_within(self, None if state < ResourceState.FAILED else "release").intersection(guids):
+            if self.get_resource(guid).state < state:
+                name = self.get_resource(guid).name
+                raise DeadlockError(f"{name} would wait in a hook of its own to be {state.name}")
+
+    def _why(self, found: WaitResult, timeout_s: float | None) -> str:
+        """Say why a wait ended before all had come to the state."""
+        left = found.timed_out or found.left
+        if not left:
+            return "; ".join(f"{self._called_as(guid)} failed: {why}" for guid, why in found.reasons.items())
+        first = next((guid for guid in left if guid in self), None)
+        told_of = "" if first is None else str(self.explain(first)).partition("\n")[0]
+        more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+        return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {told_of}{more}"
+
+    def _called_as(self, guid: int) -> str:
+        return self._resources[guid].name if guid in self._resources else f"resource {guid}"
+
+    def wait_deployed(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
         """Wait until resources are READY at least."""
-        return self._life.wait(guids, ResourceState.READY, timeout)
+        return self.wait(guids, ResourceState.READY, timeout=timeout)
 
-    def wait_started(self, guids: Guids, *, timeout: float | None = None) -> WaitResult:
+    def wait_started(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
         """Wait until resources are STARTED at least."""
-        return self._life.wait(guids, ResourceState.STARTED, timeout)
+        return self.wait(guids, ResourceState.STARTED, timeout=timeout)
 
-    def wait_finished(self, guids: Guids, *, timeout: float | None = None) -> WaitResult:
+    def wait_finished(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
         """Wait until resources are STOPPED at least."""
-        return self._life.wait(guids, ResourceState.STOPPED, timeout)
+        return self.wait(guids, ResourceState.STOPPED, timeout=timeout)
 
-    def wait_released(self, guids: Guids, *, timeout: float | None = None) -> WaitResult:
+    def wait_released(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
         """Wait until resources are RELEASED."""
-        return self._life.wait(guids, ResourceState.RELEASED, timeout)
+        return self.wait(guids, ResourceState.RELEASED, timeout=timeout)
+
+    def release(self, guids: Guids | None = None) -> WaitResult:
+        """Release resources, all where ``guids`` is None, and wait for it.
+
+        What has not released itself in time counts as released, with a reason that says so. Within the hook of a
+        release, that one goes on, and is not waited for; a hook waits for others for a moment only.
+        """
+        chosen = tuple(self._resources) if guids is None else self.guids_of(guids)
+        own, is_within = guids_within(self, "release"), bool(guids_within(self))
+        chosen = tuple(guid for guid in chosen if guid not in own)
+        self.engine.note(ReleaseAsked(t=self.engine.now(), guids=chosen))
+        timeout_s = min(OWN_PATIENCE_S, self.release_timeout_s) if is_within else self.release_timeout_s
+        found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
+        if found.timed_out and not is_within:
+            logger.error("resources %s did not release themselves in time", found.timed_out)
+            self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
+        left = self.engine.state.resources
+        self._is_released = all(resource.state is ResourceState.RELEASED for resource in left.values())
+        if self.persist and self._is_released and not self._is_kept:
+            self._is_kept = True
+            try:
+                self.save()
+            except FedmonError as error:
+                logger.warning("the experiment was released, and could not be saved: %s", error)
+        self._discard([guid for guid in chosen if guid in self and self._is_over(guid) and _is_hard(self, guid)])
+        return found
+
+    def _end_at_once(self, guids: Iterable[int], reason: str) -> None:
+        """Have resources RELEASED whose release nobody waits for any longer; what they run ends without grace."""
+        late = tuple(guids)
+        for guid in late:
+            try:
+                self._resources[guid].end_at_once()
+            except Exception:  # a type's own code; the others are to end, too
+                logger.exception("resource %d could not be ended at once", guid)
+        self.engine.note(Became(t=self.engine.now(), guids=late, state=ResourceState.RELEASED, reason=reason))
+
+    def shutdown(self) -> None:
+        """Drop what was put off, release everything, and end; harmless when that was done before.
+
+        Whoever comes second waits for the end, but for hooks and tasks, which the first one waits for. An interrupt has
+        it hurry, and goes on its way at the end.
+        """
+        with self._lock:
+            is_second, self._is_ending = self._is_ending, True
+        if is_second:
+            if not self.engine.hooks.is_mine() and not guids_within(self):
+                self._ended.wait(self.release_timeout_s + 2 * CLOSE_S)
+            return
+        deadline = Deadline(self.release_timeout_s + CLOSE_S)
+        self.engine.stop()
+        try:
+            self._release_all()
+        except KeyboardInterrupt:
+            self.release_timeout_s = min(self.release_timeout_s, HURRY_S)
+            self._release_all()
+            raise
+        finally:
+            try:
+                self._end(deadline)
+            finally:
+                self._ended.set()
+
+    def _release_all(self) -> None:
+        own = tuple(guids_within(self, "release"))
+        if own:  # others may wait for this one, which goes on only when they are released
+            self.engine.note(Became(t=self.engine.now(), guids=own, state=ResourceState.RELEASED))
+        self.release()
+        if not self._is_released:  # another thread has registered one meanwhile
+            self.release()
+
+    def _end(self, deadline: Deadline) -> None:
+        left = [guid for guid in self.resources if not self._is_over(guid)]
+        try:
+            if left:
+                self._end_at_once(left, "the experiment ended before its release did")
+        finally:
+            self._is_terminated = True
+            try:
+                busy = self.engine.close(timeout_s=min(CLOSE_S, deadline.left_s()))
+                if busy:
+                    logger.warning("%d hooks of resources are still at work; they cannot be ended from outside", busy)
+            finally:
+                self._close_federation()
+
+    def _is_over(self, guid: int) -> bool:
+        seen = self.engine.state.resources.get(guid)
+        return seen is None or seen.state is ResourceState.RELEASED
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
 
     def schedule(
         self,
@@ -647,41 +1038,73 @@ class ExperimentController:
     ) -> int:
         """Have a callback run after a duration or at an absolute time; return the task's id.
 
-        Raises InvalidTimeError, InvalidTaskError, and ExperimentOverError after `shutdown`.
+        A function of a module is called also by a process that takes the run up again. Raises InvalidTimeError,
+        InvalidTaskError, and ExperimentOverError after `shutdown`.
         """
-        return self._tasks.schedule(date, callback, is_tracked=track)
+        if not callable(callback):
+            raise InvalidTaskError(f"a task calls something, and {callback!r:.80} cannot be called")
+        self.engine.check_open()
+        now = self.engine.now()
+        at, number = moment_of(date, now=now), next(self._task_numbers)
+        if track:
+            from fedmon.experiment.scheduler import Task
 
-    def get_task(self, tid: int) -> Task:
-        """Return a tracked task. Raises UnknownTaskError."""
+            self._tasks[number] = task = Task(at, callback)
+            task.id = number
+        note_scheduled()
+        function = _name_of(callback) if at > now else ""
+        if function:
+            self.engine.post(TaskScheduled(t=now, number=number, function=function, at=at))
+        self.engine.at(at, functools.partial(self._run_task, number, callback, is_noted=bool(function)))
+        return number
+
+    def get_task(self, tid: int) -> Task | None:
+        """Return a task that was scheduled with ``track=True``, None for another one."""
         return self._tasks.get(tid)
 
-    @property
-    def netgraph(self) -> NetGraph | None:
-        """The topology that the experiment was made from; null where it was made from none."""
-        return self._netgraph
+    def _run_task(self, number: int, callback: Callable[[], Any], *, is_noted: bool) -> None:
+        if is_noted:
+            self.engine.note(TaskDone(t=self.engine.now(), number=number))
+        task = self._tasks.get(number)
+        try:
+            found = callback()
+        except BaseException as error:  # noqa: BLE001 - whatever the callback raises is the task's result, sys.exit too
+            is_told = was_reported(error) or (isinstance(error, InvalidStateError) and error.is_over)
+            logger.log(logging.DEBUG if is_told else logging.WARNING, "task %s failed: %s", number, told(error))
+            if task is not None:
+                task.result, task.status = traceback.format_exc(), TaskStatus.ERROR
+        else:
+            if task is not None:
+                task.result, task.status = found, TaskStatus.DONE
+
+    # --- documents, plans and explanations ----------------------------------------------------------------------------
 
     def describe(self) -> Description:
         """Return the experiment as it stands."""
-        return description_of(
-            self._book,
-            self._engine.state,
-            self.folder,
-            nthreads=self.nthreads,
-            persist=self.persist,
-            topology=None if self._netgraph is None else topology_document.describe(self._netgraph),
-            failures=policy_of(self.fm, self._engine.state.resources),
-        )
+        from fedmon.experiment.describing import description_of
+
+        topology = None
+        if self._netgraph is not None:
+            from fedmon.experiment import topology_document
+
+            topology = topology_document.describe(self._netgraph)
+        failures = policy_of(self.fm, self.engine.state.resources)
+        return description_of(self, topology=topology, failures=failures)
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Return the experiment as the text of a document. Raises InvalidInputError for another format."""
-        return to_xml(self.describe()) if _checked(format) is SFormats.XML else to_toml(self.describe())
+        from fedmon.experiment.document import to_toml, to_xml
+
+        return to_xml(self.describe()) if _format(format) is SFormats.XML else to_toml(self.describe())
 
     def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
-        """Write the experiment into a folder, the run's where it is null, and return the path of the file.
+        """Write the experiment into a folder, the run's where it is None, and return the path of the file.
 
         Credentials are masked. Raises InvalidInputError for another format, and StorageError.
         """
-        ending = _checked(format).value
+        from fedmon.experiment.document import write
+
+        ending = _format(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
         name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
         return str(write(self.describe(), _free(folder, name, ending)))
@@ -691,89 +1114,175 @@ class ExperimentController:
 
         Resources of a federation ask nodes what stands in their way, which may take a moment; nothing is changed there.
         """
-        state = self._engine.state
-        return planning.plan(state, facts_of(self._book, state))
+        from fedmon.experiment.describing import facts_of
 
-    def explain(self, guid: int) -> explaining.Explanation:
-        """Return why a resource is as it is: whom it waits for, since when, and how long still."""
-        resource = self._book.get(guid)
-        found = explaining.explain(self._engine.state, resource.guid, self._engine.now())
-        own = getattr(resource, "waits_for", "")
-        return replace(found, reason=f"{found.reason}; it waits for {own}") if own else found
+        return planning.plan(self.engine.state, facts_of(self, self.engine.state))
+
+    def explain(self, guid: int | str) -> Explanation:
+        """Return why a resource is as it is: what it waits for, since when, and how long still."""
+        from fedmon.experiment import explaining
+
+        resource = self.get_resource(guid)
+        state = self.engine.state
+        found, seen = explaining.explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
+        notes = []
+        own = getattr(resource, "waits_for", None)
+        if own:
+            notes.append(f"it waits for {own}")
+        if own is None and seen.returned and not seen.scheduled:
+            hook = f"do_{seen.calling}"
+            notes.append(f"its hook returned without super().{hook}(), which says that it is there")
+        if seen.left_alone:
+            notes.append("its process ended, and it was not taken up again: its type has no do_reconnect")
+        return replace(found, reason="; ".join([found.reason, *notes]))
 
     def plot(
         self,
         dirpath: str | Path | None = None,
-        format: str = drawing.PFormats.FIGURE,  # noqa: A002 - NEPI's name
+        format: str = "figure",  # noqa: A002 - NEPI's name
         show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
     ) -> str:
         """Draw the experiment, with states and conditions, into a folder, and return the path of the file."""
+        from fedmon.experiment import drawing
+
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        picture = drawing.picture_of(self._engine.state, names=self._book.names)
+        picture = drawing.picture_of(self.engine.state, names=self.names)
         name = f"{self.folder.exp_id}_{self.folder.run_id}"
         return str(drawing.plot(picture, folder, name, format=format, show=show))
 
-    def inform_failure(self, guid: int) -> None:
+    # --- failures and metrics -----------------------------------------------------------------------------------------
+
+    def inform_failure(self, guid: int | str) -> None:
         """Have the failure manager look at a resource that failed; it is told of each that does. For subclasses, too.
 
         Raises UnknownGuidError.
         """
-        self._doing.look_at(self._book.get(guid).guid)
+        self._look_at(self.get_resource(guid).guid)
 
-    def measured(self, guid: int, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
+    def heed(self) -> None:
+        """Look whether the failure manager finds it worse than it was; it may have changed its mind by itself."""
+        if getattr(self._heeding, "is_on", False):  # what an own manager says of itself may ask the experiment
+            return
+        self._heeding.is_on = True
+        try:
+            level, reason = failure.seen(self.fm)
+        finally:
+            self._heeding.is_on = False
+        if level > self.engine.state.level:
+            self.engine.note(Leveled(t=self.engine.now(), level=level, reason=reason))
+
+    def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Hand over a value that conditions may ask for; ``source`` tells apart whose it is where there are several.
 
         ``nth`` is which one of that source it is, for who wants to know later which were handed over.
         Raises UnknownGuidError, and InvalidConditionError for a name that is no text and a value that is no number.
         """
-        self._wiring.measured(guid, name, value, source, nth)
+        known = self.get_resource(guid).guid
+        if not (is_text(name) and (source == "" or is_text(source))):
+            raise InvalidConditionError(f"{(name, source)!r:.80}: a metric and its source have texts for names")
+        number = number_of(value, f"{name} of resource {guid}")
+        self.engine.note(Measured(t=self.engine.now(), guid=known, name=name, value=number, source=source, nth=nth))
 
-    def _seen(self, guid: int) -> Resource:
-        return self._engine.state.resources[guid]
+    def _inform(self, guid: int) -> None:
+        """Have the failure manager look: ours at once, a user's own in a thread, for nobody knows what that takes."""
+        if type(self).inform_failure is ExperimentController.inform_failure:
+            self._look_at(guid)
+        else:
+            self.engine.run(functools.partial(self._informed, guid))
 
-    def _became(self, guid: int, state: ResourceState, reason: str = "") -> None:
-        reason = as_reason(reason) if reason else ""
-        self._engine.note(Became(t=self._engine.now(), guids=(guid,), state=state, reason=reason))
+    def _informed(self, guid: int) -> None:
+        try:
+            self.inform_failure(guid)
+        except Exception:  # somebody's own code; the failure must not be lost with it
+            logger.exception("inform_failure failed, and the failure is judged without it")
+            self._look_at(guid)
+
+    def _look_at(self, guid: int) -> None:
+        if type(self.fm).__module__ == failure.__name__:
+            self._judge(guid)
+        else:
+            self.engine.run(lambda: self._judge(guid))
+
+    def _judge(self, guid: int) -> None:
+        """Judge a failure, and note that, also where it changes nothing: who takes the run up does not do so again."""
+        with contextlib.suppress(ExperimentOverError):  # nobody is left to whom it would matter
+            failure.judge(self.fm, guid)
+        level, reason = failure.seen(self.fm)
+        self.engine.note(Leveled(t=self.engine.now(), level=level, reason=reason, guid=guid))
+
+    # --- what the engine asks for -------------------------------------------------------------------------------------
+
+    def _call(self, guid: int, verb: Verb, reason: str) -> AnyEvent | None:
+        resource = self._resources.get(guid)
+        return None if resource is None else resource.called(verb, reason)
+
+    def _assign(self, guid: int, name: str, value: Any) -> None:
+        resource = self._resources.get(guid)
+        try:
+            if resource is not None:
+                resource.set(name, value)
+        except FedmonError as error:
+            logger.warning("resource %d: %s", guid, error)
+
+    def _abandon(self, guid: int) -> int | None:
+        resource = self._resources.get(guid)
+        return None if resource is None else resource.abandon()
 
     def _returned(self, guid: int, state: ResourceState) -> None:
-        self._engine.note(Returned(t=self._engine.now(), guid=guid, state=state))
+        self.engine.note(Returned(t=self.engine.now(), guid=guid, state=state))
 
-    def _verb_failed(self, guid: int, verb: Verb, reason: str) -> None:
-        self._engine.note(VerbFailed(t=self._engine.now(), guid=guid, verb=verb, reason=reason))
+    # --- taking a run up again ----------------------------------------------------------------------------------------
 
-    def _failure_judged(self) -> None:
-        self._doing.heed()
+    def _make_left(self, left: Left) -> None:
+        """Make the resources of a state that another process left. Raises UnknownTypeError."""
+        self.names.update(left.names)
+        for guid, seen in sorted(left.state.resources.items()):
+            resource = ResourceFactory.create(seen.rtype, self, guid)
+            self._resources[guid] = resource
+            self._asked_for.update(other for _, condition in seen.conditions for other in condition.group)
+            resource.restore(seen.attributes, seen.traces)
+            plain = self._plain_verbs(type(resource))
+            if plain != seen.plain:
+                self.engine.post(Recoded(t=self.engine.now(), guid=guid, plain=plain))
 
-    def _attribute_set(self, guid: int, name: str, value: Any) -> None:
-        self._engine.post(AttributeSet(t=self._engine.now(), guid=guid, name=name, value=value))
+    def _take_up(self, left: Left) -> None:
+        """Go on where another process stopped: set timers and attributes, and have resources ask how they stand."""
+        self.fm.take_up(left.state.level, left.state.level_reason)
+        alone = []
+        for guid, seen in sorted(left.state.resources.items()):
+            resource = self._resources[guid]
+            if seen.state is ResourceState.STARTED and seen.calling is None and not resource.takes_up():
+                alone.append(guid)
+                logger.warning("%s was STARTED, and is not taken up: its type has no do_reconnect", resource.name)
+        self.engine.note(Reopened(t=self.engine.now(), left_alone=tuple(alone)))
+        self.engine.resume()
+        for guid, name, value in left.unassigned:
+            self.engine.run(functools.partial(self._assign, guid, name, value))
+        for guid in left.unjudged:
+            self._inform(guid)
+        for task in left.due:
+            self.engine.at(task.at, functools.partial(self._run_left, task))
+        for guid, seen in left.state.resources.items():
+            if seen.state is not ResourceState.RELEASED:
+                again = functools.partial(self._resources[guid].reconnected, seen.calling)
+                self.engine.hooks.put(again, limited=False)
+        self.engine.hooks.start()
 
-    def _trace_enabled(self, guid: int, name: str) -> None:
-        self._engine.post(TraceEnabled(t=self._engine.now(), guid=guid, name=name))
+    def _run_left(self, task: TaskScheduled) -> None:
+        module, _, name = task.function.partition(":")
 
-    def _action_wanted(self, guid: int, action: ResourceAction) -> None:
-        self._engine.post(ActionWanted(t=self._engine.now(), guid=guid, action=action))
+        def found() -> object:
+            return getattr(importlib.import_module(module), name)()
 
-
-def _free(folder: Path, name: str, ending: str) -> Path:
-    """Return a path that no file has: a second file of one second is another state, and leaves the first one."""
-    path, number = folder / f"{name}.{ending}", 1
-    while path.exists():
-        number += 1
-        path = folder / f"{name}_{number}.{ending}"
-    return path
+        self._run_task(task.number, found, is_noted=True)
 
 
-def _checked(format: str) -> SFormats:  # noqa: A002 - NEPI's name
-    """Return a format of documents by its name. Raises InvalidInputError for another."""
-    if format not in list(SFormats):
-        raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
-    return SFormats(format)
-
-
-def topology_asked(options: Mapping[str, Any]) -> NetGraph | None:
+def _topology(options: Mapping[str, Any]) -> NetGraph:
     """Return the topology that keywords ask for. Raises InvalidExperimentError for a keyword that nobody knows."""
-    if not options:
-        return None
+    import inspect
+
+    from fedmon.experiment.topology import NetGraph
+
     known = list(inspect.signature(NetGraph).parameters)
     for name in options:
         if name not in known:
@@ -781,7 +1290,7 @@ def topology_asked(options: Mapping[str, Any]) -> NetGraph | None:
     return NetGraph(**options)
 
 
-def call_back(
+def _call_back(
     ec: object,
     netgraph: NetGraph,
     add_node: Callable[[Any, Nid], object] | None,
@@ -796,14 +1305,89 @@ def call_back(
             add_edge(ec, nid1, nid2)
 
 
-def threads_asked(given: object) -> int:
-    """Return how many threads there may be; null: as the environment says. Raises InvalidExperimentError."""
-    where = "nthreads" if given is not None else "NEPI_NTHREADS in the environment"
-    asked = os.environ.get("NEPI_NTHREADS", MAX_THREADS) if given is None else given
+def limit_asked(max_running: object, nthreads: object) -> int | None:
+    """Return how many hooks may run at once, None without limit. Raises InvalidExperimentError."""
+    where, asked = "max_running", max_running
+    if asked is None:
+        where, asked = "nthreads", nthreads
+    if asked is None:
+        where, asked = "NEPI_NTHREADS in the environment", os.environ.get("NEPI_NTHREADS", "0")
     try:
         number = int(str(asked))
     except ValueError:
         number = -1
     if number < 0:
-        raise InvalidExperimentError(f"{where} is {asked!r}: take a whole number from 1, or 0 for {MAX_THREADS}")
-    return number or MAX_THREADS
+        raise InvalidExperimentError(f"{where} is {asked!r}: take a whole number from 1, or 0 for no limit")
+    return number or None
+
+
+def _nothing_of(rtype: object) -> list[Any]:
+    """Return that there is no resource of a type. Raises UnknownTypeError for a type that was never registered."""
+    known = ResourceFactory.resource_types().values()
+    # A name that only types derived from it have is a type as well.
+    is_known = isinstance(rtype, type) or any(
+        vars(each).get("_rtype") == rtype for rclass in known for each in rclass.__mro__
+    )
+    if not is_known:
+        ResourceFactory.get_resource_type(rtype)  # type: ignore[arg-type] # which says so for what is no name
+    return []
+
+
+def _asked(hook: Callable[[int], object], rm: ResourceManager, other: ResourceManager) -> bool:
+    try:
+        return bool(hook(other.guid))
+    except Exception as error:
+        raise InvalidConnectionError(
+            f"{rm.name} and {other.name} were not connected, for {rm.name} failed: {told(error)}"
+        ) from error
+
+
+def _undo(rm: ResourceManager, other: ResourceManager) -> None:
+    try:
+        rm.do_disconnect(other.guid)
+    except Exception as error:  # noqa: BLE001 - a type's own code; the connection ends all the same
+        rm.error(f"could not be taken apart from {other.name}: {told(error)}")
+
+
+def _name_of(function: Callable[[], Any]) -> str:
+    """Return ``module:name`` of a function that another process can find by that; "" for any other."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    is_found = isinstance(module, str) and getattr(sys.modules.get(module), name, None) is function
+    return f"{module}:{name}" if is_found else ""
+
+
+def _is_hard(ec: ExperimentController, guid: int) -> bool:
+    return ec.get_resource(guid).is_on("hardRelease")
+
+
+def _index(guid: Any) -> int:
+    if isinstance(guid, bool):
+        raise TypeError("no guid")
+    return operator.index(guid)
+
+
+def _ranges(guids: Iterable[int]) -> str:
+    """Return guids as ranges: ``1-5, 8``."""
+    found: list[list[int]] = []
+    for guid in sorted(guids):
+        if found and guid == found[-1][1] + 1:
+            found[-1][1] = guid
+        else:
+            found.append([guid, guid])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found) or "none yet"
+
+
+def _free(folder: Path, name: str, ending: str) -> Path:
+    """Return a path that no file has: a second file of one second is another state, and leaves the first one."""
+    path, number = folder / f"{name}.{ending}", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{name}_{number}.{ending}"
+    return path
+
+
+def _format(format: str) -> SFormats:  # noqa: A002 - NEPI's name
+    """Return a format of documents by its name. Raises InvalidInputError for another."""
+    if format not in list(SFormats):
+        raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
+    return SFormats(format)

@@ -25,10 +25,8 @@ from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 
 if TYPE_CHECKING:
-    from fedmon.experiment.book import Book
+    from fedmon.experiment.controller import ExperimentController
     from fedmon.experiment.resource import ResourceManager
-    from fedmon.experiment.run_folder import RunFolder
-    from fedmon.experiment.wiring import Wiring
 
 
 _NO_CONNECTION = (ConnectionFailedError, NotConnectedError, FederationUnreachableError)
@@ -44,33 +42,27 @@ class Foreseeing(Protocol):
 
 
 def description_of(
-    book: Book,
-    state: State,
-    folder: RunFolder,
-    *,
-    nthreads: int,
-    persist: bool,
-    topology: Topology | None,
-    failures: FailurePolicy | None = None,
+    ec: ExperimentController, *, topology: Topology | None, failures: FailurePolicy | None = None
 ) -> Description:
     """Return an experiment as documents keep it; credentials are masked."""
+    folder, state = ec.folder, ec.snapshot
     return even(
         Description(
             exp_id=folder.exp_id,
             run_id=folder.run_id,
-            nthreads=nthreads,
+            nthreads=ec.max_running,
             local_dir=str(folder.local_dir),
-            persist=persist,
+            persist=ec.persist,
             topology=topology,
             failures=failures,
             resources=tuple(
-                _resource(book, state, resource) for resource in book.all() if resource.guid in state.resources
+                _resource(ec, state, ec.get_resource(guid)) for guid in ec.resources if guid in state.resources
             ),
         )
     )
 
 
-def _resource(book: Book, state: State, resource: ResourceManager) -> ResourceDescription:
+def _resource(ec: ExperimentController, state: State, resource: ResourceManager) -> ResourceDescription:
     guid = resource.guid
     seen = state.resources[guid]
     wanted = [
@@ -81,7 +73,7 @@ def _resource(book: Book, state: State, resource: ResourceManager) -> ResourceDe
     return ResourceDescription(
         guid=guid,
         rtype=seen.rtype,
-        name=book.names.get(guid, ""),
+        name=ec.names.get(guid, ""),
         attributes={each.name: MASK if each.is_masked else each.value for each in resource.changed_attributes()},
         connections=tuple(sorted(seen.connections)),
         conditions=tuple(
@@ -111,7 +103,7 @@ def _left_of(condition: AnyCondition, state: State) -> AnyCondition | None:
 
 
 def build(
-    description: Description, book: Book, wiring: Wiring, *, masked: Mapping[int, Mapping[str, Any]] | None = None
+    description: Description, ec: ExperimentController, *, masked: Mapping[int, Mapping[str, Any]] | None = None
 ) -> None:
     """Register what a description tells of, with the values that it masks, by guid.
 
@@ -119,18 +111,18 @@ def build(
     """
     for each in description.resources:
         stored = _settable(each.rtype, {**each.attributes, **(masked or {}).get(each.guid, {})})
-        book.register(each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry)
+        ec.add(each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry)
         for trace in each.traces:
-            book.get(each.guid).enable_trace(trace)
+            ec.get_resource(each.guid).enable_trace(trace)
     for each in description.resources:
         for other in each.connections:
-            wiring.connect(each.guid, other)
+            ec.register_connection(each.guid, other)
         for action, condition in each.conditions:
-            wiring.add([each.guid], action, condition)
+            ec.add_condition([each.guid], action, condition)
         for one in each.sets:
-            if one.value == MASK and book.get(each.guid).get_attribute_of_instance(one.attribute).is_masked:
+            if one.value == MASK and ec.get_resource(each.guid).get_attribute_of_instance(one.attribute).is_masked:
                 continue  # its value is in no file
-            wiring.add_set([each.guid], one.attribute, one.value, one.condition)
+            ec.add_set([each.guid], one.attribute, one.value, one.condition)
 
 
 def _settable(rtype: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,18 +137,18 @@ def is_given(attribute: Attribute, value: Any) -> bool:
     return not is_of_type and not (attribute.is_masked and value == MASK)
 
 
-def facts_of(book: Book, state: State) -> Facts:
+def facts_of(ec: ExperimentController, state: State) -> Facts:
     """Return what the resources of an experiment know beside its state."""
     return Facts(
         rtypes=ResourceFactory.get_resource_types(),
-        accepts=lambda one, other: book.get(one).valid_connection(other),
+        accepts=lambda one, other: ec.get_resource(one).valid_connection(other),
         attributes={
-            guid: {each.name: each.value for each in book.get(guid).changed_attributes() if not each.is_masked}
+            guid: {each.name: each.value for each in ec.get_resource(guid).changed_attributes() if not each.is_masked}
             for guid in state.resources
-            if guid in book
+            if guid in ec
         },
-        names=book.names,
-        problems=tuple(_all_foreseen([book.get(guid) for guid in sorted(state.resources) if guid in book])),
+        names=ec.names,
+        problems=tuple(_all_foreseen([ec.get_resource(guid) for guid in sorted(state.resources) if guid in ec])),
         are_removed=True,
     )
 

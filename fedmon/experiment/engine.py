@@ -1,28 +1,30 @@
-"""The engine of an experiment: it feeds the machine, does what that asks for, and wakes who waits."""
+"""The engine of an experiment: journals events, steps the pure machine, and performs its actions."""
 
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import msgspec
+
+from fedmon.common.actor import Actor
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
-from fedmon.experiment.alarms import alarms
 from fedmon.experiment.errors import ExperimentOverError
 from fedmon.experiment.events import (
+    Abandon,
     Action,
     Alarm,
     AnyEvent,
     Assign,
-    Became,
     Call,
     Fired,
+    Inform,
     Leveled,
     Reached,
     Removed,
@@ -30,159 +32,190 @@ from fedmon.experiment.events import (
     Verb,
 )
 from fedmon.experiment.journal import Journal
-from fedmon.experiment.pool import Pool
+from fedmon.experiment.machine import alarms, step_safely
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceState
-from fedmon.experiment.step_safely import step_safely
-from fedmon.experiment.waits import Wait, WaitResult, Waits, result_of, waited
 
 logger = logging.getLogger(__name__)
 
+_QUIT_S = 0.1
+_AGAIN_S = 0.1
+Job = Callable[[], AnyEvent | None]
 
-_IDLE_S = 1.0
 
+class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a wait, by guids: which reached the state, which failed, and which had not when the time was over.
 
-class Timers:
-    """Calls ``fire`` with the keys whose moments have come, in their order; safe from any thread.
-
-    Moments are Unix times by ``now``, which must not jump. ``fire`` runs in the thread of the timers and must not
-    block.
+    ``aborted`` tells that a failure ended the experiment, or its shutdown, and ``reason`` why the wait ended before all
+    had reached the state. ``left`` are those still on their way when that, or the caller's own function, ended the
+    wait; ``reasons`` says of each that failed why.
     """
 
-    def __init__(self, now: Callable[[], float], fire: Callable[[Hashable], None]) -> None:
-        self._now, self._fire = now, fire
-        self._changed = threading.Condition()
-        self._moments: dict[Hashable, tuple[float, int]] = {}
-        self._heap: list[tuple[float, int, Hashable]] = []
-        self._numbers = itertools.count()
-        self._thread: threading.Thread | None = None
+    reached: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    timed_out: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    aborted: bool = False
+    reason: str = ""
+    reasons: dict[int, str] = {}
+
+    def __bool__(self) -> bool:
+        """Tell whether all came to the state."""
+        return not (self.failed or self.timed_out or self.left)
+
+
+class Hooks:
+    """Daemon threads for hooks; safe from any thread.
+
+    A thread takes the next job when its own returns, and ends when none waits; a new one starts whenever a job waits
+    for which there is a slot. At most ``max_running`` jobs run at once that are ``limited``. A thread that was left
+    behind has no slot any more, and nothing waits for it.
+    """
+
+    def __init__(self, max_running: int | None, done: Callable[[AnyEvent], None]) -> None:
+        self._max_running, self._done = max_running, done
+        self._changed = threading.Condition(threading.Lock())
+        self._free: deque[Job] = deque()
+        self._limited: deque[Job] = deque()
+        self._running: dict[int, bool] = {}  # whether it is limited, by thread
         self._is_closed = False
 
-    def set(self, key: Hashable, at: float | None) -> None:
-        """Have ``key`` fire at a moment instead of any it had before; null: never."""
+    def put(self, job: Job, *, limited: bool) -> None:
+        """Queue a job; `start` begins it."""
         with self._changed:
-            if len(self._heap) > 2 * len(self._moments) + 64:  # those taken back must not stay until their moments
-                self._heap = [each for each in self._heap if self._moments.get(each[2]) == each[:2]]
-                heapq.heapify(self._heap)
-            if at is None or self._is_closed:
-                self._moments.pop(key, None)
+            if not self._is_closed:
+                (self._limited if limited else self._free).append(job)
+
+    def start(self, *, spare: int = 0) -> None:
+        """Start threads until none but ``spare`` jobs wait that have a slot."""
+        while self._has_work(spare):
+            try:
+                threading.Thread(target=self._work, name="fedmon-experiment-hook", daemon=True).start()
+            except RuntimeError:
+                logger.warning("no more threads for hooks; those that wait are tried again", exc_info=True)
+                if not self._running:
+                    threading.Event().wait(_AGAIN_S)
+                    continue
                 return
-            entry = (at, next(self._numbers))
-            self._moments[key] = entry
-            heapq.heappush(self._heap, (*entry, key))
-            if self._thread is None:
-                self._begin()
-            elif self._heap[0][:2] == entry:
-                self._changed.notify()
 
-    def _begin(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="fedmon-experiment-timers", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            logger.exception("an experiment gets no thread for its timers; the next one that is set tries again")
-            self._thread = None
-
-    def clear(self) -> None:
-        """Forget every moment."""
+    def leave(self, thread: int) -> None:
+        """Count a thread no more, for nobody knows whether its hook ends."""
         with self._changed:
-            self._moments.clear()
-            self._heap.clear()
+            self._running.pop(thread, None)
+            self._changed.notify_all()
+        self.start()
 
-    def close(self) -> None:
-        """Fire nothing more."""
+    def is_mine(self) -> bool:
+        """Tell whether the calling thread is one of them."""
+        return threading.get_ident() in self._running
+
+    def drop(self) -> None:
+        """Forget the jobs that wait, and lift the limit: what releases resources must not wait for a slot."""
+        with self._changed:
+            self._free.clear()
+            self._limited.clear()
+            self._max_running = None
+
+    def close(self, *, timeout_s: float) -> int:
+        """Begin nothing more and wait for what runs; return how many hooks are still running then."""
+        deadline, own = Deadline(timeout_s), int(self.is_mine())  # a hook that ends its experiment waits for no other
         with self._changed:
             self._is_closed = True
-            self._moments.clear()
-            self._heap.clear()
-            self._changed.notify()
+            self._free.clear()
+            self._limited.clear()
+            while len(self._running) > own and not deadline.passed():
+                self._changed.wait(deadline.left_s())
+            return len(self._running) - own
 
-    def _run(self) -> None:
-        while (key := self._next()) is not None:
-            try:
-                self._fire(key[0])
-            except Exception:  # all others still wait for their moments
-                logger.exception("what was to be done at a moment failed")
-
-    def _next(self) -> tuple[Hashable] | None:
-        """Wait for the next moment and return its key; null when the thread is to end."""
+    def _has_work(self, spare: int) -> bool:
         with self._changed:
-            while not self._is_closed:
-                while self._heap and self._moments.get(self._heap[0][2]) != self._heap[0][:2]:
-                    heapq.heappop(self._heap)
-                if not self._heap:
-                    if not self._changed.wait(_IDLE_S) and not self._heap:
-                        break
-                    continue
-                left_s = self._heap[0][0] - self._now()
-                if left_s <= 0:
-                    key = heapq.heappop(self._heap)[2]
-                    del self._moments[key]
-                    return (key,)
-                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
-            self._thread = None
-            return None
+            return len(self._free) + min(len(self._limited), self._slots()) > spare
+
+    def _slots(self) -> int:
+        if self._max_running is None:
+            return len(self._limited)
+        return max(0, self._max_running - sum(self._running.values()))
+
+    def _work(self) -> None:
+        me = threading.get_ident()
+        while (job := self._next(me)) is not None:
+            event = None
+            try:
+                event = job()
+            except BaseException:  # SystemExit of a hook must not take the thread with it
+                logger.exception("what an experiment had to do failed")
+            if me not in self._running:
+                return
+            if event is not None:
+                self._done(event)
+
+    def _next(self, me: int) -> Job | None:
+        with self._changed:
+            self._running.pop(me, None)
+            limited = not self._free
+            if limited and not (self._limited and self._slots()):
+                self._changed.notify_all()
+                return None
+            self._running[me] = limited
+            return (self._limited if limited else self._free).popleft()
 
 
-class SteadyClock:
-    """Unix time in seconds that never jumps: the wall clock's when it was made, and the monotonic clock's since.
+class _Wait:
+    """One wait: for resources that are not at a state yet."""
 
-    It begins no earlier than ``after``: what was written down before must not lie ahead.
-    """
+    def __init__(self, guids: Sequence[int], wanted: ResourceState, state: State, *, heeds_abort: bool) -> None:
+        self.wanted, self.heeds_abort = wanted, heeds_abort
+        resources = state.resources
+        self.left = {guid for guid in guids if guid in resources and resources[guid].state < wanted}
+        self.over = threading.Event()
+        if not self.left or (heeds_abort and state.is_aborted):
+            self.over.set()
 
-    def __init__(self, *, after: float = 0.0) -> None:
-        self._start = max(time.time(), after) - time.monotonic()
-
-    def __call__(self) -> float:
-        """Return the present moment."""
-        return self._start + time.monotonic()
-
-
-class Doer(Protocol):
-    """Who does what the machine asks for."""
-
-    def call(self, guid: int, verb: Verb, reason: str) -> None:
-        """Call a verb, in a thread of the pool."""
-        ...
-
-    def assign(self, guid: int, name: str, value: Any) -> None:
-        """Set an attribute, in a thread of the pool."""
-        ...
-
-    def failed(self, guid: int) -> None:
-        """Look at a resource that failed; must not block."""
-        ...
-
-    def over(self, guids: Iterable[int]) -> None:
-        """Hear who is FAILED, RELEASED or no more: nobody need wait for them any longer; must not block."""
-        ...
+    def moved(self, guids: Iterable[int], state: ResourceState) -> None:
+        """Look at resources that came to another state; removed ones count as released."""
+        if state >= self.wanted and self.left:
+            self.left.difference_update(guids)
+            if not self.left:
+                self.over.set()
 
 
 class Engine:
-    """Applies events one after the other, each to its end; safe from any thread.
+    """Applies events one after the other, in the thread that brings them; safe from any thread.
 
-    ``state`` is how things stand now. Where the journal cannot be written, the experiment counts as failed from then
-    on, and can only be released; nobody else has its run before it is closed.
+    ``state`` is how things stand now. An event is in the journal before it takes effect. If the journal cannot be
+    written, the experiment counts as failed from then on, and can only be released. Hooks run on daemon threads, timers
+    on the thread of an actor. ``call`` calls a verb of a resource and returns how it ended, None if that does not
+    matter any more; ``abandon`` leaves one behind and returns its thread. ``inform`` must not block.
     """
 
     def __init__(
         self,
-        doer: Doer,
         journal: Journal | None,
         *,
+        call: Callable[[int, Verb, str], AnyEvent | None],
+        assign: Callable[[int, str, Any], None],
+        inform: Callable[[int], None],
+        abandon: Callable[[int], int | None],
         state: State | None = None,
         after: float = 0.0,
-        threads: int = 512,
+        max_running: int | None = None,
     ) -> None:
         self.state = State() if state is None else state
-        self.now = SteadyClock(after=after)
-        self.pool = Pool(max_threads=threads, is_held=lambda: self._is_applying)
-        self.timers = Timers(self.now, self._fire)
-        self._doer, self._journal = doer, journal
-        self._lock = threading.RLock()
-        self._queue: deque[AnyEvent] = deque()
-        self._is_applying = self._is_closed = self._is_journal_lost = False
-        self._waits = Waits()
+        self.hooks = Hooks(max_running, lambda event: self._take((event,), self._write_on, spare=1))
+        # Unix time that never jumps, and begins after what was written before.
+        self._start = max(time.time(), after) - time.monotonic()
+        self._call, self._assign, self._inform, self._abandon = call, assign, inform, abandon
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._todo: deque[Action] = deque()
+        self._waits: list[_Wait] = []
+        self._timers = Actor("fedmon-experiment")
+        self._due: dict[Timer, float] = {}
+        self._is_timed = self._is_stopped = self._is_closed = self._is_journal_lost = False
+
+    def now(self) -> float:
+        """Return the present moment: Unix time by a clock that never jumps."""
+        return self._start + time.monotonic()
 
     def check_open(self) -> None:
         """Raise ExperimentOverError once it was closed."""
@@ -190,9 +223,9 @@ class Engine:
             raise ExperimentOverError("the experiment was shut down: make a new ExperimentController")
 
     def post(self, *wishes: AnyEvent) -> None:
-        """Apply what somebody wants; when this returns, `state` is the one after it.
+        """Apply what a caller wants; when this returns, `state` is the one after it.
 
-        Raises StorageError or UnwritableEventError, and nothing took effect, where it cannot be written down, and
+        Raises StorageError or UnwritableEventError, and nothing took effect, if it cannot be written down, and
         ExperimentOverError once it was closed.
         """
         self.check_open()
@@ -202,115 +235,168 @@ class Engine:
         """Apply what happened, whether it can be written down or not."""
         self._take(facts, self._write_on)
 
-    def _take(self, happened: Sequence[AnyEvent], write: Callable[[Sequence[AnyEvent]], None]) -> None:
-        with self._lock:
-            if self._is_applying:  # whoever is called at once, in the midst of a step
-                self._queue.extend(happened)
-                return
-            write(happened)
-            self._queue.extend(happened)
-            self._is_applying = True
-            try:
-                self._apply()
-            finally:
-                self._is_applying = False
+    def at(self, moment: float, work: Callable[[], object]) -> None:
+        """Have something called at a moment, in a thread for hooks; not after `stop`."""
+
+        def begin() -> None:
+            if not self._is_stopped:
+                self.run(work)
+
+        if moment <= self.now():
+            begin()
+        else:
+            with self._lock:
+                self._alarm(moment, begin)
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Have something called in a thread for hooks."""
+
+        def job() -> None:
+            work()
+
+        self.hooks.put(job, limited=False)
+        self.hooks.start()
 
     def wait(
         self,
-        guids: Iterable[int],
+        guids: Sequence[int],
         state: ResourceState,
         *,
         timeout_s: float | None,
         heeds_abort: bool = True,
         quit_asked: Callable[[], object] | None = None,
     ) -> WaitResult:
-        """Wait until resources are at a state, a failure or ``quit_asked`` ends that, or the time is over."""
-        wait = Wait(guids, state, heeds_abort=heeds_abort)
+        """Wait until resources are at a state; a failure, ``quit_asked`` or the timeout ends that."""
         with self._lock:
-            self._waits.add(wait, self.state)
+            wait = _Wait(guids, state, self.state, heeds_abort=heeds_abort)
+            self._waits.append(wait)
             if self._is_closed:
                 wait.over.set()
+        deadline = None if timeout_s is None else Deadline(timeout_s)
+        look_s = threading.TIMEOUT_MAX if quit_asked is None else _QUIT_S
+        is_late = False
         try:
-            ending = waited(wait, timeout_s, quit_asked)
+            while not is_late and not (quit_asked is not None and quit_asked()):
+                if wait.over.wait(look_s if deadline is None else min(look_s, deadline.left_s())):
+                    break
+                is_late = deadline is not None and deadline.passed()
         finally:
             with self._lock:
                 self._waits.remove(wait)
                 seen = self.state
-        return result_of(wait, seen, ending)
+        return _result_of(guids, wait, seen, is_late=is_late)
 
     def resume(self) -> None:
         """Set again the timers of a state that another process left, each for the moment it was meant for."""
-        for alarm in alarms(self.state, self.now()):
-            self.timers.set(alarm.timer, alarm.at)
+        with self._lock:
+            for alarm in alarms(self.state, self.now()):
+                self._set_timer(alarm)
 
     def stop(self) -> None:
-        """Do nothing any more that was put off: drop timers and queued work, and end all waits."""
-        self.timers.clear()
-        self.pool.drop()
+        """Do nothing any more that was put off: drop timers and queued hooks, and end all waits."""
+        self._is_stopped = True
+        self.hooks.drop()
         with self._lock:
-            self._waits.wake(is_abort=False)
+            self._due.clear()
+            self._wake(is_abort=False)
 
     def close(self, *, timeout_s: float) -> int:
-        """End the threads and the journal; return how many hooks are still at work."""
-        self.timers.close()
+        """End the threads and the journal; return how many hooks are still running."""
+        self._is_stopped = True
         try:
-            return self.pool.close(timeout_s=timeout_s)
+            return self.hooks.close(timeout_s=timeout_s)
         finally:
             with self._lock:
                 self._is_closed = True
-                self._waits.wake(is_abort=False)
+                self._wake(is_abort=False)
                 if self._journal is not None:
                     self._journal.close()
                     self._journal = None
+            if self._is_timed:
+                self._timers.close(timeout_s=1.0, drop=True)
 
-    def _apply(self) -> None:
-        while self._queue:
-            event = self._queue.popleft()
-            before = self.state
-            self.state, asked = step_safely(before, event)
-            if isinstance(event, Became):
-                self._moved(event.guids, event.state)
-            elif isinstance(event, Removed):
-                self._moved(event.guids, ResourceState.RELEASED)
-            if self.state.level is not before.level and not before.is_aborted:
-                self._waits.wake(is_abort=True)
-            if not asked:
-                continue
-            queued = len(self._queue)
-            self._do(asked)
-            if len(self._queue) > queued:
-                self._write_on(list(self._queue)[queued:])
+    def _take(
+        self, happened: Sequence[AnyEvent], write: Callable[[Sequence[AnyEvent]], None], *, spare: int = 0
+    ) -> None:
+        with self._lock:
+            write(happened)
+            for event in happened:
+                self._apply(event)
+        self._perform(spare)
+
+    def _apply(self, event: AnyEvent) -> None:
+        before = self.state
+        self.state, asked, wrong = step_safely(before, event)
+        if wrong:
+            logger.error("%s; the experiment ends here, and can only be released", wrong)
+        if isinstance(event, Removed):
+            self._moved(event.guids, ResourceState.RELEASED)
+        if self.state.is_aborted and not before.is_aborted:
+            self._wake(is_abort=True)
+        for action in asked:
+            if isinstance(action, Reached):
+                self._moved(action.guids, action.state)
+            elif isinstance(action, Alarm):
+                self._set_timer(action)
+            else:
+                self._todo.append(action)
+
+    def _perform(self, spare: int) -> None:
+        """Do what the steps asked for; without the lock, for it may come back."""
+        while self._todo:
+            try:
+                action = self._todo.popleft()
+            except IndexError:  # another thread was faster
+                break
+            match action:
+                case Call(guid=guid, verb=verb, reason=reason):
+                    # Whatever ends something must not wait for hooks that do not end.
+                    self._put(self._call, guid, verb, reason, limited=verb not in ("fail", "release"))
+                case Assign(guid=guid, name=name, value=value):
+                    self._put(self._assign, guid, name, value, limited=False)
+                case Inform(guid=guid):
+                    self._inform(guid)
+                case Abandon(guid=guid):
+                    thread = self._abandon(guid)
+                    if thread is not None:
+                        self.hooks.leave(thread)
+        self.hooks.start(spare=spare)
+
+    def _put(self, work: Callable[..., AnyEvent | None], *arguments: Any, limited: bool) -> None:
+        self.hooks.put(lambda: work(*arguments), limited=limited)
 
     def _moved(self, guids: Iterable[int], state: ResourceState) -> None:
-        self._waits.moved(guids, state)
-        if state >= ResourceState.FAILED:
-            self._doer.over(guids)
+        for wait in self._waits:
+            wait.moved(guids, state)
 
-    def _do(self, asked: Iterable[Action]) -> None:
-        for action in asked:
-            match action:
-                case Call():
-                    # Whatever ends something must not wait for a hook that does not end.
-                    self._put(
-                        action.verb in ("fail", "release"), self._doer.call, action.guid, action.verb, action.reason
-                    )
-                case Assign():
-                    self._put(False, self._doer.assign, action.guid, action.name, action.value)  # noqa: FBT003
-                case Alarm():
-                    self.timers.set(action.timer, action.at)
-                case Reached():
-                    self._moved(action.guids, action.state)
-                case _:
-                    self._doer.failed(action.guid)
+    def _wake(self, *, is_abort: bool) -> None:
+        for wait in self._waits:
+            if wait.heeds_abort or not is_abort:
+                wait.over.set()
 
-    def _put(self, is_urgent: bool, work: Callable[..., None], *arguments: Any) -> None:  # noqa: FBT001
-        self.pool.put(lambda: work(*arguments), is_urgent=is_urgent)
+    def _set_timer(self, alarm: Alarm) -> None:
+        timer, at = alarm.timer, alarm.at
+        if at is None or self._is_stopped:
+            self._due.pop(timer, None)
+            return
 
-    def _fire(self, key: Hashable) -> None:
-        if isinstance(key, Timer):
-            self.note(Fired(t=self.now(), timer=key))
-        elif callable(key):
-            self.pool.put(key)
+        def fire() -> None:
+            with self._lock:
+                is_meant = self._due.get(timer) == at
+                if is_meant:
+                    del self._due[timer]
+            if is_meant:
+                self.note(Fired(t=self.now(), timer=timer))
+
+        self._due[timer] = at
+        self._alarm(at, fire)
+
+    def _alarm(self, moment: float, job: Callable[[], object]) -> None:
+        """Have the actor call something; with the lock."""
+        if not self._is_timed:
+            self._is_timed = True
+            self._timers.start()
+        self._timers.at(moment - self._start, job)
 
     def _write(self, happened: Sequence[AnyEvent]) -> None:
         if self._journal is None or self._is_journal_lost:
@@ -318,17 +404,34 @@ class Engine:
         try:
             self._journal.write(happened)
         except StorageError as error:
-            self._lose_journal(error)
+            logger.error("%s; the experiment ends here, and can only be released", error)  # noqa: TRY400 - it says where
+            self._is_journal_lost = True  # its lock stays: no other process may take up the run meanwhile
+            self._apply(Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error)))
             raise
 
     def _write_on(self, happened: Sequence[AnyEvent]) -> None:
         with contextlib.suppress(StorageError):  # it was logged, and the experiment is over
             self._write(happened)
 
-    def _lose_journal(self, error: StorageError) -> None:
-        logger.error("%s; the experiment ends here, and can only be released", error)
-        self._is_journal_lost = True  # its lock stays: nobody may take up the run while this process goes on with it
-        lost = Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error))
-        self.state, asked = step_safely(self.state, lost)
-        self._do(asked)
-        self._waits.wake(is_abort=True)
+
+def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool) -> WaitResult:
+    reached, reasons, left = [], {}, []
+    for guid in guids:
+        resource = state.resources.get(guid)
+        if resource is None or (resource.state >= wait.wanted and resource.state is not ResourceState.FAILED):
+            reached.append(guid)
+        elif resource.state < wait.wanted:
+            left.append(guid)
+        elif wait.wanted is ResourceState.FAILED:
+            reached.append(guid)
+        else:
+            reasons[guid] = resource.reason
+    return WaitResult(
+        reached=tuple(reached),
+        failed=tuple(reasons),
+        reasons=reasons,
+        timed_out=tuple(left) if is_late else (),
+        left=() if is_late else tuple(left),
+        aborted=(state.is_aborted and wait.heeds_abort) or (wait.over.is_set() and bool(left)),
+        reason=state.level_reason,
+    )

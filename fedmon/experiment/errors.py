@@ -49,15 +49,6 @@ class UnknownGuidError(ExperimentError, KeyError):
         return str(self.args[0])
 
 
-class UnknownTaskError(ExperimentError, KeyError):
-    """There is no task of this id that was tracked."""
-
-    exit_code = 3
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
 class InvalidExperimentError(ExperimentError, ValueError):
     """An experiment, a guid or a group cannot be named or set up like this."""
 
@@ -73,7 +64,12 @@ class InvalidConditionError(ExperimentError, ValueError):
 
 
 class InvalidStateError(ExperimentError, ValueError):
-    """There is no such state."""
+    """There is no such state, or a verb does nothing in the state of its resource.
+
+    ``is_over`` tells that the resource FAILED or was RELEASED: who called came too late, and did nothing wrong.
+    """
+
+    is_over = False
 
 
 class InvalidTimeError(ExperimentError, ValueError):
@@ -159,13 +155,9 @@ class FederationUnreachableError(ExperimentError):
 
 
 class DeadlockError(ExperimentError):
-    """Hooks of resources wait for one another in a circle; this one was not made to wait for ``refused``, too."""
+    """A hook would wait for its own resource."""
 
     exit_code = 4
-
-    def __init__(self, refused: str, circle: str) -> None:
-        self.refused = refused
-        super().__init__(f"hooks wait for one another in a circle: {circle}")
 
 
 class TraceNotReadableError(ExperimentError):
@@ -180,6 +172,27 @@ class InvalidTaskError(ExperimentError, TypeError):
 
 class InvalidPolicyError(ExperimentError, ValueError):
     """A failure policy asks for something that cannot be."""
+
+
+def told(error: BaseException) -> str:
+    """Return an exception in one line, which can be written down."""
+    text = _written(error)
+    return text if isinstance(error, FedmonError) and text else f"{type(error).__name__}{text and f': {text}'}"
+
+
+def as_reason(given: object) -> str:
+    """Return why something failed as a text which can be written down, whatever a caller gave; "" for None."""
+    if given is None:
+        return ""
+    return told(given) if isinstance(given, BaseException) else _written(given)
+
+
+def _written(given: object) -> str:
+    try:
+        text = str(given)
+    except Exception as error:  # noqa: BLE001 - the code of somebody else's class
+        text = f"a {type(given).__name__} that cannot be shown: {type(error).__name__}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _short(value: object) -> str:

@@ -6,12 +6,14 @@ monotonic clock's since.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from fedmon.experiment.conditions import AnyCondition
+from fedmon.experiment.errors import InvalidPolicyError
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 Verb = Literal["discover", "reserve", "provision", "deploy", "start", "stop", "release", "fail"]
@@ -184,12 +186,47 @@ class Returned(Event, frozen=True, kw_only=True, tag="returned"):
     state: ResourceState
 
 
+class VerbBegan(Event, frozen=True, kw_only=True, tag="verb-began", gc=False):
+    """A verb was called from outside of the machine."""
+
+    guid: int
+    verb: Verb
+
+
+class VerbReturned(Event, frozen=True, kw_only=True, tag="verb-returned", gc=False):
+    """The hook of a verb returned; ``scheduled`` tells that it has put off what is left to do."""
+
+    guid: int
+    verb: Verb
+    scheduled: bool = False
+
+
 class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed", gc=False):
-    """A verb of a resource raised."""
+    """The hook of a verb raised."""
 
     guid: int
     verb: Verb
     reason: str
+
+
+class TaskScheduled(Event, frozen=True, kw_only=True, tag="task", gc=False):
+    """A function of a module is to run at a moment; ``function`` is ``module:name``."""
+
+    number: int
+    function: str
+    at: float
+
+
+class TaskDone(Event, frozen=True, kw_only=True, tag="task-done", gc=False):
+    """A task has begun to run; it is not run again."""
+
+    number: int
+
+
+class Reopened(Event, frozen=True, kw_only=True, tag="reopened", gc=False):
+    """Another process took the run up; ``left_alone`` are STARTED, and their type does not say how to take them up."""
+
+    left_alone: tuple[int, ...] = ()
 
 
 class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
@@ -239,7 +276,12 @@ AnyEvent = (
     | ReleaseAsked
     | Became
     | Returned
+    | VerbBegan
+    | VerbReturned
     | VerbFailed
+    | TaskScheduled
+    | TaskDone
+    | Reopened
     | Fired
     | Measured
     | Leveled
@@ -278,11 +320,75 @@ class Inform(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     guid: int
 
 
+class Abandon(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Leave the hook of a resource that runs behind: its verb failed for it took too long."""
+
+    guid: int
+
+
 class Reached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tell those who wait for it that resources came to a state by a verb without code, which nobody has to call."""
+    """Tell those who wait for it that resources came to a state."""
 
     guids: tuple[int, ...]
     state: ResourceState
 
 
-Action = Call | Assign | Alarm | Inform | Reached
+Action = Call | Assign | Alarm | Inform | Abandon | Reached
+
+
+_VERBS: tuple[str, ...] = get_args(Verb)
+_MOST = 10**9
+
+
+def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
+    """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
+    found: dict[Verb, float] = {}
+    for mapping in given:
+        if mapping is None:
+            continue
+        _check_mapping(mapping, "timeouts")
+        for verb, timeout_s in mapping.items():
+            _check_verb(verb, "timeouts")
+            if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
+                raise InvalidPolicyError(
+                    f"the timeout of {verb} is {timeout_s!r:.80}: take a number of seconds above 0"
+                )
+            found[verb] = float(timeout_s)
+    return found
+
+
+def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
+    """Return how often verbs are tried again, later mappings over earlier ones. Raises InvalidPolicyError."""
+    found: dict[Verb, Retry] = {}
+    for mapping in given:
+        if mapping is None:
+            continue
+        _check_mapping(mapping, "retry")
+        for verb, retry in mapping.items():
+            _check_verb(verb, "retry")
+            if not isinstance(retry, Retry):
+                raise InvalidPolicyError(f"the retry of {verb} is {retry!r}: take Retry(times=3, delay_s=1.0)")
+            if type(retry.times) is not int or not 0 <= retry.times < _MOST:
+                raise InvalidPolicyError(f"times of the retry of {verb} is {retry.times!r}: take a whole number from 0")
+            for name in ("delay_s", "factor", "max_delay_s"):
+                value = getattr(retry, name)
+                if not _is_number(value) or not 0 <= value < math.inf:
+                    raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r:.80}: take a number from 0")
+            found[verb] = retry
+    return found
+
+
+def _check_mapping(given: object, what: str) -> None:
+    if not (given is None or type(given) is dict or isinstance(given, Mapping)):  # the second one is the fast one
+        raise InvalidPolicyError(f"{what} {given!r:.80} are not by verb: take {{'deploy': ...}}")
+
+
+def _check_verb(verb: str, what: str) -> None:
+    if verb not in _VERBS:
+        raise InvalidPolicyError(f"{what} of {verb!r}, which is no verb: there are {', '.join(_VERBS)}")
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) < 2**63

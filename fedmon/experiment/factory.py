@@ -20,10 +20,9 @@ from fedmon.experiment.errors import (
     PluginError,
     ResourceNotCreatedError,
     UnknownTypeError,
+    told,
 )
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import ResourceManager
-from fedmon.experiment.verbs import told
+from fedmon.experiment.resource import Experiment, ResourceManager
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ def _types_of(module: ModuleType) -> Iterator[type[ResourceManager]]:
             yield each
 
 
-_OWN = "fedmon.experiment.types"
+_OWN = ("fedmon.experiment.calls", "fedmon.experiment.types")
 
 
 class ResourceFactory:
@@ -169,7 +168,7 @@ class ResourceFactory:
             made = rclass(ec, guid)
         except Exception as error:
             raise ResourceNotCreatedError(f"resource {guid} of type {rtype} cannot be made: {told(error)}") from error
-        if not hasattr(made, "turn"):
+        if not hasattr(made, "_guid"):
             raise ResourceNotCreatedError(
                 f"resource {guid} of type {rtype} cannot be made: {rclass.__qualname__}.__init__ must call "
                 "super().__init__(ec, guid)"
@@ -185,11 +184,11 @@ class ResourceFactory:
     @classmethod
     def _load_own(cls) -> None:
         """Load the types of a federation; experiments without them need not."""
-        own = importlib.import_module(_OWN)
-        for each in map(vars(own).get, own.__all__):
-            # Also when they were loaded before: whoever replaced the register has them again.
-            if isinstance(each, type) and issubclass(each, ResourceManager):
-                cls.register_own(each)
+        for own in map(importlib.import_module, _OWN):
+            for each in map(vars(own).get, own.__all__):
+                # Also when they were loaded before: whoever replaced the register has them again.
+                if isinstance(each, type) and issubclass(each, ResourceManager):
+                    cls.register_own(each)
 
     @classmethod
     def populate(cls, environ: Mapping[str, str] | None = None) -> list[PluginError]:
@@ -245,4 +244,5 @@ def _checked(rclass: object) -> type[ResourceManager]:
     is_named = rtype and isinstance(rtype, str)
     if not is_named or (rtype == ResourceManager.get_rtype() and rclass is not ResourceManager):
         raise InvalidTypeError(f"{rclass.__qualname__} needs a name of its own: set _rtype, which is {rtype!r}")
+    rclass._complete()  # noqa: SLF001 - for those without a decorator
     return rclass

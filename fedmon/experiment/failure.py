@@ -13,11 +13,10 @@ import msgspec
 
 from fedmon.experiment.document.description import Description, FailurePolicy, QuorumDescription
 from fedmon.experiment.document.files import read, write
-from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError
-from fedmon.experiment.following import DOCUMENT
-from fedmon.experiment.protocol import Experiment
+from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason, told
+from fedmon.experiment.journal import DOCUMENT
+from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import FailureLevel, ResourceState
-from fedmon.experiment.verbs import as_reason, told
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class FailureManager:
     def _tell(self) -> None:
         found = None if self._ec is None else self._ec()
         if found is not None:
-            found._failure_judged()  # noqa: SLF001 - for failure managers alone
+            found.heed()
 
     def take_up(self, level: FailureLevel, reason: str) -> None:
         """Begin with what was judged before, in a process that died."""
@@ -206,27 +205,20 @@ def seen(manager: FailureManager) -> tuple[FailureLevel, str]:
 
 def is_failed(ec: Experiment, guid: int) -> bool:
     """Tell whether a resource failed; one that was taken out did not."""
-    try:
-        return ec._seen(guid).state is ResourceState.FAILED  # noqa: SLF001 - a type's own code may do anything
-    except KeyError:
-        return False
+    seen = ec.engine.state.resources.get(guid)
+    return seen is not None and seen.state is ResourceState.FAILED
 
 
 def is_critical(ec: Experiment, guid: int) -> bool:
     """Tell whether the experiment cannot do without a resource."""
-    try:
-        return ec._seen(guid).critical  # noqa: SLF001 - as above
-    except KeyError:
-        return False
+    seen = ec.engine.state.resources.get(guid)
+    return seen is not None and seen.critical
 
 
 def _why(ec: Experiment, guid: int) -> str:
     """Return the reason of a failure as messages go on with it; "" where none was told."""
-    try:
-        reason = ec._seen(guid).reason  # noqa: SLF001 - as above
-    except KeyError:
-        return ""
-    return f": {reason}" if reason else ""
+    seen = ec.engine.state.resources.get(guid)
+    return f": {seen.reason}" if seen is not None and seen.reason else ""
 
 
 def name_of(ec: Experiment, guid: int) -> str:

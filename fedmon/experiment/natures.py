@@ -7,28 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from fedmon.experiment.situation import Resource
+from fedmon.experiment.situation import Need, Resource
 from fedmon.experiment.states import ResourceState
 
 if TYPE_CHECKING:
     from fedmon.experiment.resource import ResourceManager
 
+__all__ = ["Nature", "Natures", "Need", "is_kind", "lasts", "nature_of", "natures", "needed"]
+
 _BEFORE_READY = frozenset({ResourceState.DISCOVERED, ResourceState.RESERVED, ResourceState.PROVISIONED})
-
-
-class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a verb of a type waits for by itself: those of type ``of`` that it is connected to are to be at ``state``.
-
-    For "stop" it is its own end that comes only then. ``through`` leads there over types in between, and counts where
-    none is connected to it itself. With ``attribute`` it is the resource whose guid that attribute holds: it has to be
-    there by then, and a condition is to wait for it.
-    """
-
-    verb: Literal["deploy", "start", "stop"]
-    of: str = ""
-    state: ResourceState = ResourceState.READY
-    through: tuple[str, ...] = ()
-    attribute: str = ""
 
 
 class Nature(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,41 +1,129 @@
-"""The resource: what it is connected to, how far it is, and its verbs with the hooks that types override."""
+"""The resource: its attributes and traces, what it is connected to, how far it is, and its verbs with their hooks."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import datetime
+import functools
+import logging
 import operator
+import threading
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar, cast, get_args
 
+from fedmon.common.errors import FedmonError
 from fedmon.experiment import durations
-from fedmon.experiment.conditions import MetricCondition
-from fedmon.experiment.errors import ExperimentOverError, InvalidStateError
-from fedmon.experiment.events import Verb
-from fedmon.experiment.holder import Holder
-from fedmon.experiment.hook_calls import HookCall, is_within
-from fedmon.experiment.protocol import Experiment, Guids
-from fedmon.experiment.situation import Resource
+from fedmon.experiment.attributes import MASK, Attribute, Flags, Types, write_refusal
+from fedmon.experiment.conditions import MetricCondition, state_of
+from fedmon.experiment.engine import Engine
+from fedmon.experiment.errors import (
+    AttributeAccessError,
+    ExperimentOverError,
+    InvalidAttributeValueError,
+    InvalidConditionError,
+    InvalidStateError,
+    InvalidTypeError,
+    UnknownAttributeError,
+    UnknownTraceError,
+    as_reason,
+    told,
+)
+from fedmon.experiment.events import (
+    ActionWanted,
+    AnyEvent,
+    AttributeSet,
+    Became,
+    Retry,
+    TraceEnabled,
+    Verb,
+    VerbBegan,
+    VerbFailed,
+    VerbReturned,
+)
+from fedmon.experiment.hooks import Hook, failtrap, here
+from fedmon.experiment.situation import Guids, Need, Resource
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.templates import Template, clsinit, clsinit_copy
-from fedmon.experiment.verbs import as_reason, failtrap, states_for, told
+from fedmon.experiment.traces import Trace, TraceAttr
+from fedmon.experiment.verdicts import MAY
+
+_T = TypeVar("_T", bound="type[ResourceManager]")
+_VERBS: frozenset[str] = frozenset(get_args(Verb))
+_KEPT = ("critical", "hardRelease")
+_NONE: frozenset[str] = frozenset()
+Moment = datetime.datetime | float | None
+logger = logging.getLogger(__name__)
 
 __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
 
 
-def nothing_of(rtype: object) -> list[Any]:
-    """Return that there is no resource of a type. Raises UnknownTypeError where nobody registered such a type."""
-    # Types are made of resources, and so is what asks here.
-    from fedmon.experiment.factory import ResourceFactory
+@functools.cache
+def logger_of(rtype: str) -> logging.Logger:
+    """Return the logger of the resources of a type, under the name that NEPI gives to it."""
+    return logging.getLogger(f"fedmon.experiment.resource.{rtype}")
 
-    known = ResourceFactory.resource_types().values()
-    # A name that only types derived from it have is a type as well.
-    is_known = isinstance(rtype, type) or any(
-        vars(each).get("_rtype") == rtype for rclass in known for each in rclass.__mro__
-    )
-    if not is_known:
-        ResourceFactory.get_resource_type(rtype)  # type: ignore[arg-type] # which says so for what is no name
-    return []
+
+class Experiment(Protocol):
+    """A controller, as resources see it."""
+
+    @property
+    def run_dir(self) -> str:
+        """The folder of this run."""
+
+    @property
+    def resources(self) -> list[int]:
+        """The guids of all resources."""
+
+    @property
+    def engine(self) -> Engine:
+        """What applies events."""
+
+    def get_resource(self, guid: int) -> ResourceManager:
+        """Return a resource. Raises UnknownGuidError."""
+
+    def register_connection(self, guid1: int, guid2: int) -> None:
+        """Connect two resources."""
+
+    def unregister_connection(self, guid1: int, guid2: int) -> None:
+        """Take two resources apart."""
+
+    def register_condition(
+        self, guids1: Guids, action: ResourceAction, guids2: Guids, state: ResourceState, time: str | None = None
+    ) -> Any:
+        """Have an action of resources wait for others."""
+
+    def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | None = None) -> None:
+        """Have resources wait for others no longer."""
+
+    def set_with_conditions(
+        self, name: str, value: Any, guids1: Guids, guids2: Guids, state: ResourceState, time: str | None = None
+    ) -> None:
+        """Have an attribute of resources set when others are in a state."""
+
+    def schedule(self, date: str | None, callback: Callable[[], Any], track: bool = False) -> int:  # noqa: FBT001, FBT002 - NEPI's
+        """Have something called at a time."""
+
+    def filter_resources(self, rtype: str | type[ResourceManager]) -> list[int]:
+        """Return the guids of the resources of a type. Raises UnknownTypeError."""
+
+    def heed(self) -> None:
+        """Look at how bad the failure manager finds it."""
+
+    def _returned(self, guid: int, state: ResourceState) -> None:
+        """Note that a resource which had failed is back in a state."""
+
+
+def clsinit(cls: _T) -> _T:
+    """Give a class attributes and traces of its own, without those of its parent."""
+    cls._clsinit()
+    return cls
+
+
+def clsinit_copy(cls: _T) -> _T:
+    """Give a class the attributes and traces of its parent, and its own."""
+    cls._clsinit_copy()
+    return cls
 
 
 class _TimeOf:
@@ -53,16 +141,6 @@ class _TimeOf:
         return None if found is None else datetime.datetime.fromtimestamp(found, datetime.UTC)
 
 
-Moment = datetime.datetime | float | None
-
-
-def _checked(state: object) -> ResourceState:
-    for known in ResourceState:
-        if known == state and not isinstance(state, bool):
-            return known
-    raise InvalidStateError(f"{state!r:.80} is no state: take one of {', '.join(ResourceState.__members__)}")
-
-
 CALLED: tuple[Verb, ...] = ("deploy", "start", "stop", "release", "fail")
 _SETTERS: Mapping[str, str] = {
     "discover": "set_discovered",
@@ -76,25 +154,201 @@ _SETTERS: Mapping[str, str] = {
 }
 
 
-@clsinit
-class ResourceManager(Holder):
+class ResourceManager:
     """A resource of an experiment.
 
     Types override the ``do_`` hooks and end them with the parent's, which says that the state was reached; a hook that
     returns without it leaves the resource as it is, and may have scheduled its verb again. A `do_release` that has
-    scheduled nothing then counts as done. One verb runs at a time. A hook that does not end holds back neither `fail`,
-    which waits for nobody, nor `release`, which waits for
-    ``_release_patience_s`` seconds. All methods are safe from any thread.
+    scheduled nothing then counts as done. One verb runs at a time, until its hook returns. A hook that does not end
+    holds back neither `fail`, which waits for nothing, nor `release`, which waits for ``_release_patience_s`` seconds.
+    Flags of attributes bind everybody but the resource's own hooks. All methods are safe from any thread.
     """
 
+    _rtype: ClassVar[str] = "Resource"
+    _help: ClassVar[str | None] = None
+    _platform: ClassVar[str | None] = None
+    _reschedule_delay: ClassVar[str] = "0.5s"
+    type_timeouts: ClassVar[Mapping[Verb, float]] = {}
+    """For how many seconds a verb may run, by verb."""
+    type_retry: ClassVar[Mapping[Verb, Retry]] = {}
+    """How often a verb that failed is tried again, by verb."""
+    _attributes: ClassVar[Mapping[str, Attribute]] = {}
+    _traces: ClassVar[Mapping[str, Trace]] = {}
     _release_patience_s: ClassVar[float] = 5.0
-    __is_in_release = False  # mangled, for types have flags of much the same name
+    asks_federation: ClassVar[bool] = False
+    """Whether it can do nothing without a federation."""
+    # What plans and explanations go by; see `natures`.
+    _needs: ClassVar[tuple[Need, ...]] = ()
+    """What its verbs wait for by themselves, of what it is connected to."""
+    _ends_itself: ClassVar[bool] = False
+    """Whether it comes to STOPPED without being told to; what has code of its own for its start may do so anyhow."""
+    _passes: ClassVar[tuple[ResourceState, ...] | None] = None
+    """The states before READY that its deploy stops in; null: nobody knows where it has code of its own for that."""
+    _required_attributes: ClassVar[tuple[str, ...]] = ()
+    """What has to be set before it is deployed."""
+    _required_connections: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """What it has to be connected to before it is deployed: to one type of each."""
+    _measured_by: ClassVar[tuple[str, ...] | None] = None
+    """The types that tell its metrics when they are connected to it; null where it tells some itself."""
+    _measures_when_ready: ClassVar[bool] = False
+    """Whether metrics of it may come before it is STARTED."""
+
+    @classmethod
+    def _clsinit(cls) -> None:
+        """Begin anew, with what every resource has and what this class registers."""
+        cls._attributes, cls._traces = {each.name: each for each in _of_every_resource()}, {}
+        cls._register_attributes()
+        cls._register_traces()
+
+    @classmethod
+    def _clsinit_copy(cls) -> None:
+        """Begin with what the parent has."""
+        cls._attributes, cls._traces = dict(cls._attributes), dict(cls._traces)
+        cls._register_attributes()
+        cls._register_traces()
+
+    @classmethod
+    def _complete(cls) -> None:
+        """Do as `clsinit_copy` for the classes that register something and were not decorated."""
+        for each in reversed(cls.__mro__):
+            is_ours = issubclass(each, ResourceManager) and "_attributes" not in vars(each)
+            if is_ours and not vars(each).keys().isdisjoint({"_register_attributes", "_register_traces"}):
+                clsinit_copy(each)
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        """Register what this class adds; for subclasses."""
+
+    @classmethod
+    def _register_traces(cls) -> None:
+        """Register what this class adds; for subclasses."""
+
+    @classmethod
+    def _register_attribute(cls, attribute: Attribute) -> None:
+        """Add an attribute, in place of one of the same name."""
+        if not isinstance(attribute, Attribute):
+            raise InvalidTypeError(f"{cls.__name__} registers {attribute!r}, which is no Attribute")
+        cls._replace("_attributes", {**cls._attributes, attribute.name: attribute})
+
+    @classmethod
+    def _remove_attribute(cls, name: str) -> None:
+        """Take an attribute out. Raises UnknownAttributeError, and InvalidTypeError for one that every resource has."""
+        gone = cls._template(name)
+        if name in _KEPT:
+            raise InvalidTypeError(f"{cls.__name__} cannot do without the attribute {name!r}: every resource has it")
+        cls._replace("_attributes", {other: each for other, each in cls._attributes.items() if each is not gone})
+
+    @classmethod
+    def _register_trace(cls, trace: Trace) -> None:
+        """Add a trace, in place of one of the same name."""
+        if not isinstance(trace, Trace):
+            raise InvalidTypeError(f"{cls.__name__} registers {trace!r}, which is no Trace")
+        cls._replace("_traces", {**cls._traces, trace.name: trace})
+
+    @classmethod
+    def _remove_trace(cls, name: str) -> None:
+        """Take a trace out. Raises UnknownTraceError."""
+        if name not in cls._traces:
+            raise UnknownTraceError(f"type {cls._rtype} has no trace", name, cls._traces)
+        cls._replace("_traces", {other: each for other, each in cls._traces.items() if other != name})
+
+    @classmethod
+    def get_rtype(cls) -> str:
+        """Return the name of the type."""
+        return cls._rtype
+
+    @classmethod
+    def get_help(cls) -> str | None:
+        """Return what the type is for."""
+        return cls._help
+
+    @classmethod
+    def get_platform(cls) -> str | None:
+        """Return the platform that the type belongs to."""
+        return cls._platform
+
+    @classmethod
+    def get_attributes(cls) -> list[Attribute]:
+        """Return copies of the attributes; the value of one that may not be read is null."""
+        return [each.listed() for each in cls._attributes.values()]
+
+    @classmethod
+    def get_attribute(cls, name: str) -> Attribute:
+        """Return a copy of an attribute. Raises UnknownAttributeError."""
+        return cls._template(name).shown(f"type {cls._rtype}")
+
+    @classmethod
+    def get_traces(cls) -> list[Trace]:
+        """Return copies of the traces."""
+        return [copy.copy(each) for each in cls._traces.values()]
+
+    @classmethod
+    def has_attribute(cls, name: str) -> bool:
+        """Tell whether there is an attribute of a name."""
+        return name in cls._attributes
+
+    @classmethod
+    def get_global(cls, name: str) -> Any:
+        """Return the value with which resources of the type begin.
+
+        Raises UnknownAttributeError, and AttributeAccessError for an attribute that is not Global, or NoRead.
+        """
+        return cls._global(name).shown(f"type {cls._rtype}").value
+
+    @classmethod
+    def set_global(cls, name: str, value: Any) -> Any:
+        """Set the value of all resources of the type that have none of their own, and return it.
+
+        Raises UnknownAttributeError, InvalidAttributeValueError, and AttributeAccessError
+        for an attribute that is not Global, or that nobody but the type may set.
+        """
+        attribute, who = cls._global(name), f"type {cls._rtype}"
+        refused = write_refusal(attribute, ResourceState.NEW, is_deployed=False)
+        if refused is not None:
+            raise AttributeAccessError(name, who, refused[0].name or "", refused[1])
+        value = attribute.accepted(value, resource=who)
+        attribute.as_noted(value, resource=who)
+        cls._replace("_attributes", {**cls._attributes, name: attribute.with_value(value)})
+        return value
+
+    @classmethod
+    def _template(cls, name: str) -> Attribute:
+        found = cls._attributes.get(name)
+        if found is None:
+            raise UnknownAttributeError(f"type {cls._rtype} has no attribute", name, cls._attributes)
+        return found
+
+    @classmethod
+    def _global(cls, name: str) -> Attribute:
+        found = cls._template(name)
+        if not found.has_flag(Flags.Global):
+            raise AttributeAccessError(name, f"type {cls._rtype}", "Global", "is not one of the whole type: it has no")
+        return found
+
+    @classmethod
+    def _replace(cls, name: str, mapping: Mapping[str, Attribute] | Mapping[str, Trace]) -> None:
+        """Replace a mapping where it is: in this class, or in the parent that this one shares it with."""
+        setattr(next(each for each in cls.__mro__ if name in vars(each)), name, mapping)
 
     def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(guid)
-        self._ec = weakref.ref(ec)
+        self._guid, self._ec = guid, weakref.ref(ec)
         self._reason = ""
-        self._was_seen = False
+        self._was_seen = self._is_failing = self._is_releasing = False
+        self._turn = threading.RLock()
+        self._running: Hook | None = None
+        self._own: dict[str, Attribute] = {}
+        enabled = [each.name for each in self._traces.values() if each.enabled]
+        self._enabled: frozenset[str] = frozenset(enabled) if enabled else _NONE
+
+    @property
+    def guid(self) -> int:
+        """The number of the resource."""
+        return self._guid
+
+    @property
+    def name(self) -> str:
+        """How messages name the resource."""
+        return f"resource {self._guid} ({self._rtype})"
 
     @property
     def ec(self) -> Experiment:
@@ -104,7 +358,7 @@ class ResourceManager(Holder):
             raise ExperimentOverError(f"the experiment of {self.name} is no more")
         return found
 
-    def is_of(self, ec: Experiment) -> bool:
+    def is_of(self, ec: object) -> bool:
         """Tell whether it belongs to an experiment."""
         return self._ec() is ec
 
@@ -163,7 +417,7 @@ class ResourceManager(Holder):
         self._reason = as_reason(reason)
 
     def _seen(self) -> Resource:
-        found = self.ec._seen(self._guid)  # noqa: SLF001 - for resources alone
+        found = self.ec.engine.state.resources[self._guid]
         self._was_seen = True
         return found
 
@@ -194,15 +448,15 @@ class ResourceManager(Holder):
 
     def deploy_with_conditions(self) -> None:
         """Have it deployed as soon as its conditions hold; nothing where it is READY or further."""
-        self.ec._action_wanted(self._guid, ResourceAction.DEPLOY)  # noqa: SLF001 - for resources alone
+        self._want(ResourceAction.DEPLOY)
 
     def start_with_conditions(self) -> None:
         """Have it started as soon as it is READY and its conditions hold; also again, once it stopped."""
-        self.ec._action_wanted(self._guid, ResourceAction.START)  # noqa: SLF001
+        self._want(ResourceAction.START)
 
     def stop_with_conditions(self) -> None:
         """Have it stopped as soon as it is STARTED and its conditions hold."""
-        self.ec._action_wanted(self._guid, ResourceAction.STOP)  # noqa: SLF001
+        self._want(ResourceAction.STOP)
 
     def set_discovered(self, time: Moment = None) -> None:  # noqa: ARG002
         """Say that it is DISCOVERED."""
@@ -240,20 +494,23 @@ class ResourceManager(Holder):
 
     def set_state(self, state: ResourceState, state_time_attr: str = "") -> None:  # noqa: ARG002 - NEPI's
         """Say to which state it came. Raises InvalidStateError."""
-        self._set_state(_checked(state))
+        self._set_state(_known(state))
 
     def set_state_time(self, state: ResourceState, state_time_attr: str = "", time: Moment = None) -> None:  # noqa: ARG002
         """Say to which state it came. Raises InvalidStateError."""
-        self._set_state(_checked(state))
+        self._set_state(_known(state))
 
-    def end(self, state: ResourceState) -> None:
-        """Have it FAILED or RELEASED, whatever its type does about that."""
-        if self.state < state:
-            self._set_state(state)
+    def _want(self, action: ResourceAction) -> None:
+        self.ec.engine.post(ActionWanted(t=self.ec.engine.now(), guid=self._guid, action=action))
 
     def _set_state(self, state: ResourceState) -> None:
-        reason = self.reason if state is ResourceState.FAILED else ""
-        self.ec._became(self._guid, state, reason)  # noqa: SLF001 - for resources alone
+        running = next((hook for hook in here.hooks if hook.rm is self), None)
+        if running is not None and running.is_abandoned:
+            self.debug(f"is {state.name} only for a hook that was left behind")
+        elif not (state >= ResourceState.FAILED and self.state is state):
+            self._is_failing &= state is not ResourceState.FAILED
+            reason = self.reason if state is ResourceState.FAILED else ""
+            self.ec.engine.note(Became(t=self.ec.engine.now(), guids=(self._guid,), state=state, reason=reason))
 
     @classmethod
     def overrides(cls, verb: str) -> bool:
@@ -286,16 +543,21 @@ class ResourceManager(Holder):
     def do_disconnect(self, guid: int) -> None:
         """Undo what being connected took; for types."""
 
-    def get_connected(self, rtype: str | type[Template] | None = None) -> list[ResourceManager]:
+    def neighbour_releases(self, other: ResourceManager) -> None:
+        """Read what goes with another that it is connected to, before that is released; for types."""
+
+    def get_connected(self, rtype: str | type[ResourceManager] | None = None) -> list[ResourceManager]:
         """Return what it is connected to, by guid: all, or those of a type and of the types derived from it.
 
         Raises UnknownTypeError for a type that nobody registered.
         """
         connected = [self.ec.get_resource(guid) for guid in sorted(self.connections)]
         found = [each for each in connected if rtype is None or each.is_rm_instance(rtype)]
-        return found if found or rtype is None else nothing_of(rtype)
+        if not found and rtype is not None:
+            self.ec.filter_resources(rtype)  # which raises for a type that nobody registered
+        return found
 
-    def is_rm_instance(self, rtype: str | type[Template]) -> bool:
+    def is_rm_instance(self, rtype: str | type[ResourceManager]) -> bool:
         """Tell whether it is of a type, or of one derived from it."""
         if isinstance(rtype, type):
             return isinstance(self, rtype)
@@ -303,120 +565,215 @@ class ResourceManager(Holder):
 
     # --- verbs --------------------------------------------------------------------------------------------------------
 
-    @failtrap
     def discover(self) -> None:
-        """Find what the resource stands for."""
-        self._run("discover", self.do_discover)
+        """Find what the resource stands for.
 
-    @failtrap
+        As every verb it raises InvalidStateError in a state that does not allow it, and what its hook raises.
+        """
+        self._run("discover")
+
     def reserve(self) -> None:
         """Reserve it."""
-        self._run("reserve", self.do_reserve)
+        self._run("reserve")
 
-    @failtrap
     def provision(self) -> None:
         """Provide it."""
-        self._run("provision", self.do_provision)
+        self._run("provision")
 
-    @failtrap
     def configure(self) -> None:
         """Configure it; that is no state."""
-        self._run("configure", self.do_configure)
+        self._run("configure")
 
-    @failtrap
     def deploy(self) -> None:
         """Make it ready."""
-        self._run("deploy", self.do_deploy)
+        self._run("deploy")
 
-    @failtrap
     def start(self) -> None:
         """Start it; also again, once it stopped."""
-        self._run("start", self.do_start)
+        self._run("start")
 
-    @failtrap
     def stop(self) -> None:
         """Stop it."""
-        self._run("stop", self.do_stop)
+        self._run("stop")
 
     def fail(self, reason: str = "") -> None:
         """Have it fail, now, even while another verb runs; its hook clears up when it is FAILED already."""
         self.reason = as_reason(reason) or self.reason
-        has_turn = self.turn.take(timeout_s=0, even_if_over=True)
-        try:
-            if self.state < ResourceState.FAILED:
-                # First the state, for others wait for it, and nobody knows how long the hook takes.
-                self.end(ResourceState.FAILED)
-                self._finish(self.do_fail, "fail")
-        finally:
-            if has_turn:
-                self.turn.give()
+        if self.state < ResourceState.FAILED:
+            # First the state, for others wait for it, and nobody knows how long the hook takes.
+            ResourceManager._set_state(self, ResourceState.FAILED)
+        if self.state is ResourceState.FAILED and not self._is_failing:
+            self._is_failing = True
+            try:
+                with Hook(self, "fail"):
+                    self.do_fail()
+            except Exception as error:  # noqa: BLE001 - a type's own code; the resource has failed all the same
+                self.warning(f"fail raised {told(error)}")
 
     def release(self) -> None:
         """Give back what it holds. A hook that raises is logged, and the resource is RELEASED all the same."""
-        self.turn.dismiss()
-        has_turn = self.turn.take(timeout_s=self._release_patience_s, even_if_over=True)
-        if not has_turn:
-            self.warning(f"is released while a verb of it still runs, after {self._release_patience_s:g} s")
+        if here.is_in(self, "release"):
+            return
+        turn = self._turn
+        has_turn = turn.acquire(timeout=self._release_patience_s)
         try:
-            # One that is being released already, as by a hook that asks for just that, is not begun again.
-            if self.state is not ResourceState.RELEASED and not self.__is_in_release:
-                self.__is_in_release = True
-                try:
-                    with HookCall(self, "release") as call:
-                        is_well = self._finish(self.do_release, "release")
-                    if not (is_well and call.has_scheduled):  # nobody is left who would say it
-                        self.end(ResourceState.RELEASED)
-                finally:
-                    self.__is_in_release = False
+            if self.state is ResourceState.RELEASED or (self._is_releasing and not has_turn):
+                return
+            if not has_turn:
+                self.warning(f"is released while a verb of it still runs, after {self._release_patience_s:g} s")
+            self._is_releasing = True
+            try:
+                self._release()
+            finally:
+                self._is_releasing = False
         finally:
             if has_turn:
-                self.turn.give()
+                turn.release()
 
-    @failtrap
+    def _release(self) -> None:
+        is_done = True
+        try:
+            for other in self.get_connected():
+                other.neighbour_releases(self)
+            with Hook(self, "release") as hook:
+                self.do_release()
+            is_done = not hook.has_scheduled
+        except Exception as error:  # noqa: BLE001 - a type's own code; the resource ends all the same
+            self.warning(f"release raised {told(error)}")
+        finally:
+            if is_done and self.state is not ResourceState.RELEASED:  # nobody is left who would say it
+                self._set_state(ResourceState.RELEASED)
+
     def reconnect(self, verb: str | None) -> None:
         """Take up again what a process that died had begun; ``verb`` is the one that was under way."""
-        if self.state >= ResourceState.FAILED and verb != "release":
-            return
-        has_turn = self.turn.take(even_if_over=True)
-        try:
-            with HookCall(self, "reconnect"):
-                self.do_reconnect(verb)
-        finally:
-            if has_turn:
-                self.turn.give()
+        if self.state < ResourceState.FAILED or verb == "release":
+            self.do_reconnect(verb)
 
-    def _run(self, verb: str, hook: Callable[[], Any]) -> None:
-        if not self._may(verb) or not self.turn.take(is_over=lambda: self.state >= ResourceState.FAILED):
-            return
-        try:
-            if is_within(self, verb):
-                self.debug(f"{verb} does nothing within itself")
-            elif self._may(verb):  # it may have moved on while we waited
-                with HookCall(self, verb):
-                    hook()
-        finally:
-            self.turn.give()
+    # --- how verbs run ------------------------------------------------------------------------------------------------
 
-    def _may(self, verb: str) -> bool:
-        state = self.state
-        if state in states_for(verb):
-            return True
-        # Who called too late, when it is all over, did nothing wrong.
-        say = self.debug if state >= ResourceState.FAILED else self.error
-        say(f"{verb} does nothing in state {state.name}")
-        return False
+    def _run(self, verb: str) -> None:
+        hook: Callable[[], object] = getattr(self, f"do_{verb}")
+        if here.is_in(self, verb):
+            self.debug(f"{verb} does nothing within itself")
+        elif here.is_in(self):  # a part of the verb that runs, or that verb itself, called by the experiment
+            self._check_may(verb)
+            with Hook(self, verb):
+                hook()
+        else:
+            with self._turn:
+                self._check_may(verb)
+                if verb in ("deploy", "start", "stop") and self._calling() != verb:
+                    self.ec.engine.note(VerbBegan(t=self.ec.engine.now(), guid=self._guid, verb=cast("Verb", verb)))
+                event, error = self._outermost(verb, lambda: self._hooked(verb, hook))
+                if event is not None:
+                    self.ec.engine.note(event)
+            if error is not None:
+                raise error
 
-    def _finish(self, hook: Callable[[], Any], verb: str) -> bool:
-        """Run the hook of a last verb; false where it raised."""
-        try:
+    def _hooked(self, name: str, hook: Callable[[], object]) -> None:
+        with Hook(self, name):
             hook()
-        except Exception as error:  # noqa: BLE001 - a type's own code; the resource ends all the same
-            self.warning(f"{verb} raised {told(error)}")
-            return False
-        except BaseException:
-            self.end(ResourceState.FAILED if verb == "fail" else ResourceState.RELEASED)
-            raise
-        return True
+
+    def _outermost(
+        self, verb: str, call: Callable[[], object]
+    ) -> tuple[VerbReturned | VerbFailed | None, BaseException | None]:
+        """Call what a verb does; return what is to be noted of its end, and what it raised."""
+        error: BaseException | None = None
+        hook = self._running = Hook(self, "")
+        try:
+            with hook:
+                call()
+        except BaseException as raised:  # noqa: BLE001 - whatever a type's own code raises is the failure of the verb
+            error = raised
+        if self._running is hook:
+            self._running = None
+        if hook.is_abandoned:
+            self.debug(f"{verb} ended after it was given up")
+            return None, error
+        if error is not None:
+            self._report(verb, error)
+            return self._failed(verb, error), error
+        if verb not in _VERBS:
+            return None, None
+        known = cast("Verb", verb)
+        now = self.ec.engine.now()
+        return VerbReturned(t=now, guid=self._guid, verb=known, scheduled=hook.has_scheduled), None
+
+    def _failed(self, verb: str, error: BaseException) -> VerbFailed | None:
+        if verb in _VERBS:
+            now = self.ec.engine.now()
+            return VerbFailed(t=now, guid=self._guid, verb=cast("Verb", verb), reason=told(error))
+        self.fail(f"{verb} failed: {told(error)}")
+        return None
+
+    def trap(self, verb: str, error: BaseException) -> None:
+        """Have it fail, or a verb tried again, for a method raised that is no hook; see `failtrap`."""
+        self._report(verb, error)
+        event = self._failed(verb, error)
+        if event is not None:
+            self.ec.engine.note(event)
+
+    def _report(self, verb: str, error: BaseException) -> None:
+        """Log the failure of a verb; one of our own errors says what is wrong, of another its place is wanted, too."""
+        here.reported = error
+        place = None if isinstance(error, FedmonError) else error
+        logger.error("%s of %s failed: %s", verb, self.name, told(error), exc_info=place)
+
+    def called(self, verb: str, reason: str) -> AnyEvent | None:
+        """Call a verb for the experiment; return what is to be noted of its end."""
+        if verb == "release":
+            self.release()
+            return None
+        if verb == "fail":
+            self._reason = reason or self._reason
+            self.fail()
+            return None
+        with self._turn:
+            seen = self._seen()
+            if seen.calling != verb or seen.returned:
+                return None  # it was called otherwise, or the resource was released meanwhile
+            return self._outermost(verb, getattr(self, verb))[0]
+
+    def reconnected(self, verb: str | None) -> AnyEvent | None:
+        """Take up what another process had begun; return what is to be noted of the end of the verb."""
+        with self._turn:
+            event, error = self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
+        if verb == "release" and error is not None:
+            self._set_state(ResourceState.RELEASED)
+            return None
+        return event
+
+    def takes_up(self) -> bool:
+        """Tell whether its type says how to take it up again, or has no code of its own that could go on."""
+        return type(self).do_reconnect is not ResourceManager.do_reconnect or not self.overrides("start")
+
+    def abandon(self) -> int | None:
+        """Leave the hook that runs behind: others may run from now on; return its thread."""
+        hook, self._running, self._turn = self._running, None, threading.RLock()
+        if hook is None:
+            return None
+        hook.is_abandoned = True
+        return hook.thread
+
+    def _calling(self) -> str | None:
+        try:
+            return self._seen().calling
+        except KeyError:
+            return None
+
+    def _check_may(self, verb: str) -> None:
+        state = self.state
+        if state in MAY[verb]:
+            return
+        with contextlib.suppress(KeyError):
+            seen = self._seen()
+            # It goes on where a hook of it has put it off, or where another process stopped.
+            if seen.calling == verb and (seen.returned or here.is_in(self)):
+                return
+        allowed = ", ".join(each.name for each in sorted(MAY[verb]))
+        error = InvalidStateError(f"{verb} of {self.name} does nothing: it is {state.name}, and not {allowed}")
+        error.is_over = state >= ResourceState.FAILED
+        raise error
 
     def end_at_once(self) -> None:
         """End what runs, for nobody waits for its release any longer; for types, which must not block here."""
@@ -463,6 +820,241 @@ class ResourceManager(Holder):
         if verb is not None:
             getattr(self, verb)()
 
+    # --- attributes and traces ----------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Any:
+        """Return the value of an attribute.
+
+        Raises UnknownAttributeError, a KeyError, and AttributeAccessError where it has the flag NoRead.
+        """
+        attribute = self._attribute(name)
+        if attribute.has_flag(Flags.NoRead) and not here.is_in(self):
+            raise AttributeAccessError(name, self.name, "NoRead", "cannot be read")
+        return attribute.value
+
+    def is_on(self, name: str) -> bool:
+        """Tell whether an attribute that is there is true, for experiments, which no flag binds."""
+        return bool((self._own.get(name) or self._attributes[name]).value)
+
+    def set(self, name: str, value: Any) -> Any:
+        """Set an attribute, and return the value that it has now.
+
+        Raises UnknownAttributeError, a KeyError; InvalidAttributeValueError, a ValueError; AttributeAccessError.
+        """
+        if not here.is_in(self):
+            self._check_writable(self._attribute(name))
+        return self._set_own(name, value)
+
+    def check_value(self, name: str, value: Any) -> Any:
+        """Return a value that conditions are to set as files hold it till then.
+
+        Raises what `set` would once the resource is STARTED.
+        """
+        attribute = self._attribute(name)
+        self._check_writable(attribute, ResourceState.STARTED)
+        return attribute.as_plain(value, resource=self.name)
+
+    def has_changed(self, name: str) -> bool:
+        """Tell whether an attribute has another value than its default. Raises UnknownAttributeError."""
+        return self._attribute(name).has_changed
+
+    def has_flag(self, name: str, flag: int) -> bool:
+        """Tell whether an attribute has a flag. Raises UnknownAttributeError."""
+        return self._attribute(name).has_flag(flag)
+
+    def get_attributes_of_instance(self) -> list[Attribute]:
+        """Return copies of the attributes, with the values that they have here; what may not be read is null."""
+        may_read = here.is_in(self)
+        found = [self._own.get(name, template) for name, template in self._attributes.items()]
+        return [copy.copy(each) if may_read else each.listed() for each in found]
+
+    def get_attribute_of_instance(self, name: str) -> Attribute:
+        """Return a copy of an attribute, with the value that it has here, if it may be read.
+
+        Raises UnknownAttributeError.
+        """
+        attribute = self._attribute(name)
+        return copy.copy(attribute) if here.is_in(self) else attribute.shown(self.name)
+
+    def get_traces_of_instance(self) -> list[Trace]:
+        """Return copies of the traces, with whether they are written here."""
+        return [Trace(each.name, each.help, each.name in self._enabled) for each in self._traces.values()]
+
+    def changed_attributes(self) -> list[Attribute]:
+        """Return copies of the attributes that differ from their defaults, credentials among them."""
+        found = [self._own.get(name, template) for name, template in self._attributes.items()]
+        return [copy.copy(each) for each in found if each.has_changed]
+
+    def enable_trace(self, name: str) -> None:
+        """Have a trace written. Raises UnknownTraceError, a KeyError."""
+        self._check_trace(name)
+        if name not in self._enabled and self._is_registered():
+            self.ec.engine.post(TraceEnabled(t=self.ec.engine.now(), guid=self._guid, name=name))
+        self._enabled |= {name}
+
+    def restore(self, attributes: Mapping[str, Any], traces: Iterable[str]) -> None:
+        """Take the attributes and traces that another process left in the journal; credentials were not.
+
+        What is not valid in this process, such as the name of a function that it lacks, matters to who needs it.
+        """
+        for name, note in attributes.items():
+            attribute = self._attribute(name)
+            if not (attribute.is_secret and note == MASK):
+                try:
+                    self.take_stored({name: attribute.from_note(note)})
+                except InvalidAttributeValueError as error:
+                    self.warning(f"is taken up with what it had, though {error}")
+                    self._own[name] = attribute.with_value(attribute.from_note(note))
+        self._enabled |= {name for name in traces if name in self._traces}
+
+    def take_stored(self, attributes: Mapping[str, Any]) -> None:
+        """Take values as another resource had them, whatever their flags say, without a set hook.
+
+        Raises UnknownAttributeError, InvalidAttributeValueError.
+        """
+        for name, value in attributes.items():
+            attribute = self._attribute(name)
+            self._own[name] = attribute.with_value(attribute.stored(value, resource=self.name))
+
+    def give(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes again whatever their flags say, as credentials after a reconnect. Raises as `set` does."""
+        for name, value in attributes.items():
+            self._set_own(name, value)
+
+    def note_global(self, name: str) -> None:
+        """Note that a value of all resources of the type has changed; nothing where it has one of its own."""
+        if name not in self._own and self._is_registered():
+            attribute = self._attribute(name)
+            note = attribute.as_noted(attribute.value, resource=self.name)
+            self.ec.engine.post(AttributeSet(t=self.ec.engine.now(), guid=self._guid, name=name, value=note))
+
+    def notes(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults as journals hold them; an error names the attribute."""
+        return {each.name: each.as_noted(each.value, resource=self.name) for each in self.changed_attributes()}
+
+    def masked_values(self) -> dict[str, Any]:
+        """Return the values that documents keep out, and that differ from their defaults."""
+        return {each.name: each.value for each in self.changed_attributes() if each.is_masked}
+
+    def trace_enabled(self, name: str) -> bool:
+        """Tell whether a trace is written. Raises UnknownTraceError, a KeyError."""
+        self._check_trace(name)
+        return name in self._enabled
+
+    def enabled_traces(self) -> list[str]:
+        """Return which traces are written."""
+        return [name for name in self._traces if name in self._enabled]
+
+    def trace(
+        self,
+        name: str,  # noqa: ARG002 - for the types that have traces
+        attr: TraceAttr | str = TraceAttr.ALL,  # noqa: ARG002
+        block: int = 512,  # noqa: ARG002
+        offset: int = 0,  # noqa: ARG002
+    ) -> str | int | None:
+        """Return what is asked of a trace; null, for types say how theirs are read: see `read_trace`."""
+        return None
+
+    @property
+    def _attrs(self) -> Mapping[str, Attribute]:
+        """The attributes by name, for the code of resource types: what is set there is set in this resource."""
+        return {name: self._attribute(name).bound(functools.partial(self._set_own, name)) for name in self._attributes}
+
+    def _set_own(self, name: str, value: Any) -> Any:
+        """Set an attribute whatever its flags say, for the code of resource types outside of hooks."""
+        attribute = self._attribute(name)
+        value = attribute.accepted(value, resource=self.name)
+        note = attribute.as_noted(value, resource=self.name)
+        if self._is_registered():
+            # Told before it is so: what cannot be written down did not happen.
+            self.ec.engine.post(AttributeSet(t=self.ec.engine.now(), guid=self._guid, name=name, value=note))
+        self._own[name] = attribute.with_value(value)
+        return value
+
+    def _is_registered(self) -> bool:
+        try:
+            self.ec.engine.state.resources[self._guid]
+        except KeyError:  # while it is being made, and once it was taken out
+            return False
+        return True
+
+    def _attribute(self, name: object) -> Attribute:
+        found = (self._own.get(name) or self._attributes.get(name)) if isinstance(name, str) else None
+        if found is None:
+            raise UnknownAttributeError(f"{self.name} has no attribute", name, self._attributes)
+        return found
+
+    def _check_writable(self, attribute: Attribute, when: ResourceState | None = None) -> None:
+        state = self.state if when is None else when
+        refused = write_refusal(attribute, state, is_deployed=self.deployment_group is not None)
+        if refused is not None:
+            flag, reason = refused
+            raise AttributeAccessError(attribute.name, self.name, flag.name or "", reason)
+
+    def _check_trace(self, name: object) -> None:
+        if not isinstance(name, str) or name not in self._traces:
+            raise UnknownTraceError(f"{self.name} has no trace", name, self._traces)
+
+    # --- what it says in the log --------------------------------------------------------------------------------------
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The logger that it says things to, one for each type."""
+        return logger_of(self._rtype)
+
+    def debug(self, text: str, out: str | None = None, err: str | None = None) -> None:
+        """Log what helps to find a fault; ``out`` and ``err`` are what a command wrote."""
+        self._log(logging.DEBUG, text, out, err)
+
+    def info(self, text: str, out: str | None = None, err: str | None = None) -> None:
+        """Log how it goes."""
+        self._log(logging.INFO, text, out, err)
+
+    def warning(self, text: str, out: str | None = None, err: str | None = None) -> None:
+        """Log what may go wrong."""
+        self._log(logging.WARNING, text, out, err)
+
+    warn = warning
+
+    def error(self, text: str, out: str | None = None, err: str | None = None) -> None:
+        """Log what went wrong."""
+        self._log(logging.ERROR, text, out, err)
+
+    def log_message(self, text: str) -> str:
+        """Return a text as it stands in the log."""
+        return f"{self.name}: {text}"
+
+    def _log(self, level: int, text: str, out: str | None, err: str | None) -> None:
+        if self.logger.isEnabledFor(level):
+            parts = (text, out and f"stdout: {out}", err and f"stderr: {err}")
+            self.logger.log(level, "%s", self.log_message(" ".join(part for part in parts if part)))
+
+
+def _known(state: object) -> ResourceState:
+    try:
+        return state_of(state)
+    except InvalidConditionError as error:
+        raise InvalidStateError(str(error)) from None
+
+
+def _of_every_resource() -> tuple[Attribute, Attribute]:
+    return (
+        Attribute(
+            "critical",
+            "Whether the experiment fails when the resource does.",
+            type=Types.Bool,
+            default=True,
+            flags=Flags.Design,
+        ),
+        Attribute(
+            "hardRelease",
+            "Whether a release takes the resource out of the experiment.",
+            type=Types.Bool,
+            default=False,
+            flags=Flags.Design,
+        ),
+    )
+
 
 def _methods_of(verb: str) -> tuple[Callable[[type[ResourceManager]], Any], Any]:
     read = operator.attrgetter(verb, f"do_{verb}", _SETTERS.get(verb, verb))
@@ -471,3 +1063,4 @@ def _methods_of(verb: str) -> tuple[Callable[[type[ResourceManager]], Any], Any]
 
 # How to read what a verb calls, by verb, and those methods that do nothing but set the state.
 _BASE = {verb: _methods_of(verb) for verb in (*_SETTERS, "configure")}
+clsinit(ResourceManager)

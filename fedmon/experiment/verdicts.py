@@ -9,27 +9,25 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
-from fedmon.experiment.events import COMES_TO, VERB_OF
+from fedmon.experiment.events import COMES_TO, VERB_OF, Verb
 from fedmon.experiment.situation import Resource, Want
 from fedmon.experiment.states import ResourceAction, ResourceState
 
-_MAY: Mapping[str, tuple[ResourceState, ...]] = {
-    "deploy": (
-        ResourceState.NEW,
-        ResourceState.DISCOVERED,
-        ResourceState.RESERVED,
-        ResourceState.PROVISIONED,
-    ),
-    "start": (ResourceState.READY, ResourceState.STOPPED),
-    "stop": (ResourceState.STARTED,),
-    "set": (ResourceState.STARTED,),
+_BELOW_READY = frozenset(state for state in ResourceState if state < ResourceState.READY)
+_BELOW_FAILED = frozenset(state for state in ResourceState if state < ResourceState.FAILED)
+MAY: Mapping[str, frozenset[ResourceState]] = {
+    "discover": _BELOW_FAILED,
+    "reserve": _BELOW_FAILED,
+    "provision": _BELOW_FAILED,
+    "configure": _BELOW_FAILED,
+    "deploy": _BELOW_READY | {ResourceState.READY},
+    "start": frozenset({ResourceState.READY, ResourceState.STOPPED}),
+    "stop": frozenset({ResourceState.STARTED}),
+    "set": frozenset({ResourceState.STARTED}),
+    "fail": _BELOW_FAILED,
+    "release": _BELOW_FAILED | {ResourceState.FAILED},
 }
-_MAY_STILL: Mapping[str, tuple[ResourceState, ...]] = {
-    "deploy": (),
-    "start": _MAY["deploy"],
-    "stop": (*_MAY["deploy"], ResourceState.READY),
-    "set": (*_MAY["deploy"], ResourceState.READY, ResourceState.STOPPED),
-}
+"""The states in which each verb does something, whoever calls it; "set" is the setting of an attribute."""
 
 
 class Resources(Protocol):
@@ -75,9 +73,10 @@ def waits_in_vain(guid: int, action: ResourceAction, condition: StateCondition) 
     return guid in condition.group and condition.state >= COMES_TO[VERB_OF[action]]
 
 
-def may_now(verb: str, state: ResourceState) -> bool:
-    """Tell whether a verb may be called in a state, as far as the resource itself goes."""
-    return state in _MAY[verb]
+def may_now(verb: Verb, resource: Resource) -> bool:
+    """Tell whether a resource itself allows a verb that was wanted: no other verb of it is under way."""
+    is_reached = resource.state is COMES_TO[verb]
+    return resource.state in MAY[verb] and not is_reached and not resource.is_busy and resource.calling != verb
 
 
 def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
@@ -91,10 +90,12 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     resource = resources.get(guid)
     if resource is None:
         return MOOT
-    if resource.state in _MAY_STILL[kind]:
+    state, verb = resource.state, None if want.attribute is not None else kind
+    if state not in MAY[kind] or state is COMES_TO.get(verb):  # type: ignore[call-overload] # a want is named so
+        is_early = state < min(MAY[kind]) or (verb is None and state is ResourceState.STOPPED)
+        return Blocked((guid,)) if is_early else MOOT
+    if verb is not None and (resource.is_busy or resource.calling == verb):
         return Blocked((guid,))
-    if resource.state not in _MAY[kind]:
-        return MOOT
     found = _on_conditions(want, resources, now, want.held_up_at)
     if found is MET and want.held_up_at[0]:  # the conditions before that one
         found = _on_conditions(want, resources, now, (0, 0))

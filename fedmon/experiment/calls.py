@@ -1,0 +1,103 @@
+"""`local::Function`: a function as a resource; `ExperimentController.call` registers one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.errors import ExperimentError, InvalidStateError, InvalidTaskError
+from fedmon.experiment.factory import ResourceFactory
+from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
+from fedmon.experiment.states import ResourceState
+
+__all__ = ["Function", "prepared", "result_of"]
+
+_LARGEST = 65_536
+
+
+class ResultLostError(ExperimentError):
+    """A function, or what it returned, was in a process that died."""
+
+
+@clsinit_copy
+class Function(ResourceManager):
+    """STARTED while the function runs, STOPPED when it has returned, FAILED when it raised.
+
+    Its result is kept for another process if it can be written as JSON. A function that was running when its process
+    died cannot be called again: it FAILS.
+    """
+
+    _rtype = "local::Function"
+    _help = "A function of this process, which runs once: STOPPED when it has returned, FAILED when it raised."
+    _platform = "local"
+    _ends_itself = True
+    _passes = ()
+    _measured_by = None
+
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(ec, guid)
+        self.function: Callable[[], Any] | None = None
+        self.raised: BaseException | None = None
+        self.value: Any = None
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        own = Flags.NoWrite | Flags.Reserved
+        cls._register_attribute(Attribute("function", "The name of the function.", flags=own))
+        cls._register_attribute(Attribute("result", "What it returned, as JSON.", flags=own))
+
+    def do_start(self) -> None:
+        """Call it."""
+        if self.function is None:
+            raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it anew")
+        super().do_start()
+        try:
+            self.value = self.function()
+        except BaseException as error:
+            self.raised = error
+            raise
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            text = json.dumps(self.value)
+            if len(text) <= _LARGEST:
+                self._set_own("result", text)
+        self.set_stopped()
+
+    def result(self) -> Any:
+        """Return what it returned, or raise what it raised. Raises InvalidStateError before, ResultLostError."""
+        if self.raised is not None:
+            raise self.raised
+        if not any(state is ResourceState.STOPPED for state, _ in self._seen().times):
+            why = f": {self.reason}" if self.reason else "; wait_finished waits for it"
+            raise InvalidStateError(f"{self.name} is {self.state.name}, and has no result{why}")
+        if self.function is not None:
+            return self.value
+        if self.get("result") is None:
+            raise ResultLostError(f"the result of {self.name} was in a process that died")
+        return json.loads(self.get("result"))
+
+
+ResourceFactory.register_type(Function)
+
+
+def prepared(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[ResourceManager], None]:
+    """Return what gives a resource its function. Raises InvalidTaskError for what cannot be called."""
+    if not callable(function):
+        raise InvalidTaskError(f"{function!r:.80} cannot be called: give a function, and its arguments after it")
+    name = getattr(function, "__qualname__", type(function).__name__)
+
+    def prepare(resource: ResourceManager) -> None:
+        cast("Function", resource).function = lambda: function(*args)
+        resource.take_stored({"function": f"{getattr(function, '__module__', sys.argv[0])}:{name}"})
+
+    return prepare
+
+
+def result_of(resource: ResourceManager) -> Any:
+    """Return the result of a resource that `ExperimentController.call` made. Raises InvalidTaskError for another."""
+    if not isinstance(resource, Function):
+        raise InvalidTaskError(f"{resource.name} is no function: ec.result is for those that ec.call made")
+    return resource.result()
