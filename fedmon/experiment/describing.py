@@ -163,7 +163,7 @@ def facts_of(book: Book, state: State) -> Facts:
 
 def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
     """Return what stands in the way of those that are to come to something; where nobody can be asked, that, once."""
-    from fedmon.experiment.types.linked import LinkedResource
+    from fedmon.experiment.types.base import LinkedResource
 
     own: list[LinkedResource] = []
     for each in resources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import operator
 import weakref
@@ -88,6 +89,8 @@ class ResourceManager(Holder):
     """
 
     _release_patience_s: ClassVar[float] = 5.0
+    _is_read_before_release: ClassVar[bool] = True
+    """Whether Collectors read its traces before `do_release`; else its own `do_release` has them read."""
     __is_in_release = False  # mangled, for types have flags of much the same name
 
     def __init__(self, ec: Experiment, guid: int) -> None:
@@ -363,7 +366,7 @@ class ResourceManager(Holder):
                 self.__is_in_release = True
                 try:
                     with HookCall(self, "release") as call:
-                        is_well = self._finish(self.do_release, "release")
+                        is_well = self._finish(self._give_back, "release")
                     if not (is_well and call.has_scheduled):  # nobody is left who would say it
                         self.end(ResourceState.RELEASED)
                 finally:
@@ -418,6 +421,20 @@ class ResourceManager(Holder):
             raise
         return True
 
+    def _give_back(self) -> None:
+        if self._is_read_before_release:
+            self.have_traces_read()
+        self.do_release()
+
+    def have_traces_read(self) -> None:
+        """Have each Collector that it is connected to read its traces, before its release frees what they need."""
+        for guid in sorted(self.connections):
+            with contextlib.suppress(KeyError):  # taken out just now
+                self.ec.get_resource(guid).read_traces_of(self)
+
+    def read_traces_of(self, source: ResourceManager) -> None:
+        """Read the traces of a resource that is about to be released; for types that collect."""
+
     def end_at_once(self) -> None:
         """End what runs, for nobody waits for its release any longer; for types, which must not block here."""
 
@@ -465,7 +482,9 @@ class ResourceManager(Holder):
 
 
 def _methods_of(verb: str) -> tuple[Callable[[type[ResourceManager]], Any], Any]:
-    read = operator.attrgetter(verb, f"do_{verb}", _SETTERS.get(verb, verb))
+    # A type with traces has code of its own at its release: they are read before it.
+    names = (verb, f"do_{verb}", _SETTERS.get(verb, verb), *(("trace",) if verb == "release" else ()))
+    read = operator.attrgetter(*names)
     return read, read(ResourceManager)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.series import metric_name
+from fedmon.common.metrics.table import METRICS
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.natures import Need
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.errors import MissingPartError
+from fedmon.experiment.types.base import LinkedResource, MissingPartError
 from fedmon.experiment.types.job import Job
-from fedmon.experiment.types.linked import LinkedResource
 from fedmon.experiment.types.node import Node
 from fedmon.experiment.types.values import CheckedAttribute, own, words
 
@@ -25,7 +26,19 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE = "host_memory_used_ratio"
 """Made here for conditions, of the two metrics that nodes send."""
+_NEAR = 0.85
+"""Names that are less alike than this are those of plug-ins and users."""
 _USED, _TOTAL = "host_memory_used_bytes", "host_memory_total_bytes"
+
+
+def _metrics(value: Any) -> list[str]:
+    """Return names and patterns of metrics; a name that is close to a known one, and unknown, is a typing error."""
+    found = words(value)
+    for name in map(metric_name, found):
+        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=_NEAR)
+        if near and name not in METRICS and not set(name) & set("*?["):
+            raise ValueError(f"there is no metric {name!r}; did you mean {near[0]!r}?")
+    return found
 
 
 @clsinit_copy
@@ -59,8 +72,8 @@ class Monitor(LinkedResource):
         cls._register_attribute(
             CheckedAttribute(
                 "metrics",
-                "What is recorded, with * and ?; everything where it is null.",
-                words,
+                "What is recorded, with * and ?; None: everything.",
+                _metrics,
                 'a list of texts, such as ["host_memory_*"]',
                 flags=Flags.Construct,
             )
@@ -68,7 +81,7 @@ class Monitor(LinkedResource):
         cls._register_attribute(
             Attribute(
                 "interval",
-                "The seconds between samples that nodes are asked for; each owner's own pace where it is null.",
+                "The seconds between samples that nodes are asked for; None: each owner's own pace.",
                 Types.Double,
                 Flags.Construct,
                 range=(0.1, 3600.0),
@@ -169,4 +182,4 @@ class Monitor(LinkedResource):
             watch.close()
         if record is not None:
             record.close()
-            self._note_own("samples", record.counts.stored)
+            self.note("samples", record.counts.stored)

@@ -21,7 +21,7 @@ from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.job import Job
-from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.base import LinkedResource
 from tests.experiment.federation.conftest import PLAN, TwoNodes
 from tests.support.waiting import wait_until
 

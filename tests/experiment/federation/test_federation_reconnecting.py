@@ -16,7 +16,7 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.types.linked import LinkedResource
+from fedmon.experiment.types.base import LinkedResource
 from tests.experiment.federation.conftest import PLAN, TwoNodes
 from tests.support.waiting import wait_until
 

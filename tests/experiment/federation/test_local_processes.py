@@ -25,7 +25,7 @@ from fedmon.experiment.plan_problems import ImpossiblePlanError
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
-from fedmon.experiment.types.aggregations import aggregation
+from fedmon.experiment.types.aggregator import aggregation
 from fedmon.experiment.types.collector import Collector
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
