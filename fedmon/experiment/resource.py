@@ -89,8 +89,6 @@ class ResourceManager(Holder):
     """
 
     _release_patience_s: ClassVar[float] = 5.0
-    _is_read_before_release: ClassVar[bool] = True
-    """Whether Collectors read its traces before `do_release`; else its own `do_release` has them read."""
     __is_in_release = False  # mangled, for types have flags of much the same name
 
     def __init__(self, ec: Experiment, guid: int) -> None:
@@ -422,18 +420,13 @@ class ResourceManager(Holder):
         return True
 
     def _give_back(self) -> None:
-        if self._is_read_before_release:
-            self.have_traces_read()
-        self.do_release()
-
-    def have_traces_read(self) -> None:
-        """Have each Collector that it is connected to read its traces, before its release frees what they need."""
         for guid in sorted(self.connections):
             with contextlib.suppress(KeyError):  # taken out just now
-                self.ec.get_resource(guid).read_traces_of(self)
+                self.ec.get_resource(guid).neighbour_releases(self)
+        self.do_release()
 
-    def read_traces_of(self, source: ResourceManager) -> None:
-        """Read the traces of a resource that is about to be released; for types that collect."""
+    def neighbour_releases(self, other: ResourceManager) -> None:
+        """Take what it needs of a neighbour whose release is about to begin; for types."""
 
     def end_at_once(self) -> None:
         """End what runs, for nobody waits for its release any longer; for types, which must not block here."""

@@ -199,8 +199,8 @@ class Aggregator(LinkedResource):
         if not jobs:
             raise MissingPartError(self.name, "jobs", "connect it to one fedmon::Job or more")
         if needed is not None and len(jobs) < needed:
-            advice = f"atLeast is {needed}; the nodes of one job are counted by the atLeast of that job"
-            raise MissingPartError(self.name, f"more than {len(jobs)} jobs", advice)
+            advice = "connect it to more, or lower atLeast; the atLeast of a job counts its nodes"
+            raise MissingPartError(self.name, f"{needed} jobs", advice)
         super().do_deploy()
 
     def do_start(self) -> None:

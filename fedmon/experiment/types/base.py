@@ -70,19 +70,20 @@ class LinkedResource(ResourceManager):
     """A resource that tells its neighbours when it moves, and looks again when they do.
 
     ``_partners`` are the types that it can be connected to (None: all), ``_once`` those of which it takes only one.
-    ``waits_for`` says in words why a verb whose hook has returned is not done ("" if nothing is awaited). Callbacks of
-    the federation run under ``lock``; `neighbour_moved`, which neighbours call, takes no lock.
+    ``waits_for`` says in words why a verb whose hook has returned is not done ("" if nothing is awaited), and
+    ``has_whole_traces`` that nothing more is written. Callbacks of the federation run under ``lock``;
+    `neighbour_moved`, which neighbours call, takes no lock.
     """
 
     _platform: ClassVar[str | None] = "fedmon"
     _partners: ClassVar[tuple[str, ...] | None] = None
     _once: ClassVar[tuple[str, ...]] = ()
-    _is_read_before_release = False
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self.lock = threading.RLock()
         self.waits_for = ""
+        self.has_whole_traces = False
         self._subscriptions: list[Subscription] = []
         self._deploy_again = False
         self._silent: frozenset[NodeId] = frozenset()
@@ -286,7 +287,10 @@ class LinkedResource(ResourceManager):
 
     def finish_release(self) -> None:
         """Have the traces collected, now that they are complete, and set RELEASED."""
-        self.have_traces_read()
+        self.has_whole_traces = True
+        for guid in sorted(self.connections):
+            with contextlib.suppress(UnknownGuidError):  # taken out just now
+                self.ec.get_resource(guid).neighbour_releases(self)
         self.set_released()
 
     def _quietly(self, work: Callable[[], None]) -> None:

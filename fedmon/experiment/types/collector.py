@@ -15,7 +15,7 @@ from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
-from fedmon.experiment.types.base import MissingPartError
+from fedmon.experiment.types.base import LinkedResource, MissingPartError
 from fedmon.experiment.types.values import CheckedAttribute, file_name, folder_path, inner_path, own
 from fedmon.experiment.verbs import told
 
@@ -99,9 +99,10 @@ class Collector(ResourceManager):
                 self.collect(self.ec.get_resource(guid))
         super().do_release()
 
-    def read_traces_of(self, source: ResourceManager) -> None:
-        """Read the trace of a resource for the last time."""
-        self.collect(source, is_last=True)
+    def neighbour_releases(self, other: ResourceManager) -> None:
+        """Read the trace of a resource for the last time, before its release frees what that needs."""
+        if not isinstance(other, LinkedResource) or other.has_whole_traces:  # else it calls again when it has
+            self.collect(other, is_last=True)
 
     def collect(self, source: ResourceManager, *, is_last: bool = False) -> None:
         """Write the trace of one resource over what was collected of it before; after the last time nothing is read."""
@@ -119,7 +120,8 @@ class Collector(ResourceManager):
             except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
                 self._lacks(source, name, target, told(error))
             else:
-                target.with_name(f"{target.name}.missing").unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    target.with_name(f"{target.name}.missing").unlink(missing_ok=True)
                 self._missing.pop(source.guid, None)
                 is_inside = target.is_relative_to(self.ec.run_dir)
                 self._collected[source.guid] = str(target.relative_to(self.ec.run_dir) if is_inside else target)

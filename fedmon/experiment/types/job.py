@@ -289,7 +289,9 @@ class Job(LinkedResource):
     def do_start(self) -> None:
         """Ask the nodes to run the plan once they are online; its end comes by itself."""
         if self.get("outcome") is not None:
-            self.warning(f"has ended, and is not sent again ({self.get('jobId')}): register another fedmon::Job")
+            self.warning(f"has ended as job {self.get('jobId')}, and is not sent again: register another fedmon::Job")
+            self.set_started()
+            self.set_stopped()
             return
         self._starting, self._may_have_begun = new_id(), False
         self._start_when_online()
