@@ -22,15 +22,5 @@ __all__ = [
     "register_aggregation",
 ]
 
-for _rclass in (
-    Node,
-    Dataset,
-    TrainingPlanResource,
-    Job,
-    Monitor,
-    Collector,
-    NepiCollector,
-    Aggregator,
-    LocalProcess,
-):
+for _rclass in (Node, Dataset, TrainingPlanResource, Job, Monitor, Collector, NepiCollector, Aggregator, LocalProcess):
     ResourceFactory.register_own(_rclass)

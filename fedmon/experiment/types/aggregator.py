@@ -21,8 +21,9 @@ from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError, NeighbourLostError
-from fedmon.experiment.types.job import Job, save_values, saved_values, shown, write_shown
+from fedmon.experiment.types.job import Job, saved_values, write_shown
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
+from fedmon.researcher.cli import run_values
 
 Results = Mapping[str, Mapping[str, Any]]
 """What each node returned, by its id."""
@@ -159,25 +160,20 @@ class Aggregator(LinkedResource):
         self._result: dict[str, Any] | None = None
         self._is_done = False
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute(
-                "function",
-                "What is done with the results of each node: collect, sum, mean, weighted-mean, or one's own.",
-                checked,
-                "a function, or the name of one that was registered",
-                flags=Flags.Design,
-                default="collect",
-            ),
-            at_least("How many of its jobs must end well; None: all that are critical."),
-            own("result", "Its result as JSON; only the names if it is large."),
-        ):
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute(
+            "function",
+            "What is done with the results of each node: collect, sum, mean, weighted-mean, or one's own.",
+            checked,
+            "a function, or the name of one that was registered",
+            flags=Flags.Design,
+            default="collect",
+        ),
+        at_least("How many of its jobs must end well; None: all that are critical."),
+        own("result", "Its result as JSON; only the names if it is large."),
+    )
 
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("result", "Its result as JSON; arrays by type, shape and, if few, elements."))
+    own_traces = (Trace("result", "Its result as JSON; arrays by type, shape and, if few, elements."),)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -235,9 +231,9 @@ class Aggregator(LinkedResource):
         self.set_stopped()
 
     def _keep(self, found: dict[str, Any]) -> None:
-        save_values(self.folder, {"values": found})
+        run_values.save({"values": found}, self.folder)
         write_shown(self.folder / "result", found)
-        text = json.dumps(shown(found), ensure_ascii=False)
+        text = json.dumps(run_values.shown(found), ensure_ascii=False)
         if len(text) > MAX_ATTRIBUTE_BYTES:
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
         self._result = found

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import NodeId
+from fedmon.experiment.attributes import Attribute
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.errors import (
     ExperimentError,
@@ -23,14 +24,13 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import TraceAttr, read_trace, trace_path
+from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path
 from fedmon.experiment.verbs import perform, told
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.roster import Node as SeenNode
 from fedmon.researcher.roster import NodeState
 
 if TYPE_CHECKING:
-    from fedmon.experiment.controller import ExperimentController
     from fedmon.experiment.plan_problems import Problem
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
@@ -78,6 +78,8 @@ class LinkedResource(ResourceManager):
     _platform: ClassVar[str | None] = "fedmon"
     _partners: ClassVar[tuple[str, ...] | None] = None
     _once: ClassVar[tuple[str, ...]] = ()
+    own_attributes: ClassVar[tuple[Attribute, ...]] = ()
+    own_traces: ClassVar[tuple[Trace, ...]] = ()
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
@@ -89,17 +91,28 @@ class LinkedResource(ResourceManager):
         self._silent: frozenset[NodeId] = frozenset()
         self._silent_since: float | None = None
 
+    @classmethod
+    def _register_attributes(cls) -> None:
+        for attribute in cls.own_attributes:
+            cls._register_attribute(attribute)
+
+    @classmethod
+    def _register_traces(cls) -> None:
+        for trace in cls.own_traces:
+            cls._register_trace(trace)
+
     # --- the experiment and its federation ----------------------------------------------------------------------------
 
     @property
-    def controller(self) -> ExperimentController:
-        """The controller of the experiment."""
-        return cast("ExperimentController", self.ec)
+    def controller(self) -> Any:
+        """The controller of the experiment, whose class knows all types and so cannot be named here."""
+        return self.ec
 
     @property
     def federation(self) -> Federation:
         """The federation of the experiment. Raises ConnectionFailedError."""
-        return self.controller.federation
+        found: Federation = self.controller.federation
+        return found
 
     @property
     def folder(self) -> Path:
@@ -145,13 +158,7 @@ class LinkedResource(ResourceManager):
             self._set_own(name, value)
 
     def tell_metrics(
-        self,
-        guid: int,
-        values: dict[str, float],
-        *,
-        source: str = "",
-        nth: int | None = None,
-        only_asked: bool = False,
+        self, guid: int, values: dict[str, float], *, source: str = "", nth: int | None = None, only_asked: bool = False
     ) -> None:
         """Report numbers of a resource to conditions; with ``only_asked`` only those that a condition waits for now.
 
@@ -184,26 +191,25 @@ class LinkedResource(ResourceManager):
                 found += [other] if isinstance(other, kind) else []
         return found
 
-    def ready(self, kind: type[_L], at_least: int | None = None) -> list[_L] | None:
-        """Return its neighbours of one class that are READY or further; None while it has to wait for one.
+    def ready(self, found: list[_L], at_least: int | None = None) -> list[_L] | None:
+        """Return which of these resources are READY or further; None while it has to wait for one.
 
-        `do_deploy`, which then returns, is called again when one moves. With ``at_least`` so many suffice, and those
-        that wait themselves are left out. Raises NeighbourLostError if a critical one failed, or all did.
+        `do_deploy`, which then returns, is called again when a neighbour moves. With ``at_least`` so many suffice, and
+        those that wait themselves are left out. Raises NeighbourLostError if a critical one failed, or all did.
         """
         self._deploy_again = True  # before the look, so that no move in between is missed
-        found = self.linked(kind)
         lost = [each for each in found if each.state >= ResourceState.FAILED]
-        living = [each for each in found if ResourceState.READY <= each.state < ResourceState.FAILED]
+        ready = [each for each in found if ResourceState.READY <= each.state < ResourceState.FAILED]
         if lost and (len(lost) == len(found) or (at_least is None and any(each.get("critical") for each in lost))):
             raise NeighbourLostError(self.name, lost[0])
         waiting = [each for each in found if each.state < ResourceState.READY]
-        if at_least is not None and len(living) >= at_least:
+        if at_least is not None and len(ready) >= at_least:
             waiting = [each for each in waiting if not each.waits_for]
         if waiting:
             self.wait_for(f"{', '.join(each.name for each in waiting)} to be READY")
             return None
         self._deploy_again = False
-        return living
+        return ready
 
     def wait_for(self, what: str) -> None:
         """Say what it waits for."""

@@ -16,7 +16,7 @@ from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.base import LinkedResource, MissingPartError
-from fedmon.experiment.types.values import CheckedAttribute, file_name, folder_path, inner_path, own
+from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 from fedmon.experiment.verbs import told
 
 
@@ -58,7 +58,7 @@ class Collector(ResourceManager):
             CheckedAttribute(
                 "storeDir",
                 "The folder that it writes to; None: that of the run.",
-                folder_path,
+                path_text,
                 "the path of a folder",
                 flags=Flags.Design,
             ),

@@ -27,6 +27,7 @@ from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingP
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
+from fedmon.researcher.cli import run_values
 
 if TYPE_CHECKING:
     from fedmon.researcher.roster import Node as SeenNode
@@ -58,13 +59,12 @@ def ending_of(
 ) -> Ending:
     """Judge a run by the nodes where it succeeded, failed for a reason, or stopped because it was told to."""
     said = "; ".join(f"{node_id}: {reason}" for node_id, reason in sorted(failed.items()))
+    is_well = len(succeeded) >= at_least if at_least is not None else not failed
     if not failed:
-        is_well = at_least is None or len(succeeded) >= at_least
         short = "" if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
         return Ending(is_well=is_well, outcome=short or "succeeded on every node", failed=short)
     if all(node_id in stopped for node_id in failed):
         return Ending(is_well=True, outcome=said)
-    is_well = at_least is not None and len(succeeded) >= at_least
     return Ending(
         is_well=is_well,
         outcome=f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said,
@@ -193,48 +193,40 @@ class Job(LinkedResource):
         self._starting = ""
         self._may_have_begun = False
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
-            CheckedAttribute(
-                "inputs",
-                "What the plan finds in context.inputs.",
-                inputs,
-                f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays",
-            ),
-            Attribute(
-                "inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer
-            ),
-            CheckedAttribute(
-                "limits",
-                "What it may take at most; nodes lower that to their own limits.",
-                _limits,
-                'a JSON object, such as {"wall_s": 60}',
-            ),
-            CheckedAttribute(
-                "tags",
-                "The tags of the dataset, if no fedmon::Dataset is connected.",
-                words,
-                "a list of texts",
-                flags=Flags.Design,
-            ),
-            at_least("On how many of its nodes it must end well for it to be STOPPED; None: on all."),
-            own("jobId", "The id under which nodes know it, once it was started."),
-            own("ranOn", "The nodes that were asked to run it, with commas."),
-            own("outcome", "How it ended, node by node."),
-        ):
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
+        CheckedAttribute(
+            "inputs",
+            "What the plan finds in context.inputs.",
+            inputs,
+            f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays",
+        ),
+        Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
+        CheckedAttribute(
+            "limits",
+            "What it may take at most; nodes lower that to their own limits.",
+            _limits,
+            'a JSON object, such as {"wall_s": 60}',
+        ),
+        CheckedAttribute(
+            "tags",
+            "The tags of the dataset, if no fedmon::Dataset is connected.",
+            words,
+            "a list of texts",
+            flags=Flags.Design,
+        ),
+        at_least("On how many of its nodes it must end well for it to be STOPPED; None: on all."),
+        own("jobId", "The id under which nodes know it, once it was started."),
+        own("ranOn", "The nodes that were asked to run it, with commas."),
+        own("outcome", "How it ended, node by node."),
+    )
 
-    @classmethod
-    def _register_traces(cls) -> None:
-        for trace in (
-            Trace("stdout", "What the plan printed, where the owners let that leave."),
-            Trace("stderr", "What the plan printed to its standard error, where the owners let that leave."),
-            Trace("result", "What the plan returned, as JSON by node; arrays by type, shape and, if few, elements."),
-            Trace("scalars", "What the plan reported, a line of JSON each."),
-        ):
-            cls._register_trace(trace)
+    own_traces = (
+        Trace("stdout", "What the plan printed, where the owners let that leave."),
+        Trace("stderr", "What the plan printed to its standard error, where the owners let that leave."),
+        Trace("result", "What the plan returned, as JSON by node; arrays by type, shape and, if few, elements."),
+        Trace("scalars", "What the plan reported, a line of JSON each."),
+    )
 
     # --- neighbours ---------------------------------------------------------------------------------------------------
 
@@ -244,8 +236,9 @@ class Job(LinkedResource):
             raise MissingPartError(self.name, "plan", "connect it to a fedmon::TrainingPlan")
         if isinstance(self.get("inputs"), str):
             self.fixed_path("inputs")
-        for kind in (Node, Dataset, TrainingPlanResource):
-            if self.ready(kind) is None:
+        kinds: tuple[type[LinkedResource], ...] = (Node, Dataset, TrainingPlanResource)
+        for kind in kinds:
+            if self.ready(self.linked(kind)) is None:
                 return
         super().do_deploy()
 
@@ -274,7 +267,9 @@ class Job(LinkedResource):
 
     def _inputs(self) -> dict[str, Any]:
         given = self.get("inputs")
-        values = _read_values(Path(self.fixed_path("inputs"))) if isinstance(given, str) else dict(given or {})
+        values = (
+            run_values.read_inputs(Path(self.fixed_path("inputs"))) if isinstance(given, str) else dict(given or {})
+        )
         if self.get("inputsFrom") is not None:
             source = self.ec.get_resource(self.get("inputsFrom"))
             result = getattr(source, "result", None)
@@ -475,7 +470,7 @@ class Job(LinkedResource):
     def _write_result(self, handle: RunHandle) -> None:
         results = handle.results()
         write_shown(self.folder / "result", results)
-        save_values(self.folder / "returned", results)
+        run_values.save(results, self.folder / "returned")
 
     def _write_scalars(self, handle: RunHandle) -> None:
         lines = [
@@ -546,40 +541,16 @@ def told_before(run_dir: str | Path, guid: int) -> frozenset[tuple[str, int, str
     return frozenset(found)
 
 
-def _read_values(path: Path) -> dict[str, Any]:
-    """Return the inputs in a .json or .npz file. Raises InvalidInputError and StorageError."""
-    from fedmon.researcher.cli import run_values
-
-    return run_values.read_inputs(path.expanduser())
-
-
-def shown(value: Any) -> Any:
-    """Return values as JSON has them: arrays by type, shape and, if few, elements."""
-    from fedmon.researcher.cli import run_values
-
-    return run_values.shown(value)
-
-
 def write_shown(path: Path, value: Any) -> None:
     """Write values for people to read. Raises StorageError."""
-    text = json.dumps(shown(value), ensure_ascii=False, indent=1)
+    text = json.dumps(run_values.shown(value), ensure_ascii=False, indent=1)
     write_whole(path, text.encode("utf-8", "replace"), folder_mode=0o700)
 
 
-def save_values(folder: Path, values: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write values in a file for each name: JSON, or .npz if there are arrays.
-
-    Raises InvalidValuesError for values that are neither JSON nor plain arrays, and StorageError.
-    """
-    from fedmon.researcher.cli import run_values
-
-    run_values.save(values, folder)
-
-
 def saved_values(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what `save_values` wrote, by name; empty if it wrote nothing."""
+    """Return what `run_values.save` wrote, by name; empty if it wrote nothing."""
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".npz"))
-    return {path.stem: _read_values(path) for path in paths}
+    return {path.stem: run_values.read_inputs(path) for path in paths}
 
 
 def log_text(handle: RunHandle, stream: str) -> str:

@@ -146,26 +146,23 @@ class LocalProcess(LinkedResource):
         self._process: SupervisedCommand | None = None
         self._is_stopping = self._is_releasing = False
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute("command", "The program and its arguments.", command,
-                             'a list of texts, such as ["ls", "-l"]'),
-            CheckedAttribute("cwd", "The folder that it runs in; None: its own of the run.", path_text,
-                             "the path of a folder"),
-            CheckedAttribute("env", "Variables in addition to those of this process.", environment,
-                             'a mapping of texts, such as {"LANG": "C"}'),
-            CheckedAttribute("grace", "How long it may take to end once it was told to.", duration,
-                             'a duration, such as "5s"', default="5s"),
-            own("pid", "The number of the process, and of its group.", type=Types.Integer),
-            own("exitCode", "Its exit code; negative for a signal.", type=Types.Integer),
-        ):  # fmt: skip
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute("command", "The program and its arguments.", command,
+                         'a list of texts, such as ["ls", "-l"]'),
+        CheckedAttribute("cwd", "The folder that it runs in; None: its own of the run.", path_text,
+                         "the path of a folder"),
+        CheckedAttribute("env", "Variables in addition to those of this process.", environment,
+                         'a mapping of texts, such as {"LANG": "C"}'),
+        CheckedAttribute("grace", "How long it may take to end once it was told to.", duration,
+                         'a duration, such as "5s"', default="5s"),
+        own("pid", "The number of the process, and of its group.", type=Types.Integer),
+        own("exitCode", "Its exit code; negative for a signal.", type=Types.Integer),
+    )  # fmt: skip
 
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("stdout", "What it printed.", enabled=True))
-        cls._register_trace(Trace("stderr", "What it printed to its standard error.", enabled=True))
+    own_traces = (
+        Trace("stdout", "What it printed.", enabled=True),
+        Trace("stderr", "What it printed to its standard error.", enabled=True),
+    )
 
     def do_deploy(self) -> None:
         """Refuse what cannot run."""

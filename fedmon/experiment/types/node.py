@@ -46,27 +46,24 @@ class Node(LinkedResource):
     _losses = 0
     _before_loss: ResourceState | None = None
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute(
-                "nodeId",
-                "The id of the node.",
-                lambda value: checked_id(str(value), what="node id"),
-                "the id of a node",
-                flags=Flags.Design,
-            ),
-            CheckedAttribute(
-                "grace",
-                "How long a lost node may take to come back before it counts as FAILED.",
-                duration,
-                'a duration, such as "30s"',
-                default="30s",
-            ),
-            own("present", "Whether the node is online now.", type=Types.Bool, default=False),
-            own("agentVersion", "The version of its agent."),
-        ):
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute(
+            "nodeId",
+            "The id of the node.",
+            lambda value: checked_id(str(value), what="node id"),
+            "the id of a node",
+            flags=Flags.Design,
+        ),
+        CheckedAttribute(
+            "grace",
+            "How long a lost node may take to come back before it counts as FAILED.",
+            duration,
+            'a duration, such as "30s"',
+            default="30s",
+        ),
+        own("present", "Whether the node is online now.", type=Types.Bool, default=False),
+        own("agentVersion", "The version of its agent."),
+    )
 
     @property
     def node_id(self) -> NodeId:
@@ -78,9 +75,6 @@ class Node(LinkedResource):
 
     def do_deploy(self) -> None:
         """Look whether the node is online, and listen from then on; a sign of life makes it READY."""
-        self._look()
-
-    def _look(self) -> None:
         node_id = self.node_id
         self.deafen()
         self.listen("presence", self._told)
@@ -118,7 +112,7 @@ class Node(LinkedResource):
         """Take the resource up again; a node that was lost may still return."""
         if self.state is ResourceState.FAILED and verb != "release" and not self.get("present") and self.ready_time:
             *_, self._before_loss = (state for state, _ in self._seen().times if state < ResourceState.FAILED)
-            self.later(self._look)
+            self.later(self.do_deploy)
         else:
             super().reconnect(verb)
 
@@ -201,20 +195,17 @@ class Dataset(LinkedResource):
     _required_attributes = ("tags",)
     _measured_by = ()
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute(
-                "tags",
-                "The tags that it has; nodes may give it more.",
-                words,
-                'a list of texts, such as ["mri", "2024"], or "mri, 2024"',
-                flags=Flags.Design,
-            ),
-            Attribute("datasetId", "Its id, if the tags fit more than one dataset of a node.", flags=Flags.Design),
-            own("foundOn", "The nodes that offer it, with commas."),
-        ):
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute(
+            "tags",
+            "The tags that it has; nodes may give it more.",
+            words,
+            'a list of texts, such as ["mri", "2024"], or "mri, 2024"',
+            flags=Flags.Design,
+        ),
+        Attribute("datasetId", "Its id, if the tags fit more than one dataset of a node.", flags=Flags.Design),
+        own("foundOn", "The nodes that offer it, with commas."),
+    )
 
     @property
     def found_on(self) -> list[NodeId]:
@@ -226,7 +217,7 @@ class Dataset(LinkedResource):
         tags = self.get("tags")
         if not tags:
             raise MissingPartError(self.name, "tags", 'set them, such as tags=["mri"]')
-        nodes = self.ready(Node)
+        nodes = self.ready(self.linked(Node))
         if nodes is None:
             return
         asked = [node.node_id for node in nodes]

@@ -72,22 +72,19 @@ class TrainingPlanResource(LinkedResource):
         self._asked: frozenset[NodeId] = frozenset()
         self._decided: dict[NodeId, Decided] = {}
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute(
-                "plan",
-                "The file of the plan, or its class, which is kept as source.",
-                _plan,
-                "the path of a Python file, or a class or instance of TrainingPlan",
-                flags=Flags.Design,
-            ),
-            Attribute("description", "What owners are told of it.", default="", flags=Flags.Design),
-            at_least("How many owners must approve it for it to be READY; None: all."),
-            own("sha256", "The digest of what was handed in."),
-            own("approvedBy", "The nodes whose owners approved it, with commas."),
-        ):
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute(
+            "plan",
+            "The file of the plan, or its class, which is kept as source.",
+            _plan,
+            "the path of a Python file, or a class or instance of TrainingPlan",
+            flags=Flags.Design,
+        ),
+        Attribute("description", "What owners are told of it.", default="", flags=Flags.Design),
+        at_least("How many owners must approve it for it to be READY; None: all."),
+        own("sha256", "The digest of what was handed in."),
+        own("approvedBy", "The nodes whose owners approved it, with commas."),
+    )
 
     @property
     def approved_by(self) -> list[NodeId]:
@@ -148,11 +145,10 @@ class TrainingPlanResource(LinkedResource):
             raise MissingPartError(self.name, "plan", "set it to the path of a Python file, or to a class")
         if not _is_source(self.get("plan")):
             self.fixed_path("plan")
-        if self.ready(Node, self.get("atLeast")) is None:
+        ready = self.ready(self._linked_nodes(), self.get("atLeast"))
+        if ready is None:
             return
-        nodes = self._nodes()
-        if nodes is None:
-            return
+        nodes = list(dict.fromkeys(node.node_id for node in ready)) or list(self.federation.nodes().online)
         source = load_source(self._given())
         path = self._keep(source.source)
         self.note("sha256", source.sha256)
@@ -169,7 +165,9 @@ class TrainingPlanResource(LinkedResource):
                 return
             self.deafen()
             said = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.failed.items())
-            raise NotApprovedError(f"the plan could not be handed in: {said or self._too_few(outcomes.explanation())}")
+            if nodes and not said:
+                said = f"atLeast is {self.get('atLeast')}, and it has {len(nodes)} nodes"
+            raise NotApprovedError(f"the plan could not be handed in: {said or outcomes.explanation()}")
         for node_id, outcome in outcomes.failed.items():
             self.warning(f"goes on without node {node_id}, where it could not be handed in: {outcome.reason}")
         with self.lock:
@@ -181,27 +179,6 @@ class TrainingPlanResource(LinkedResource):
     def _needed(self, asked: int) -> int:
         found: int | None = self.get("atLeast")
         return asked if found is None else found
-
-    def _too_few(self, otherwise: str) -> str:
-        nodes = self._nodes() or []
-        return f"atLeast is {self.get('atLeast')}, and it has {len(nodes)} nodes" if nodes else otherwise
-
-    def _nodes(self) -> list[NodeId] | None:
-        """Return the nodes whose owners are asked; None while those of a job are not READY."""
-        # Nodes of a job are not neighbours of the plan: the job passes on that they moved. The wish comes before the
-        # look, so that no move in between is missed.
-        self._deploy_again = True
-        needed = self.get("atLeast")
-        living = [node for node in self._linked_nodes() if node.state < ResourceState.FAILED]
-        ready = [node for node in living if node.state >= ResourceState.READY]
-        waiting = [node for node in living if node not in ready]
-        if needed is not None and len(ready) >= needed:
-            waiting = [node for node in waiting if not node.waits_for]
-        if waiting:
-            self.wait_for(f"{', '.join(node.name for node in waiting)} to be READY")
-            return None
-        self._deploy_again = False
-        return list(dict.fromkeys(node.node_id for node in ready)) or list(self.federation.nodes().online)
 
     def _linked_nodes(self) -> list[Node]:
         nodes = self.linked(Node)

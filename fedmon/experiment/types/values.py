@@ -14,7 +14,7 @@ from fedmon.experiment.errors import InvalidAttributeValueError
 
 
 class CheckedAttribute(Attribute):
-    """An attribute whose values a function checks and brings into the form that is kept; its ValueError says why not.
+    """An attribute whose values a function checks and brings into the form that is kept; its error says why not.
 
     Kept are texts, numbers, booleans, None, and lists and mappings of them, which documents and journals can hold.
     """
@@ -22,7 +22,7 @@ class CheckedAttribute(Attribute):
     def __init__(
         self,
         name: str,
-        help: str,  # noqa: A002 - NEPI's name
+        text: str,
         check: Callable[[Any], Any],
         form: str,
         *,
@@ -30,7 +30,7 @@ class CheckedAttribute(Attribute):
         default: Any = None,
     ) -> None:
         self._check, self._form = check, form
-        super().__init__(name, help, flags=flags, default=default)
+        super().__init__(name, text, flags=flags, default=default)
 
     def checked(self, value: Any, *, resource: str = "") -> Any:
         """Return a value in the form that is kept. Raises InvalidAttributeValueError, naming ``resource``."""
@@ -48,14 +48,14 @@ class CheckedAttribute(Attribute):
         return self._form
 
 
-def own(name: str, help: str, *, default: Any = None, **options: Any) -> Attribute:  # noqa: A002
+def own(name: str, text: str, *, default: Any = None, **options: Any) -> Attribute:
     """Return an attribute that only the type itself sets."""
-    return Attribute(name, help, flags=Flags.NoWrite, default=default, **options)
+    return Attribute(name, text, flags=Flags.NoWrite, default=default, **options)
 
 
-def at_least(help: str) -> Attribute:  # noqa: A002
+def at_least(text: str) -> Attribute:
     """Return the attribute ``atLeast``: how many suffice."""
-    return Attribute("atLeast", help, Types.Integer, Flags.Design, range=(1, 100_000))
+    return Attribute("atLeast", text, Types.Integer, Flags.Design, range=(1, 100_000))
 
 
 def json_object(value: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def command(value: Any) -> list[str]:
     """Return the words of a command; one text is refused, because no shell splits it."""
     found = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
     if isinstance(found, str):
-        raise ValueError('no shell reads it: give the words as a list, such as ["ls", "-l"]')  # noqa: TRY004 - as below
+        raise TypeError('no shell reads it: give the words as a list, such as ["ls", "-l"]')
     texts = _texts([str(word) if isinstance(word, Path) else word for word in _list(found)], may_be_empty=True)
     if not texts[0] or any("\0" in word for word in texts):
         raise ValueError("its first word is empty" if not texts[0] else "a word holds a zero byte")
@@ -96,20 +96,14 @@ def environment(value: Any) -> dict[str, str]:
 
 
 def path_text(value: Any) -> str:
-    """Return the path of a file or folder."""
+    """Return the path of a file or folder, which may begin with ``~`` or ``~user``."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("it is not a path")
-    return str(value)
-
-
-def folder_path(value: Any) -> str:
-    """Return the path of a folder, which may begin with ``~`` or ``~user``."""
-    found = path_text(value)
     try:
-        Path(found).expanduser()
+        Path(value).expanduser()
     except RuntimeError as error:
         raise ValueError(str(error)) from error
-    return found
+    return str(value)
 
 
 def inputs(value: Any) -> str | dict[str, Any]:
@@ -124,7 +118,7 @@ def inputs(value: Any) -> str | dict[str, Any]:
 def inner_path(value: Any) -> str:
     """Return a relative path that stays within its folder."""
     if not isinstance(value, str):
-        raise ValueError(f"it is of type {type(value).__name__}")  # noqa: TRY004 - all refusals of values are these
+        raise TypeError(f"it is of type {type(value).__name__}")
     path = PurePosixPath(value)
     if not value or "\0" in value or path.is_absolute() or ".." in path.parts or path == PurePosixPath():
         raise ValueError("it leads out of the folder of the run")
@@ -143,14 +137,14 @@ def duration(value: Any) -> str:
     """Return the text of a duration; a number means seconds."""
     text = f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
     if not isinstance(text, str):
-        raise ValueError(f"it is of type {type(value).__name__}")  # noqa: TRY004 - as above
+        raise TypeError(f"it is of type {type(value).__name__}")
     seconds(text)
     return text
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"it is of type {type(value).__name__}")  # noqa: TRY004 - as above
+        raise TypeError(f"it is of type {type(value).__name__}")
     if not value:
         raise ValueError("it is empty")
     return list(value)
@@ -159,7 +153,7 @@ def _list(value: Any) -> list[Any]:
 def _texts(value: Any, *, may_be_empty: bool = False) -> list[str]:
     for number, word in enumerate(_list(value), start=1):
         if not isinstance(word, str):
-            raise ValueError(f"word {number} is {word!r:.40}, of type {type(word).__name__}")  # noqa: TRY004 - as above
+            raise TypeError(f"word {number} is {word!r:.40}, of type {type(word).__name__}")
         if not word and not may_be_empty:
             raise ValueError(f"word {number} is empty")
     return [str(word) for word in value]

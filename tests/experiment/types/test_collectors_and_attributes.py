@@ -127,17 +127,15 @@ def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
 ) -> None:
     ResourceFactory.register_type(Link)
     rtypes = ["test::Link"] * 5 + ["fedmon::Collector"]
-    made = {
-        guid: ec.register_resource(rtype, **({"traceName": "out"} if rtype == "fedmon::Collector" else {}))
-        for guid, rtype in enumerate(rtypes if is_source_first else rtypes[::-1], start=1)
-    }
-    (collector,) = (guid for guid in made if ec.get_resource(guid).is_rm_instance("fedmon::Collector"))
+    made = [ec.register_resource(rtype) for rtype in (rtypes if is_source_first else rtypes[::-1])]
+    collector = made[-1] if is_source_first else made[0]
     sources = [guid for guid in made if guid != collector]
+    ec.set(collector, "traceName", "out")
     for guid in sources:
         ec.register_connection(guid, collector)
         ec.set(guid, "hardRelease", releases == "the source for good")
     ec.deploy()
-    assert ec.wait_started(list(made), timeout=10)
+    assert ec.wait_started(made, timeout=10)
 
     if releases != "all":
         assert ec.release(sources)
