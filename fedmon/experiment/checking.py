@@ -156,7 +156,7 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
 
 def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Problem]:
     """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
-    from fedmon.experiment.types.linked import LinkedResource
+    from fedmon.experiment.types.base import LinkedResource
 
     try:
         with _made(description) as made:

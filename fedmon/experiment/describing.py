@@ -155,7 +155,7 @@ def facts_of(ec: ExperimentController, state: State) -> Facts:
 
 def _all_foreseen(resources: Iterable[ResourceManager]) -> Iterator[Problem]:
     """Return what stands in the way of those that are to come to something; where nobody can be asked, that, once."""
-    from fedmon.experiment.types.linked import LinkedResource
+    from fedmon.experiment.types.base import LinkedResource
 
     own: list[LinkedResource] = []
     for each in resources:

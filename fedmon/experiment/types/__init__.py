@@ -1,14 +1,12 @@
 """The resource types of a federation; importing this registers them, connecting waits until a resource needs it."""
 
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.types.aggregations import register_aggregation
-from fedmon.experiment.types.aggregator import Aggregator
+from fedmon.experiment.types.aggregator import Aggregator, register_aggregation
 from fedmon.experiment.types.collector import Collector, NepiCollector
-from fedmon.experiment.types.dataset import Dataset
 from fedmon.experiment.types.job import Job
 from fedmon.experiment.types.local_process import LocalProcess
 from fedmon.experiment.types.monitor import Monitor
-from fedmon.experiment.types.node import Node
+from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 
 __all__ = [
@@ -24,15 +22,5 @@ __all__ = [
     "register_aggregation",
 ]
 
-for _rclass in (
-    Node,
-    Dataset,
-    TrainingPlanResource,
-    Job,
-    Monitor,
-    Collector,
-    NepiCollector,
-    Aggregator,
-    LocalProcess,
-):
+for _rclass in (Node, Dataset, TrainingPlanResource, Job, Monitor, Collector, NepiCollector, Aggregator, LocalProcess):
     ResourceFactory.register_own(_rclass)

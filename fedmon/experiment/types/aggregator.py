@@ -1,34 +1,150 @@
-"""`fedmon::Aggregator`: a function of the researcher over the results of jobs."""
+"""`fedmon::Aggregator`: a function of the researcher over the results of jobs.
+
+Experiments in files name a function that was registered, never an import: a file cannot make code run.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import threading
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fedmon.experiment.attributes import Flags
+from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types import aggregations, job_files
-from fedmon.experiment.types.errors import MissingPartError, NeighbourLostError
-from fedmon.experiment.types.job import Job
-from fedmon.experiment.types.linked import LinkedResource
-from fedmon.experiment.types.values import CheckedAttribute, own
+from fedmon.experiment.types.base import LinkedResource, MissingPartError, NeighbourLostError
+from fedmon.experiment.types.job import Job, saved_values, write_shown
+from fedmon.experiment.types.values import CheckedAttribute, at_least, own
+from fedmon.researcher.cli import run_values
+
+Results = Mapping[str, Mapping[str, Any]]
+"""What each node returned, by its id."""
+Aggregation = Callable[[Results], Any]
+_A = TypeVar("_A", bound=Aggregation)
 
 MAX_ATTRIBUTE_BYTES = 16_384
-"""Of a result in the attribute, and so in the journal; a larger one is told by its names, and is whole in the trace."""
+"""Of a result in the attribute, and so in the journal; of a larger one it has the names, and the trace has all."""
+
+_lock = threading.Lock()
+_known: dict[str, Aggregation] = {}
+
+
+class UnknownAggregationError(ExperimentError, ValueError):
+    """An Aggregator names a function that is not registered."""
+
+
+def register_aggregation(function: _A, name: str | None = None) -> _A:
+    """Register a function for Aggregators, by default under its own name; return it."""
+    with _lock:
+        _known[name or _name_of(function)] = function
+    return function
+
+
+def aggregation(name: str) -> Aggregation:
+    """Return a function by its name. Raises UnknownAggregationError naming those that are registered."""
+    found = _known.get(name)
+    if found is None:
+        raise UnknownAggregationError(
+            f"aggregation {name!r} is not registered: choose from {', '.join(sorted(_known))}, or register your own by "
+            "register_aggregation(function, name)"
+        )
+    return found
+
+
+def checked(value: Any) -> str:
+    """Return the name of a function, which is registered if it is not yet."""
+    if isinstance(value, str):
+        aggregation(value)
+        return value
+    if not callable(value):
+        raise UnknownAggregationError(f"it is of type {type(value).__name__}")
+    with _lock:
+        # All lambdas have the same name, so a number is added if another function has it.
+        names = (f"{_name_of(value)}{f'#{number}' if number > 1 else ''}" for number in itertools.count(1))
+        name = next(name for name in names if name not in _known or _known[name] == value)
+        _known[name] = value
+        return name
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    qualname = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}:{qualname}"
+
+
+def collect(results: Results) -> dict[str, Any]:
+    """Return all results as they are, by node."""
+    return {node: dict(values) for node, values in results.items()}
+
+
+def total(results: Results) -> dict[str, Any]:
+    """Return the sum over all nodes of each number and array."""
+    return {name: _sum(values) for name, values in _columns(results).items()}
+
+
+def mean(results: Results) -> dict[str, Any]:
+    """Return the mean over all nodes of each number and array."""
+    return {name: _sum(values) / len(values) for name, values in _columns(results).items()}
+
+
+def weighted_mean(results: Results) -> dict[str, Any]:
+    """Return the means weighted by the "rows" of each node, and their sum as "rows"."""
+    weights: list[Any] = []
+    for node, values in results.items():
+        rows: Any = values.get("rows")
+        if not _is_number(rows) or rows < 0:
+            raise ValueError(f"{node} returned no number of rows to weight it by, but {rows!r}")
+        weights.append(rows)
+    whole = math.fsum(weights)
+    if not whole:
+        raise ValueError("no node has a row")
+    found = {
+        name: _sum([weight * value for weight, value in zip(weights, values, strict=True)]) / whole
+        for name, values in _columns(results).items()
+        if name != "rows"
+    }
+    return {**found, "rows": sum(weights)}
+
+
+def _columns(results: Results) -> dict[str, list[Any]]:
+    """Return the values of each name under which every node has a number or an array."""
+    rows = list(results.values())
+    names = [name for name in (rows[0] if rows else {}) if all(_is_summable(row.get(name)) for row in rows)]
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_summable(value: Any) -> bool:
+    return _is_number(value) or getattr(getattr(value, "dtype", None), "kind", "") in tuple("iufc")
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, int) for value in values):
+        return sum(values)
+    if all(_is_number(value) for value in values):
+        return math.fsum(values)
+    return sum(values[1:], start=values[0])
+
+
+_known.update({"collect": collect, "sum": total, "mean": mean, "weighted-mean": weighted_mean})
 
 
 @clsinit_copy
 class Aggregator(LinkedResource):
-    """Waits, once it was started, for the jobs that it is connected to, and is STOPPED with the result of its function.
+    """Once started, waits for its jobs, and is STOPPED with the result of its function over their results.
 
-    Jobs that failed and are not critical are left out, unless none is left. The numbers of its result reach conditions
-    under its guid; ``result`` is the result itself.
+    Jobs that failed and are not critical are left out, unless none is left. With ``atLeast`` it goes on as soon as so
+    many jobs ended well and no other is STARTED. The numbers of its result reach conditions under its guid.
     """
 
     _rtype = "fedmon::Aggregator"
@@ -44,42 +160,43 @@ class Aggregator(LinkedResource):
         self._result: dict[str, Any] | None = None
         self._is_done = False
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(
-            CheckedAttribute(
-                "function",
-                "What is done with the results of each node: collect, sum, mean, weighted-mean, or one's own.",
-                aggregations.checked,
-                "a function, or the name of one that was registered",
-                flags=Flags.Design,
-                default="collect",
-            )
-        )
-        cls._register_attribute(own("result", "What came of it, as JSON; by names alone where it is large."))
+    own_attributes = (
+        CheckedAttribute(
+            "function",
+            "What is done with the results of each node: collect, sum, mean, weighted-mean, or one's own.",
+            checked,
+            "a function, or the name of one that was registered",
+            flags=Flags.Design,
+            default="collect",
+        ),
+        at_least("How many of its jobs must end well; None: all that are critical."),
+        own("result", "Its result as JSON; only the names if it is large."),
+    )
 
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("result", "What came of it, as JSON; arrays by type, shape and, if few, elements."))
+    own_traces = (Trace("result", "Its result as JSON; arrays by type, shape and, if few, elements."),)
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What came of it, with arrays; null as long as nothing has."""
+        """Its result, with arrays; None before it is STOPPED."""
         if self._result is None and self.get("result") is not None:
-            self._result = job_files.saved_values(self.folder).get("values")
+            self._result = saved_values(self.folder).get("values")
         return self._result
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Go on to wait for the jobs."""
+        """Go on waiting for the jobs."""
         if self.state is ResourceState.STARTED and verb in (None, "start"):
             self._look()
         else:
             super().do_reconnect(verb)
 
     def do_deploy(self) -> None:
-        """Refuse to be READY without jobs."""
-        if not self.linked(Job):
+        """Refuse to be READY without enough jobs."""
+        jobs, needed = self.linked(Job), self.get("atLeast")
+        if not jobs:
             raise MissingPartError(self.name, "jobs", "connect it to one fedmon::Job or more")
+        if needed is not None and len(jobs) < needed:
+            advice = "connect it to more, or lower atLeast; the atLeast of a job counts its nodes"
+            raise MissingPartError(self.name, f"{needed} jobs", advice)
         super().do_deploy()
 
     def do_start(self) -> None:
@@ -89,41 +206,44 @@ class Aggregator(LinkedResource):
         self._look()
 
     def neighbour_moved(self, other: LinkedResource) -> None:
-        """Look whether all jobs are over."""
+        """Look whether the jobs are over."""
         super().neighbour_moved(other)
         if isinstance(other, Job) and self.state is ResourceState.STARTED:
             self.later(self._look)
 
     def _look(self) -> None:
-        jobs = self.linked(Job)
+        jobs, needed = self.linked(Job), self.get("atLeast")
         with self.lock:
             if self._is_done or self.state is not ResourceState.STARTED:
                 return
-            if any(job.state < ResourceState.STOPPED for job in jobs):
+            states = {job: job.state for job in jobs}
+            done = [job for job, state in states.items() if state is ResourceState.STOPPED]
+            lost = [job for job, state in states.items() if state >= ResourceState.FAILED]
+            is_enough = needed is not None and len(done) >= needed and ResourceState.STARTED not in states.values()
+            is_hopeless = needed is not None and len(jobs) - len(lost) < needed
+            if not (is_enough or is_hopeless or len(done) + len(lost) == len(jobs)):
                 return
             self._is_done = True
-        lost = [job for job in jobs if job.state >= ResourceState.FAILED]
-        left = [job for job in jobs if job not in lost]
-        if lost and (not left or any(job.get("critical") for job in lost)):
-            raise NeighbourLostError(self.name, lost[0].name, lost[0].state.name, lost[0].reason)
-        found = aggregations.aggregation(self.get("function"))(_results(left))
+        if is_hopeless or (lost and (not done or (needed is None and any(job.get("critical") for job in lost)))):
+            raise NeighbourLostError(self.name, lost[0])
+        found = aggregation(self.get("function"))(_results(done))
         self._keep(dict(found) if isinstance(found, Mapping) else {"value": found})
         self.set_stopped()
 
     def _keep(self, found: dict[str, Any]) -> None:
-        job_files.save_values(self.folder, {"values": found})
-        job_files.write_shown(self.folder / "result", found)
-        text = json.dumps(job_files.shown(found), ensure_ascii=False)
+        run_values.save({"values": found}, self.folder)
+        write_shown(self.folder / "result", found)
+        text = json.dumps(run_values.shown(found), ensure_ascii=False)
         if len(text) > MAX_ATTRIBUTE_BYTES:
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
         self._result = found
-        self._note_own("result", text)
+        self.note("result", text)
         numbers = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
         self.tell_metrics(self.guid, numbers)
 
 
 def _results(jobs: list[Job]) -> dict[str, Mapping[str, Any]]:
-    """Return the results by node; where several jobs ran on a node, by node and job."""
+    """Return the results by node; if several jobs ran on a node, by node and job."""
     times = Counter(node for job in jobs for node in job.results)
     return {
         node if times[node] == 1 else f"{node}#{job.guid}": values

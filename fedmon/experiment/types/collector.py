@@ -1,33 +1,35 @@
-"""`fedmon::Collector`: puts a trace of what it is connected to into the folder of the run."""
+"""`fedmon::Collector`: copies a trace of each resource that it is connected to into the folder of the run."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from pathlib import Path, PurePosixPath
 
 from fedmon.common.errors import StorageError
+from fedmon.common.files import write_whole
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
-from fedmon.experiment.types import job_files
-from fedmon.experiment.types.errors import MissingPartError
-from fedmon.experiment.types.linked import LinkedResource
-from fedmon.experiment.types.values import CheckedAttribute, file_name, folder_path, inner_path, own
+from fedmon.experiment.types.base import LinkedResource, MissingPartError
+from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 from fedmon.experiment.verbs import told
 
 
 @clsinit_copy
-class Collector(LinkedResource):
-    """At its release writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
+class Collector(ResourceManager):
+    """Writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
-    With ``storeDir``, of NEPI 3, it writes to ``storeDir[/run_id][/subDir]``, with the id where ``useRunId`` is true.
-    It waits for nobody: what a resource writes until its own release is collected once more then. Of a trace that is
-    not there a file ``....missing`` says why, and ``missing`` lists it.
+    It reads at its own release, and again when a resource is about to be released: before the release frees what the
+    trace needs. If a trace cannot be read, a file ``....missing`` and the attribute ``missing`` say why. With
+    ``storeDir`` it writes to ``storeDir[/run_id][/subDir]``, with the id if ``useRunId`` is true.
     """
 
+    _platform = "fedmon"
     _rtype = "fedmon::Collector"
     _help = "Collects a trace of every resource that it is connected to into the folder of the run, at its release."
     _passes = ()
@@ -36,6 +38,8 @@ class Collector(LinkedResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
+        self._reading = threading.RLock()
+        self._read_last: set[int] = set()
         self._collected: dict[int, str] = {}
         self._missing: dict[int, str] = {}
 
@@ -53,31 +57,30 @@ class Collector(LinkedResource):
             ),
             CheckedAttribute(
                 "storeDir",
-                "The folder that is collected into; null: that of the run.",
-                folder_path,
+                "The folder that it writes to; None: that of the run.",
+                path_text,
                 "the path of a folder",
                 flags=Flags.Design,
             ),
             Attribute(
                 "useRunId",
-                "Whether to collect into a folder within storeDir that is named after the run.",
+                "Whether to write to a folder within storeDir that is named after the run.",
                 type=Types.Bool,
                 default=False,
                 flags=Flags.Design,
             ),
-            own(
-                "collected", "What was collected: files within the folder of the run, or else their paths, with commas."
-            ),
-            own("missing", "What was not there, and why."),
+            own("collected", "The files that it wrote, with commas; within the folder of the run relative to that."),
+            own("missing", "Which traces could not be read, and why."),
         ):
             cls._register_attribute(attribute)
 
     @property
     def store_path(self) -> str:
-        """The folder that it collects into."""
-        folder = Path(self.get("storeDir") or self.ec.run_dir).expanduser().absolute()
+        """The folder that it writes to."""
+        run = Path(self.ec.run_dir)
+        folder = Path(self.get("storeDir") or run).expanduser().absolute()
         if self.get("storeDir") and self.get("useRunId"):
-            folder /= self.controller.run_id
+            folder /= run.name
         return str(folder / (self.get("subDir") or ""))
 
     def do_deploy(self) -> None:
@@ -85,63 +88,68 @@ class Collector(LinkedResource):
         if not self.get("traceName"):
             raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
         if self.get("storeDir"):
-            self.fixed_path("storeDir")
+            self._set_own("storeDir", str(Path(self.get("storeDir")).expanduser().absolute()))
             _make(Path(self.store_path))
         super().do_deploy()
 
     def do_release(self) -> None:
-        """Collect from all."""
-        if self.get("traceName"):
-            for guid in sorted(self.connections):
-                with contextlib.suppress(KeyError):  # it was taken out just now
-                    self.collect(self.ec.get_resource(guid))
+        """Read all traces."""
+        for guid in sorted(self.connections):
+            with contextlib.suppress(KeyError):  # taken out just now
+                self.collect(self.ec.get_resource(guid))
         super().do_release()
 
-    def collect(self, source: ResourceManager) -> None:
-        """Write the trace of one resource, over what was collected of it before."""
+    def neighbour_releases(self, other: ResourceManager) -> None:
+        """Read the trace of a resource for the last time, before its release frees what that needs."""
+        if not isinstance(other, LinkedResource) or other.has_whole_traces:  # else it calls again when it has
+            self.collect(other, is_last=True)
+
+    def collect(self, source: ResourceManager, *, is_last: bool = False) -> None:
+        """Write the trace of one resource over what was collected of it before; after the last time nothing is read."""
         name = self.get("traceName")
         if not name:
             return
         target = Path(self.store_path) / f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
-        mark = target.with_name(f"{target.name}.missing")
-        try:
-            _copy(source, name, target)
-        except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
-            reason = told(error)
-            if self._missing.get(source.guid) != reason:
-                self.warning(f"trace {name} of {source.name} is missing: {reason}")
-            with contextlib.suppress(StorageError):
-                job_files.write(mark, f"trace {name} of {source.name}: {reason}\n".encode("utf-8", "replace"))
-            self._note(source.guid, missing=reason)
-            return
-        with contextlib.suppress(OSError):
-            mark.unlink(missing_ok=True)
-        is_inside = target.is_relative_to(self.ec.run_dir)
-        self._note(source.guid, collected=str(target.relative_to(self.ec.run_dir) if is_inside else target))
-
-    def _note(self, guid: int, *, collected: str = "", missing: str = "") -> None:
-        with self.lock:
-            for found in (self._collected, self._missing):
-                found.pop(guid, None)
-            if missing:
-                self._missing[guid] = missing
+        with self._reading:
+            is_over = source.state is ResourceState.RELEASED and target.exists()  # read by a process that died
+            if not is_last and (is_over or source.guid in self._read_last):
+                return
+            self._read_last.update([source.guid] if is_last else [])
+            try:
+                _copy(source, name, target)
+            except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
+                self._lacks(source, name, target, told(error))
             else:
-                self._collected[guid] = collected
-            name = self.get("traceName")
-            lacking = "; ".join(f"{each}.{name}: {reason}" for each, reason in sorted(self._missing.items()))
-            self._note_own("missing", lacking or None)
-            self._note_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
+                with contextlib.suppress(OSError):
+                    target.with_name(f"{target.name}.missing").unlink(missing_ok=True)
+                self._missing.pop(source.guid, None)
+                is_inside = target.is_relative_to(self.ec.run_dir)
+                self._collected[source.guid] = str(target.relative_to(self.ec.run_dir) if is_inside else target)
+            with contextlib.suppress(StorageError):  # the journal is full, and the experiment FAILED by that
+                lacking = "; ".join(f"{guid}.{name}: {reason}" for guid, reason in sorted(self._missing.items()))
+                self._set_own("missing", lacking or None)
+                self._set_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
+
+    def _lacks(self, source: ResourceManager, name: str, target: Path, reason: str) -> None:
+        if self._missing.get(source.guid) != reason:
+            self.warning(f"trace {name} of {source.name} is missing: {reason}")
+        if source.guid in self._collected:  # what was read before stays
+            return
+        self._missing[source.guid] = reason
+        with contextlib.suppress(StorageError):
+            text = f"trace {name} of {source.name}: {reason}\n".encode("utf-8", "replace")
+            write_whole(target.with_name(f"{target.name}.missing"), text, folder_mode=0o700)
 
 
 @clsinit_copy
 class NepiCollector(Collector):
-    """The Collector under the name that NEPI's scripts and files have for it."""
+    """The Collector under its name in NEPI's scripts and files."""
 
     _rtype = "Collector"
 
 
 def _copy(source: ResourceManager, name: str, target: Path) -> None:
-    """Copy the file of a trace; of a type that has none in this run, what it says the trace is."""
+    """Copy the file of a trace; if it has none in this run, write what the type returns as the trace."""
     path = _file_of(source, name)
     if path is not None:
         _make(target.parent)
@@ -153,13 +161,13 @@ def _copy(source: ResourceManager, name: str, target: Path) -> None:
     found: object = source.trace(name, TraceAttr.ALL)
     if not isinstance(found, str | bytes):
         raise TraceNotReadableError("it was not written")
-    job_files.write(target, found if isinstance(found, bytes) else found.encode("utf-8", "replace"))
+    write_whole(target, found if isinstance(found, bytes) else found.encode("utf-8", "replace"), folder_mode=0o700)
 
 
 def _file_of(source: ResourceManager, name: str) -> Path | None:
-    """Return the file of a trace in the run's folder; null where there is none.
+    """Return the file of a trace within the run's folder; None if there is none.
 
-    Types of NEPI's scripts name files of the machine that they stand for, one of which may be here, too, by chance.
+    Types of NEPI's scripts return paths on the machine that they stand for; such a path may exist here by chance.
     """
     try:
         found: object = source.trace(name, TraceAttr.PATH)

@@ -2,131 +2,106 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
 from fedmon.common.errors import FedmonError
+from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.errors import ExperimentError, TraceNotReadableError
 from fedmon.experiment.events import AttributeSet, Measured
 from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
 from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types import job_files
-from fedmon.experiment.types.dataset import Dataset
-from fedmon.experiment.types.errors import JobFailedError, MissingPartError
-from fedmon.experiment.types.job_files import read_inputs
-from fedmon.experiment.types.linked import ASK_TIMEOUT_S, LinkedResource
-from fedmon.experiment.types.node import Node, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone
+from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
-from fedmon.experiment.types.values import CheckedAttribute, inputs, json_object, limits, own, words
+from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
+from fedmon.researcher.cli import run_values
 
 if TYPE_CHECKING:
     from fedmon.researcher.roster import Node as SeenNode
     from fedmon.researcher.runs.handle import RunHandle, Values
     from fedmon.researcher.session.callbacks import Subscription
 
-
-Told = tuple[str, int, str]
-"""Of which node, its how manieth report, and the name of the number."""
-
-
-class Reported:
-    """Hands on the numbers of one job; safe from any thread. Those in ``before`` another process has handed on."""
-
-    def __init__(
-        self, tell: Callable[[str, int, dict[str, float]], None], before: Collection[Told] = frozenset()
-    ) -> None:
-        self._tell, self._before = tell, before
-        self._taken: set[tuple[str, int]] = set()
-        self._lock = threading.Lock()
-
-    def take(self, node_id: str, number: int, values: Mapping[str, float | None]) -> None:
-        """Take one report; when this returns, conditions know of it."""
-        with self._lock:  # held while they are told: who comes second may say that all is told
-            if (node_id, number) in self._taken:
-                return
-            self._taken.add((node_id, number))
-            self._tell(
-                node_id,
-                number,
-                {
-                    name: value
-                    for name, value in values.items()
-                    if value is not None and (node_id, number, name) not in self._before
-                },
-            )
+_STOP_TIMEOUT_S = 5.0
+_END_PATIENCE = "10s"
+"""How long a release waits for nodes to report how the run ended."""
+_OBJECT = 'a JSON object, such as {"rounds": 3}'
 
 
-def told_before(run_dir: str | Path, guid: int) -> frozenset[Told]:
-    """Return what the journal of a run says was told of a job since it was started last.
+class JobFailedError(ExperimentError):
+    """No node took a job, or it cannot be found again."""
 
-    Raises StorageError where it cannot be read.
-    """
-    found: set[Told] = set()
-    path = Path(run_dir) / NAME
-    for event in read_journal(path) if path.exists() else ():
-        if isinstance(event, AttributeSet) and event.guid == guid and event.name == "jobId":
-            found.clear()
-        elif isinstance(event, Measured) and event.guid == guid and event.nth is not None:
-            found.add((event.source, event.nth, event.name))
-    return frozenset(found)
-
-
-def inputs_of(name: str, given: str | Mapping[str, Any] | None, source: ResourceManager | None) -> dict[str, Any]:
-    """Return the inputs of the job called ``name``: those ``given``, or in the file of that path, and of ``source``.
-
-    Raises MissingPartError where the source has no result yet, InvalidInputError and StorageError.
-    """
-    values = read_inputs(Path(given)) if isinstance(given, str) else dict(given or {})
-    if source is not None:
-        result = getattr(source, "result", None)
-        if not isinstance(result, Mapping):
-            raise MissingPartError(
-                name,
-                f"result in {source.name} to begin with",
-                "have it wait for a fedmon::Aggregator to be STOPPED",
-            )
-        values.update(result)
-    return values
+    exit_code = 1
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended: whether well, and where it did not, node by node; "" where it did everywhere."""
+    """How a run ended; ``failed`` is "" if it succeeded on every node."""
 
     is_well: bool
     outcome: str
     failed: str = ""
 
 
-class FollowedRun:
-    """Calls back when nothing more will come, of other nodes than those that were lost; safe from any thread.
+def ending_of(
+    succeeded: Collection[str], failed: dict[str, str], stopped: Collection[str], *, at_least: int | None
+) -> Ending:
+    """Judge a run by the nodes where it succeeded, failed for a reason, or stopped because it was told to."""
+    said = "; ".join(f"{node_id}: {reason}" for node_id, reason in sorted(failed.items()))
+    is_well = len(succeeded) >= at_least if at_least is not None else not failed
+    if not failed:
+        short = "" if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
+        return Ending(is_well=is_well, outcome=short or "succeeded on every node", failed=short)
+    if all(node_id in stopped for node_id in failed):
+        return Ending(is_well=True, outcome=said)
+    return Ending(
+        is_well=is_well,
+        outcome=f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said,
+        failed=said,
+    )
 
-    ``reported`` gets each number that the plan tells.
+
+class FollowedRun:
+    """Follows a run on all nodes that are not lost, and calls back when nothing more will come. Safe from any thread.
+
+    ``tell`` gets the node, number and values of each report, once; values in ``before`` were told by another process.
     """
 
-    def __init__(self, handle: RunHandle, reported: Reported, on_over: Callable[[], object]) -> None:
-        self.handle, self._reported, self._on_over = handle, reported, on_over
+    def __init__(
+        self,
+        handle: RunHandle,
+        tell: Callable[[str, int, dict[str, float]], None],
+        on_over: Callable[[], object],
+        *,
+        before: Collection[tuple[str, int, str]] = (),
+    ) -> None:
+        self.handle = handle
+        self._tell, self._on_over, self._before = tell, on_over, frozenset(before)
         self._lost: frozenset[NodeId] = frozenset()
+        self._taken: set[tuple[str, int]] = set()
+        self._taking = threading.Lock()
         self._subscriptions: tuple[Subscription, ...] = ()
 
     def begin(self) -> None:
-        """Begin to listen; what is here already is told at once."""
+        """Begin to listen; calls back at once for what is there already."""
         self._subscriptions = (
-            self.handle.on_scalar(lambda one: self._reported.take(one.node_id, one.number, one.values)),
+            self.handle.on_scalar(lambda one: self._take(one.node_id, one.number, one.values)),
             self.handle.on_over(self._on_over),
         )
 
     def end(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for subscription in self._subscriptions:
             subscription.remove()
 
@@ -136,72 +111,63 @@ class FollowedRun:
         self._subscriptions += (self.when_over(self._on_over),)
 
     def when_over(self, callback: Callable[[], object]) -> Subscription:
-        """Call back once, when nothing more will come but of lost nodes."""
+        """Call back once, when nothing more will come except from lost nodes."""
         return self.handle.on_over(callback, without=sorted(self._lost))
 
     @property
     def waits_for(self) -> list[NodeId]:
-        """The nodes on which it goes on, but for those that were lost."""
-        return sorted(node_id for node_id in self._going() if node_id not in self._lost)
+        """The nodes where it runs, except lost ones."""
+        return sorted(node_id for node_id in self._running() if node_id not in self._lost)
 
-    def _going(self) -> list[NodeId]:
+    def _running(self) -> list[NodeId]:
         return [node_id for node_id, part in self.handle.states().items() if not part.is_over]
 
     def tell_rest(self) -> None:
-        """Hand over the numbers that are here and were not handed over yet; those that come are handed over later."""
+        """Tell all reports that are here; when this returns, conditions know of them."""
         for node_id, scalars in self.handle.scalars.items():
             for one in scalars:
-                self._reported.take(node_id, one.number, one.values)
+                self._take(node_id, one.number, one.values)
 
-    def ending(self, *, at_least: int | None, is_stopping: bool, forgives_lost: bool = False) -> Ending:
-        """Return how it ended; well, where it did on ``at_least`` nodes, null: on all, or was to stop and did.
+    def _take(self, node_id: str, number: int, values: Mapping[str, float | None]) -> None:
+        with self._taking:  # held while they are told, so that `tell_rest` returns after it
+            if (node_id, number) in self._taken:
+                return
+            self._taken.add((node_id, number))
+            told = {
+                name: value
+                for name, value in values.items()
+                if value is not None and (node_id, number, name) not in self._before
+            }
+            self._tell(node_id, number, told)
 
-        With ``forgives_lost`` a node that was lost counts as one where it stopped.
-        """
-        lost = {str(node_id): "the node was lost while it ran there" for node_id in self._going()}
+    def ending(self, *, at_least: int | None, is_stopping: bool, forgives_lost: bool) -> Ending:
+        """Judge how it ended; with ``forgives_lost`` a lost node counts as one where it stopped."""
+        parts = self.handle.states().items()
+        lost = {str(node_id): "the node was lost while it ran there" for node_id in self._running()}
         failed = self.handle.failures() | lost
         succeeded = [node_id for node_id in self.handle.nodes if node_id not in failed]
-        stopped = [*self._stopped(), *(lost if forgives_lost else ())] if is_stopping else []
+        stopped = [str(node_id) for node_id, part in parts if part.job and part.job.state is JobState.STOPPED]
+        stopped = [*stopped, *(lost if forgives_lost else ())] if is_stopping else []
         return ending_of(succeeded, failed, stopped, at_least=at_least)
 
-    def _stopped(self) -> list[str]:
-        parts = self.handle.states().items()
-        return [str(node_id) for node_id, part in parts if part.job is not None and part.job.state is JobState.STOPPED]
 
+def _limits(value: Any) -> dict[str, Any]:
+    from fedmon.researcher.runs.inputs import checked_limits
 
-def ending_of(
-    succeeded: Collection[str], failed: dict[str, str], stopped: Collection[str], *, at_least: int | None
-) -> Ending:
-    """Judge a run by where it succeeded, why not elsewhere, and where it stopped for it was told to."""
-    said = "; ".join(f"{node_id}: {reason}" for node_id, reason in sorted(failed.items()))
-    if not failed:
-        is_well = at_least is None or len(succeeded) >= at_least
-        short = "" if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
-        return Ending(is_well=is_well, outcome=short or "succeeded on every node", failed=short)
-    if all(node_id in stopped for node_id in failed):
-        return Ending(is_well=True, outcome=said)
-    is_well = at_least is not None and len(succeeded) >= at_least
-    return Ending(
-        is_well=is_well,
-        outcome=f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said,
-        failed=said,
-    )
-
-
-_STOP_TIMEOUT_S = 5.0
-_END_PATIENCE = "10s"
-"""For what nodes say of the end of a run that was stopped by its release."""
-_OBJECT = 'a JSON object, such as {"rounds": 3}'
+    found = json_object(value)
+    checked_limits(found)
+    return found
 
 
 @clsinit_copy
 class Job(LinkedResource):
-    """STARTED while the plan runs, STOPPED when it ended well on every node, FAILED with what happened where not.
+    """STARTED while the plan runs, STOPPED when it ended well on every node, FAILED with each node's reason if not.
 
-    With ``atLeast`` it is STOPPED when it ended well on so many, with the results of those.
-    Connected to a plan; to nodes or datasets, or it runs where its plan was approved. Numbers that the plan reports
-    reach conditions under its guid. Nodes that failed before it starts are left out unless they are critical; one that
-    fails while it runs fails its part. ``jobId`` is kept before anything is asked, so that `adopt` finds the run again.
+    With ``atLeast`` it is STOPPED when it ended well on so many, with their results. It runs on the nodes that it is
+    connected to, or those of its dataset, if their owners approved the plan; else wherever the plan was approved.
+    Nodes that failed before it starts are left out unless they are critical. The numbers that the plan reports reach
+    conditions under its guid. It is sent to nodes once: ``jobId`` is kept before they are asked, so that `adopt` finds
+    the run again, and a job that ended is not started again.
     """
 
     _rtype = "fedmon::Job"
@@ -227,56 +193,42 @@ class Job(LinkedResource):
         self._starting = ""
         self._may_have_begun = False
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
-            CheckedAttribute(
-                "inputs",
-                "What the plan finds in context.inputs.",
-                inputs,
-                f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays",
-            ),
-            Attribute(
-                "inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer
-            ),
-            CheckedAttribute(
-                "limits",
-                "What it may take at most; nodes lower that to their own limits.",
-                limits,
-                'a JSON object, such as {"wall_s": 60}',
-            ),
-            CheckedAttribute(
-                "tags",
-                "The tags of the dataset, where no fedmon::Dataset is connected.",
-                words,
-                "a list of texts",
-                flags=Flags.Design,
-            ),
-            Attribute(
-                "atLeast",
-                "On how many of its nodes it must end well for it to be STOPPED; null: on all.",
-                Types.Integer,
-                Flags.Design,
-                range=(1, 100_000),
-            ),
-            own("jobId", "The id under which nodes know it, once it was started."),
-            own("ranOn", "The nodes that were asked to run it, with commas."),
-            own("outcome", "How it ended, node by node."),
-        ):
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
+        CheckedAttribute(
+            "inputs",
+            "What the plan finds in context.inputs.",
+            inputs,
+            f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays",
+        ),
+        Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
+        CheckedAttribute(
+            "limits",
+            "What it may take at most; nodes lower that to their own limits.",
+            _limits,
+            'a JSON object, such as {"wall_s": 60}',
+        ),
+        CheckedAttribute(
+            "tags",
+            "The tags of the dataset, if no fedmon::Dataset is connected.",
+            words,
+            "a list of texts",
+            flags=Flags.Design,
+        ),
+        at_least("On how many of its nodes it must end well for it to be STOPPED; None: on all."),
+        own("jobId", "The id under which nodes know it, once it was started."),
+        own("ranOn", "The nodes that were asked to run it, with commas."),
+        own("outcome", "How it ended, node by node."),
+    )
 
-    @classmethod
-    def _register_traces(cls) -> None:
-        for trace in (
-            Trace("stdout", "What the plan printed, where the owners let that leave."),
-            Trace("stderr", "What the plan printed to its standard error, where the owners let that leave."),
-            Trace("result", "What the plan returned, as JSON by node; arrays by type, shape and, if few, elements."),
-            Trace("scalars", "What the plan reported, a line of JSON each."),
-        ):
-            cls._register_trace(trace)
+    own_traces = (
+        Trace("stdout", "What the plan printed, where the owners let that leave."),
+        Trace("stderr", "What the plan printed to its standard error, where the owners let that leave."),
+        Trace("result", "What the plan returned, as JSON by node; arrays by type, shape and, if few, elements."),
+        Trace("scalars", "What the plan reported, a line of JSON each."),
+    )
 
-    # --- what it needs ------------------------------------------------------------------------------------------------
+    # --- neighbours ---------------------------------------------------------------------------------------------------
 
     def do_deploy(self) -> None:
         """Be READY when its plan, its nodes and its dataset are."""
@@ -284,13 +236,14 @@ class Job(LinkedResource):
             raise MissingPartError(self.name, "plan", "connect it to a fedmon::TrainingPlan")
         if isinstance(self.get("inputs"), str):
             self.fixed_path("inputs")
-        for kind in (Node, Dataset, TrainingPlanResource):
-            if self.ready(kind) is None:
+        kinds: tuple[type[LinkedResource], ...] = (Node, Dataset, TrainingPlanResource)
+        for kind in kinds:
+            if self.ready(self.linked(kind)) is None:
                 return
         super().do_deploy()
 
     def neighbour_moved(self, other: LinkedResource) -> None:
-        """Look again; a plan asks the owners of our nodes, and cannot see those by itself."""
+        """Look again; pass it on to the plan, which asks the owners of the job's nodes but cannot see those."""
         super().neighbour_moved(other)
         if isinstance(other, Node | Dataset):
             for plan in self.linked(TrainingPlanResource):
@@ -299,38 +252,55 @@ class Job(LinkedResource):
             self.later(lambda: self._look_at(other))
 
     def _nodes(self) -> list[NodeId] | None:
-        """Return where it runs; null for wherever it can."""
+        """Return where it runs; None for wherever it can."""
         found = [node.node_id for node in self.linked(Node) if node.state < ResourceState.FAILED]
         for dataset in () if found else self.linked(Dataset):
             found += dataset.found_on
-        for plan in () if found else self.linked(TrainingPlanResource):
-            found += plan.approved_by
+        for plan in self.linked(TrainingPlanResource):
+            found = [node_id for node_id in found if plan.admits(node_id)] if found else plan.approved_by
         return found or None
 
+    def _nodes_around(self) -> list[Node]:
+        """Return the nodes that the job, its dataset or its plan is connected to."""
+        near: list[LinkedResource] = [self, *self.linked(Dataset), *self.linked(TrainingPlanResource)]
+        return [node for each in near for node in each.linked(Node)]
+
     def _inputs(self) -> dict[str, Any]:
-        source = self.get("inputsFrom")
-        given = self.fixed_path("inputs") if isinstance(self.get("inputs"), str) else self.get("inputs")
-        return inputs_of(self.name, given, None if source is None else self.ec.get_resource(source))
+        given = self.get("inputs")
+        values = (
+            run_values.read_inputs(Path(self.fixed_path("inputs"))) if isinstance(given, str) else dict(given or {})
+        )
+        if self.get("inputsFrom") is not None:
+            source = self.ec.get_resource(self.get("inputsFrom"))
+            result = getattr(source, "result", None)
+            if not isinstance(result, Mapping):
+                advice = "have it wait for a fedmon::Aggregator to be STOPPED"
+                raise MissingPartError(self.name, f"result in {source.name} to begin with", advice)
+            values.update(result)
+        return values
 
     # --- running ------------------------------------------------------------------------------------------------------
 
     def do_start(self) -> None:
-        """Ask the nodes to run the plan, once they are there; how it ends comes by itself."""
+        """Ask the nodes to run the plan once they are online; its end comes by itself."""
+        if self.get("outcome") is not None:
+            self.warning(f"has ended as job {self.get('jobId')}, and is not sent again: register another fedmon::Job")
+            self.set_started()
+            self.set_stopped()
+            return
         self._starting, self._may_have_begun = new_id(), False
-        self._start_when_there()
+        self._start_when_online()
 
     def _run_as(self, job_id: str) -> None:
-        nodes, at_least = self._nodes(), self.get("atLeast")
-        if at_least is not None and nodes is not None and len(nodes) < at_least:
-            raise JobFailedError(f"atLeast is {at_least}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
+        nodes, needed = self._nodes(), self.get("atLeast")
+        if needed is not None and nodes is not None and len(nodes) < needed:
+            raise JobFailedError(f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
         plan = self.linked(TrainingPlanResource)[0]
         datasets = self.linked(Dataset)
         dataset_id = datasets[0].get("datasetId") if datasets else None
         tags = datasets[0].get("tags") if datasets else self.get("tags")
         values = self._inputs()
-        self._set_own("jobId", job_id)  # before anybody is asked: after a crash it says what to look for
-        if self.get("outcome") is not None:  # of an earlier run
-            self._set_own("outcome", None)
+        self._set_own("jobId", job_id)  # before any node is asked: after a crash it says what to look for
         self._is_stopping = False
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
@@ -344,7 +314,7 @@ class Job(LinkedResource):
             timeout_s=ASK_TIMEOUT_S,
         )
         self._set_own("ranOn", ",".join(handle.nodes))
-        if self.state >= ResourceState.FAILED:  # it was released while nodes were asked
+        if self.state >= ResourceState.FAILED:  # released while nodes were asked
             handle.stop(timeout_s=_STOP_TIMEOUT_S)
             return
         if all(part.job is None and part.is_over for part in handle.states().values()):
@@ -354,11 +324,11 @@ class Job(LinkedResource):
         self._follow(handle)
 
     def adopt(self) -> bool:
-        """Take up the run of ``jobId``, also one that another process began; false where no node knows it."""
+        """Take up the run of ``jobId``, even if another process began it; return False if no node knows it."""
         handle = self._found()
         if handle is None:
             return False
-        handle.expect(self.ran_on)  # also those that know it no more: that is how it ended there
+        handle.expect(self.ran_on)  # also nodes that forgot it: that is how it ended there
         if self.state < ResourceState.STARTED:
             self.set_started()
         self._follow(handle, told_before(self.ec.run_dir, self.guid))
@@ -374,10 +344,10 @@ class Job(LinkedResource):
             return None
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Take up the run. One that was about to start is asked for under its id, so that no node starts it twice."""
+        """Take up the run; one that was about to start is asked for under its id, so that no node starts it twice."""
         if verb == "start" and self.get("jobId") and self.get("outcome") is None:
             self._starting, self._may_have_begun = self.get("jobId"), True
-            self._start_when_there()
+            self._start_when_online()
         elif verb in (None, "stop") and self.state is ResourceState.STARTED:
             if not self.adopt():
                 raise JobFailedError(f"no node that answers knows job {self.get('jobId')}")
@@ -387,10 +357,10 @@ class Job(LinkedResource):
 
     def _heard(self, node: SeenNode) -> None:
         if self._starting and not is_gone(node):
-            self.later(self._start_when_there)
+            self.later(self._start_when_online)
 
-    def _start_when_there(self) -> None:
-        """Have it run as soon as no node is away of which it is expected, or that may have begun it."""
+    def _start_when_online(self) -> None:
+        """Run it unless a node is away that is expected to come back, or that may have begun it."""
         if not self._hears:
             self._hears = True
             self.listen("presence", self._heard)  # before the look, so that none is missed
@@ -414,29 +384,22 @@ class Job(LinkedResource):
             if is_gone(seen.get(node_id)) and (node_id in awaited or (self._may_have_begun and node_id not in failed))
         ]
 
-    # --- following ----------------------------------------------------------------------------------------------------
-
-    def _follow(self, handle: RunHandle, before: Collection[Told] = frozenset()) -> None:
+    def _follow(self, handle: RunHandle, before: Collection[tuple[str, int, str]] = ()) -> None:
         def tell(node_id: str, nth: int, values: dict[str, float]) -> None:
             self.tell_metrics(self.guid, values, source=node_id, nth=nth)
 
         if self._followed is not None:
             self._followed.end()
-        self._followed = FollowedRun(handle, Reported(tell, before), lambda: self.later(self._over))
+        self._followed = FollowedRun(handle, tell, lambda: self.later(self._over), before=before)
         self._followed.begin()
-        for node in self._nodes_around():  # who failed before anybody listened
+        for node in self._nodes_around():  # that failed before anything was followed
             self._look_at(node)
 
     def deafen(self) -> None:
-        """Listen no more, to the run neither."""
+        """Remove all callbacks, those of the run too."""
         super().deafen()
         if self._followed is not None:
             self._followed.end()
-
-    def _nodes_around(self) -> list[Node]:
-        """Return the nodes that it is connected to, or that its dataset or its plan are."""
-        near: list[LinkedResource] = [self, *self.linked(Dataset), *self.linked(TrainingPlanResource)]
-        return [node for each in near for node in each.linked(Node)]
 
     def _look_at(self, node: Node) -> None:
         """Wait no longer for a node that failed; the job goes on where there are others."""
@@ -444,10 +407,10 @@ class Job(LinkedResource):
         if run is not None and node.state is ResourceState.FAILED and node.get("nodeId") in self.ran_on:
             run.lose(node.node_id)
         if self._starting and node.state is ResourceState.FAILED:
-            self._start_when_there()
+            self._start_when_online()
 
     def _over(self) -> None:
-        """Say how it ended, once nothing more will come; who gives it back does not ask that lost nodes stopped."""
+        """Keep the results and set how it ended, once nothing more will come."""
         run = self._followed
         if run is None or self.state is not ResourceState.STARTED:
             return
@@ -455,17 +418,17 @@ class Job(LinkedResource):
             if run.handle.closed:
                 self.fail(f"{run.handle.closed} while it ran on {', '.join(run.waits_for)} (job {run.handle.job_id})")
             return
-        run.tell_rest()  # who is STOPPED tells nothing more
+        run.tell_rest()  # a resource that is STOPPED tells nothing more
         ending = run.ending(
             at_least=self.get("atLeast"), is_stopping=self._is_stopping, forgives_lost=self._is_given_back
         )
-        job_files.write_result(self.folder, run.handle.results())
-        job_files.write_scalars(self.folder, run.handle.scalars)
-        self._keep_traces()
+        self._write_result(run.handle)
+        self._write_scalars(run.handle)
+        self._keep_logs()
         with self.lock:
             if self._followed is not run or self.state is not ResourceState.STARTED:
                 return
-            self._note_own("outcome", ending.outcome)
+            self.note("outcome", ending.outcome)
             if ending.is_well:
                 self.set_stopped()
         if not ending.is_well:
@@ -473,20 +436,11 @@ class Job(LinkedResource):
         elif ending.failed:
             self.warning(f"ended well, but not everywhere: {ending.failed}")
 
-    def _keep_traces(self) -> None:
-        """Keep what was printed where somebody wants it, as nodes forget it."""
-        for name in ("stdout", "stderr"):
-            if self.trace_enabled(name):
-                try:
-                    self.written(name)
-                except FedmonError as error:
-                    self.warning(f"{name} cannot be kept: {error}")
-
-    # --- what came of it ----------------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------------
 
     @property
     def handle(self) -> RunHandle | None:
-        """Its run; null before it was started or taken up."""
+        """Its run; None before it was started or adopted."""
         return None if self._followed is None else self._followed.handle
 
     @property
@@ -496,29 +450,55 @@ class Job(LinkedResource):
 
     @property
     def results(self) -> Values:
-        """What it returned, by node: of the nodes that succeeded so far."""
+        """The results by node, of the nodes that succeeded so far."""
         if self.handle is not None:
             return self.handle.results()
-        return job_files.saved_values(self.folder / "returned") if self.state >= ResourceState.STOPPED else {}
+        return saved_values(self.folder / "returned") if self.state >= ResourceState.STOPPED else {}
 
     def written(self, name: str) -> Path:
-        """Return the file of a trace, fetched where it may have changed."""
-        path = super().written(name)
-        handle = self.handle
+        """Return the file of a trace, fetched if it may have changed."""
+        path, handle = super().written(name), self.handle
         if handle is not None and (not path.exists() or self.state is ResourceState.STARTED):
-            job_files.fetch(self.folder, path, handle, name)
+            if name in ("stdout", "stderr"):
+                write_whole(path, log_text(handle, name).encode("utf-8", "replace"), folder_mode=0o700)
+            elif name == "scalars":
+                self._write_scalars(handle)
+            elif handle.results():
+                self._write_result(handle)
         return path
+
+    def _write_result(self, handle: RunHandle) -> None:
+        results = handle.results()
+        write_shown(self.folder / "result", results)
+        run_values.save(results, self.folder / "returned")
+
+    def _write_scalars(self, handle: RunHandle) -> None:
+        lines = [
+            msgspec.json.encode({"node": node_id, **msgspec.structs.asdict(scalar)}) + b"\n"
+            for node_id, reported in handle.scalars.items()
+            for scalar in reported
+        ]
+        write_whole(self.folder / "scalars", b"".join(lines), folder_mode=0o700)
+
+    def _keep_logs(self) -> None:
+        """Fetch enabled logs, because nodes forget them."""
+        for name in ("stdout", "stderr"):
+            if self.trace_enabled(name):
+                try:
+                    self.written(name)
+                except FedmonError as error:
+                    self.warning(f"{name} cannot be kept: {error}")
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def do_stop(self) -> None:
-        """Ask the nodes to end it; it is STOPPED when they say so."""
+        """Ask the nodes to end it; it is STOPPED when they report that."""
         self._is_stopping = True
         if self.handle is not None:
             self.handle.stop()
 
     def do_release(self) -> None:
-        """End what runs; it is RELEASED when nodes say how it ended, or have not said so in time."""
+        """End what runs; it is RELEASED when nodes report how it ended, or after a while."""
         self._is_releasing = self._is_given_back = True
         run, is_running = self._followed, self.state is ResourceState.STARTED
         self._quietly(self.end_work)
@@ -529,7 +509,7 @@ class Job(LinkedResource):
         self.later(self.finish_release, after=_END_PATIENCE)
 
     def finish_release(self) -> None:
-        """Take how it ended, and release it, once."""
+        """Take the results and release the job, once."""
         with self.lock:
             is_first, self._is_releasing = self._is_releasing, False
         if is_first:
@@ -540,7 +520,63 @@ class Job(LinkedResource):
         """End what runs on nodes."""
         self._is_stopping, self._starting = True, ""
         handle, is_failed = self.handle, self.state is ResourceState.FAILED
-        if handle is None and self.get("jobId") and (is_failed or self.get("outcome") is None):
-            handle = self._found()  # what another process left running, or a start that is not through
+        if handle is None and (is_failed or self.get("outcome") is None):
+            handle = self._found()  # another process may have left it running, or its start may not be through
         if handle is not None and not handle.closed and not all(part.is_over for part in handle.states().values()):
             handle.stop(timeout_s=_STOP_TIMEOUT_S)
+
+
+def told_before(run_dir: str | Path, guid: int) -> frozenset[tuple[str, int, str]]:
+    """Return the node, number and name of each value that the journal of a run holds of a job.
+
+    Raises StorageError if it cannot be read.
+    """
+    path = Path(run_dir) / NAME
+    found: set[tuple[str, int, str]] = set()
+    for event in read_journal(path) if path.exists() else ():
+        if isinstance(event, AttributeSet) and event.guid == guid and event.name == "jobId":
+            found.clear()
+        elif isinstance(event, Measured) and event.guid == guid and event.nth is not None:
+            found.add((event.source, event.nth, event.name))
+    return frozenset(found)
+
+
+def write_shown(path: Path, value: Any) -> None:
+    """Write values for people to read. Raises StorageError."""
+    text = json.dumps(run_values.shown(value), ensure_ascii=False, indent=1)
+    write_whole(path, text.encode("utf-8", "replace"), folder_mode=0o700)
+
+
+def saved_values(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what `run_values.save` wrote, by name; empty if it wrote nothing."""
+    paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".npz"))
+    return {path.stem: run_values.read_inputs(path) for path in paths}
+
+
+def log_text(handle: RunHandle, stream: str) -> str:
+    """Return what a plan printed, under a heading for each node if there are several.
+
+    Raises TraceNotReadableError if no owner lets it leave, or no node answers.
+    """
+    said: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for node_id, part in handle.states().items():
+        if part.job is None:
+            missing[node_id] = part.sentence()
+            continue
+        try:
+            log = handle.logs(node_id, cast("Literal['stdout', 'stderr']", stream))
+        except FedmonError as error:
+            missing[node_id] = str(error)
+            continue
+        if log.withheld:
+            missing[node_id] = f"withheld: {log.withheld}"
+        else:
+            said[node_id] = log.text
+    if not said:
+        reasons = "; ".join(f"{node_id}: {reason}" for node_id, reason in missing.items())
+        raise TraceNotReadableError(f"{stream} of job {handle.job_id} cannot be had: {reasons}")
+    if len(said) == 1 and not missing:
+        return next(iter(said.values()))
+    parts = {**said, **{node_id: f"({reason})\n" for node_id, reason in missing.items()}}
+    return "".join(f"==> {node_id} <==\n{parts[node_id]}\n" for node_id in sorted(parts))

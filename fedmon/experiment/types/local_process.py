@@ -1,109 +1,136 @@
-"""`local::Process`: a command on this machine."""
+"""`local::Process`: a command on this machine, which runs on if the experiment's process dies."""
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import errno
+import fcntl
 import os
-import selectors
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO, Self
 
-from fedmon.common.errors import StorageError
 from fedmon.experiment.attributes import Types
+from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.errors import MissingPartError, ProcessFailedError
-from fedmon.experiment.types.linked import LinkedResource
-from fedmon.experiment.types.values import (
-    CheckedAttribute,
-    command,
-    duration,
-    environment,
-    own,
-    path_text,
-)
+from fedmon.experiment.types.base import LinkedResource, MissingPartError
+from fedmon.experiment.types.values import CheckedAttribute, command, duration, environment, own, path_text
 
-logger = logging.getLogger(__name__)
-
-Ended = Callable[[], None]
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_RECORD_BYTES = 63
+_TAIL_BYTES = 500
 
 
-class Children:
-    """Calls back when processes end, before they are reaped; one thread while there are any. Safe from any thread.
+class ProcessFailedError(ExperimentError):
+    """A command cannot be run, or its process group cannot be ended."""
 
-    Until a process is reaped its number, which is also that of its group, is no other's.
+    exit_code = 1
+
+
+class SupervisedCommand:
+    """A command whose supervisor outlives this process and keeps its exit code in the file ``record``.
+
+    The supervisor holds the lock of the record while it runs, so that a number that the system gave to another process
+    since is never taken for the command.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._selector: selectors.BaseSelector | None = None
-        self._wake = (-1, -1)
+    def __init__(self, record: Path, pid: int, supervisor: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid, self._record, self._supervisor = pid, record, supervisor
 
-    def watch(self, process: subprocess.Popen[bytes], ended: Ended) -> None:
-        """Call back when a process ends."""
-        if not hasattr(os, "pidfd_open"):
-            threading.Thread(target=_wait, args=(process, ended), name="fedmon-experiment-child", daemon=True).start()
-            return
-        fd = os.pidfd_open(process.pid)
-        with self._lock:
-            if self._selector is None:
-                self._selector = selectors.DefaultSelector()
-                self._wake = os.pipe()
-                self._selector.register(self._wake[0], selectors.EVENT_READ)
-                self._selector.register(fd, selectors.EVENT_READ, ended)
-                threading.Thread(
-                    target=self._run, args=(self._selector,), name="fedmon-experiment-children", daemon=True
-                ).start()
-            else:
-                self._selector.register(fd, selectors.EVENT_READ, ended)
-                os.write(self._wake[1], b"w")
+    @classmethod
+    def begin(cls, record: Path, words: list[str], *, cwd: Path, env: dict[str, str]) -> Self:
+        """Run a command that appends to ``stdout`` and ``stderr`` beside the record. Raises OSError, ValueError."""
+        with contextlib.ExitStack() as opened:
+            lock = opened.enter_context(open(os.open(record, os.O_RDWR | os.O_CREAT, 0o600), "r+b"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            lock.write(b" " * _RECORD_BYTES)
+            lock.flush()
+            streams = [opened.enter_context(record.with_name(name).open("ab")) for name in ("stdout", "stderr")]
+            read, write = os.pipe()
+            pipe = opened.enter_context(open(read, "rb"))
+            with open(write, "wb") as told:
+                supervisor = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(_SUPERVISOR), str(lock.fileno()), str(told.fileno()), *words],
+                    cwd=cwd,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=streams[0],
+                    stderr=streams[1],
+                    pass_fds=(lock.fileno(), told.fileno()),
+                    start_new_session=True,
+                )
+            first, _, number = pipe.read().decode().partition(" ")
+        if not first.isdigit():
+            supervisor.wait()
+            code = int(number or errno.ECHILD)
+            raise OSError(code, os.strerror(code), words[0])
+        return cls(record, int(first), supervisor)
 
-    def _run(self, selector: selectors.BaseSelector) -> None:
-        while True:
-            for key, _ in selector.select():
-                if key.data is None:
-                    os.read(key.fd, 4096)
-                    continue
-                with self._lock:
-                    selector.unregister(key.fd)
-                os.close(key.fd)
-                try:
-                    key.data()
-                except Exception:
-                    logger.exception("what follows the end of a process failed")
-            with self._lock:
-                if len(selector.get_map()) == 1:
-                    selector.close()
-                    os.close(self._wake[0])
-                    os.close(self._wake[1])
-                    self._selector = None
-                    return
+    @classmethod
+    def left(cls, record: Path) -> Self | None:
+        """Return the command that another process began; None if it began none."""
+        try:
+            file = record.open("rb")
+        except FileNotFoundError:
+            return None
+        with file:
+            while True:
+                is_held = _is_held(file)
+                words = os.pread(file.fileno(), _RECORD_BYTES, 0).split()
+                if words:
+                    return cls(record, int(words[0]))
+                if not is_held:
+                    return None
+                threading.Event().wait(0.01)  # its supervisor is about to run it
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its supervisor runs, and so its number is still its own."""
+        with self._record.open("rb") as file:
+            return _is_held(file)
+
+    def wait(self) -> int | None:
+        """Wait for the end; return the exit code, or None if the supervisor was killed before it could keep it."""
+        if self._supervisor is not None:
+            self._supervisor.wait()
+        with self._record.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            words = file.read(_RECORD_BYTES).split()
+        return int(words[1]) if len(words) > 1 else None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to its process group; do nothing if it has ended. Raises ProcessFailedError."""
+        if self.is_running:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                return
+            except PermissionError as error:
+                raise ProcessFailedError(f"process group {self.pid} cannot be ended: {error.strerror}") from error
 
 
-def _wait(process: subprocess.Popen[bytes], ended: Ended) -> None:
-    """Wait where the system has no descriptors of processes."""
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    ended()
-
-
-CHILDREN = Children()
-"""Those of all experiments of this process."""
-
-
-_TAIL_BYTES = 500
+def _is_held(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
 
 
 @clsinit_copy
 class LocalProcess(LinkedResource):
     """STARTED while the command runs, STOPPED when it ended with code 0 or was told to, FAILED otherwise.
 
-    It leads a process group of its own, all of which ends with it; no shell reads its words. A stop is SIGTERM to all
-    of the group, and SIGKILL after ``grace``.
+    It leads a process group, all of which ends with it; no shell reads its words. A stop sends SIGTERM to the group,
+    and SIGKILL after ``grace``. If the experiment's process dies the command runs on, and a reconnect takes it up.
     """
 
     _rtype = "local::Process"
@@ -116,29 +143,26 @@ class LocalProcess(LinkedResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: SupervisedCommand | None = None
         self._is_stopping = self._is_releasing = False
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute("command", "The program and its arguments.", command,
-                             'a list of texts, such as ["ls", "-l"]'),
-            CheckedAttribute("cwd", "The folder that it runs in; its own of the run where it is null.", path_text,
-                             "the path of a folder"),
-            CheckedAttribute("env", "Variables in addition to those of this process.", environment,
-                             'a mapping of texts, such as {"LANG": "C"}'),
-            CheckedAttribute("grace", "For how long it may end by itself once it was told to.", duration,
-                             'a duration, such as "5s"', default="5s"),
-            own("pid", "The number of the process, and of its group.", type=Types.Integer),
-            own("exitCode", "What it ended with; negative for a signal.", type=Types.Integer),
-        ):  # fmt: skip
-            cls._register_attribute(attribute)
+    own_attributes = (
+        CheckedAttribute("command", "The program and its arguments.", command,
+                         'a list of texts, such as ["ls", "-l"]'),
+        CheckedAttribute("cwd", "The folder that it runs in; None: its own of the run.", path_text,
+                         "the path of a folder"),
+        CheckedAttribute("env", "Variables in addition to those of this process.", environment,
+                         'a mapping of texts, such as {"LANG": "C"}'),
+        CheckedAttribute("grace", "How long it may take to end once it was told to.", duration,
+                         'a duration, such as "5s"', default="5s"),
+        own("pid", "The number of the process, and of its group.", type=Types.Integer),
+        own("exitCode", "Its exit code; negative for a signal.", type=Types.Integer),
+    )  # fmt: skip
 
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("stdout", "What it printed.", enabled=True))
-        cls._register_trace(Trace("stderr", "What it printed to its standard error.", enabled=True))
+    own_traces = (
+        Trace("stdout", "What it printed.", enabled=True),
+        Trace("stderr", "What it printed to its standard error.", enabled=True),
+    )
 
     def do_deploy(self) -> None:
         """Refuse what cannot run."""
@@ -151,64 +175,72 @@ class LocalProcess(LinkedResource):
     def do_start(self) -> None:
         """Start it; its end comes by itself."""
         words, cwd = self.get("command"), Path(self.fixed_path("cwd")) if self.get("cwd") else self.folder
-        with self.lock:  # its end waits until it counts as STARTED
-            process = self._begun(words, cwd)
-            self._process, self._is_stopping = process, False
-            CHILDREN.watch(process, lambda: self._ended(process))
-            self._set_own("pid", process.pid)
-            self.set_started()
-        if self.state >= ResourceState.FAILED:  # it was released meanwhile
-            self._signal(signal.SIGKILL, process)
+        env = {**os.environ, **(self.get("env") or {})}
+        with self.lock:  # its end waits until it is STARTED
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                process = SupervisedCommand.begin(self._record, words, cwd=cwd, env=env)
+            except (OSError, ValueError) as error:
+                said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+                raise ProcessFailedError(f"cannot run {words[0]} in {cwd}: {said}") from error
+            self._follow(process)
 
-    def _begun(self, words: list[str], cwd: Path) -> subprocess.Popen[bytes]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self.written("stdout").open("ab") as stdout, self.written("stderr").open("ab") as stderr:
-                return subprocess.Popen(
-                    words,
-                    cwd=cwd,
-                    env={**os.environ, **(self.get("env") or {})},
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
-        except (OSError, ValueError) as error:
-            said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-            raise ProcessFailedError(f"cannot run {words[0]} in {cwd}: {said}") from error
+    @property
+    def _record(self) -> Path:
+        return self.written("process")
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> None:
-        """Reap it with what is left of its group, and say how it ended."""
+    def _follow(self, process: SupervisedCommand, *, is_stopping: bool = False) -> None:
         with self.lock:
-            _kill_group(process.pid, signal.SIGKILL)  # not reaped yet: the number is still ours
-            code = process.wait()
+            self._process, self._is_stopping = process, is_stopping
+            threading.Thread(target=self._wait, args=(process,), name=f"process-{process.pid}", daemon=True).start()
+            if process.pid != self.get("pid"):
+                self.note("pid", process.pid)
+            if self.state in (ResourceState.READY, ResourceState.STOPPED):
+                self.set_started()
+        if self.state >= ResourceState.FAILED:  # released meanwhile
+            process.send(signal.SIGKILL)
+
+    def _wait(self, process: SupervisedCommand) -> None:
+        code = process.wait()
+        self._trapped(lambda: self._ended(code))
+
+    def _ended(self, code: int | None) -> None:
+        with self.lock:
             self._process = None
-            is_stopped = code == 0 or self._is_stopping
-            self._note_own("exitCode", code)
-            if self.state is ResourceState.STARTED and is_stopped:
+            if code is not None:
+                self.note("exitCode", code)
+            if self.state is ResourceState.STARTED and (code == 0 or self._is_stopping):
                 self.set_stopped()
         if self._is_releasing:
-            self.later(self.finish_release)
+            self.finish_release()
         elif self.state is ResourceState.STARTED:
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            reason = f"it ended with {how}{self._last_words()}"
-            self.later(lambda: self.fail(reason))
+            self.fail(self._how(code))
 
-    def _last_words(self) -> str:
+    def _how(self, code: int | None) -> str:
+        if code is None:
+            return f"its supervisor was killed, so its exit code is not known; process {self.get('pid')} may still run"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         try:
             tail = self.written("stderr").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
         except OSError:
-            return ""
-        return f": {tail.splitlines()[-1]}" if tail else ""
+            tail = ""
+        return f"it ended with {how}{f': {tail.splitlines()[-1]}' if tail else ''}"
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Say that nobody knows what became of it: it was a child of the process that died."""
-        if verb == "start" or (verb in (None, "stop") and self.state is ResourceState.STARTED):
-            pid = self.get("pid")
-            still = (
-                f"; look for process {pid}, which may still run" if pid and self.state is ResourceState.STARTED else ""
-            )
-            self.fail(f"it was a child of the process that died, and how it ends is not known{still}")
+        """Take up a command that another process began, whether it still runs or has ended since."""
+        is_started = self.state is ResourceState.STARTED
+        if verb != "start" and not (verb in (None, "stop") and is_started):
+            super().do_reconnect(verb)
+            return
+        found = SupervisedCommand.left(self._record)
+        # A record of the last run is there if the new one was not begun.
+        is_of_last = found is not None and found.pid == self.get("pid") and self.get("exitCode") is not None
+        if found is not None and (is_started or not is_of_last):
+            self._follow(found, is_stopping=verb == "stop")
+            if verb == "stop":
+                self.end_work()
+        elif is_started:
+            self.fail("no record of its process is left in the run's folder")
         else:
             super().do_reconnect(verb)
 
@@ -219,16 +251,18 @@ class LocalProcess(LinkedResource):
         self.end_work()
 
     def end_work(self) -> None:
-        """Tell it to end, and end it when its grace is over."""
+        """Tell it to end, and kill it after its grace."""
         self._is_stopping = True
         process = self._process
         if process is not None:
-            self._signal(signal.SIGTERM, process)
-            self.later(lambda: self._signal(signal.SIGKILL, process), after=self.get("grace"))
+            process.send(signal.SIGTERM)
+            self.later(lambda: process.send(signal.SIGKILL), after=self.get("grace"))
 
     def do_release(self) -> None:
         """Tell it to end; it is RELEASED when it has."""
         with self.lock:
+            if self._process is None and (left := SupervisedCommand.left(self._record)) and left.is_running:
+                self._follow(left)  # of another process
             self._is_releasing = is_running = self._process is not None
             self.end_work()
         if not is_running:
@@ -236,20 +270,5 @@ class LocalProcess(LinkedResource):
 
     def end_at_once(self) -> None:
         """Kill it, with all of its group."""
-        process = self._process
-        if process is not None:
-            self._signal(signal.SIGKILL, process)
-
-    def _signal(self, number: signal.Signals, process: subprocess.Popen[bytes]) -> None:
-        with self.lock:
-            if self._process is process:
-                _kill_group(process.pid, number)
-
-
-def _kill_group(number: int, what: signal.Signals) -> None:
-    try:
-        os.killpg(number, what)
-    except ProcessLookupError:
-        return
-    except PermissionError as error:
-        raise StorageError(f"process group {number} cannot be ended: {error.strerror}") from error
+        if self._process is not None:
+            self._process.send(signal.SIGKILL)

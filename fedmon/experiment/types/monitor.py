@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fedmon.common.ids import NodeId
 from fedmon.common.metrics.series import metric_name
+from fedmon.common.metrics.table import METRICS
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.natures import Need
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.errors import MissingPartError
+from fedmon.experiment.types.base import LinkedResource, MissingPartError
 from fedmon.experiment.types.job import Job
-from fedmon.experiment.types.linked import LinkedResource
 from fedmon.experiment.types.node import Node
 from fedmon.experiment.types.values import CheckedAttribute, own, words
 
@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE = "host_memory_used_ratio"
 """Made here for conditions, of the two metrics that nodes send."""
+_NEAR = 0.85
+"""Names that are less alike than this are those of plug-ins and users."""
 _USED, _TOTAL = "host_memory_used_bytes", "host_memory_total_bytes"
+
+
+def _metrics(value: Any) -> list[str]:
+    """Return names and patterns of metrics; a name that is close to a known one, and unknown, is a typing error."""
+    found = words(value)
+    for name in map(metric_name, found):
+        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=_NEAR)
+        if near and name not in METRICS and not set(name) & set("*?["):
+            raise ValueError(f"there is no metric {name!r}; did you mean {near[0]!r}?")
+    return found
 
 
 @clsinit_copy
@@ -41,10 +53,7 @@ class Monitor(LinkedResource):
     _rtype = "fedmon::Monitor"
     _help = "Records metrics of nodes while what it is connected to runs; conditions can ask for them."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
-    _needs = (
-        Need(verb="deploy", of="fedmon::Node"),
-        Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED),
-    )
+    _needs = (Need(verb="deploy", of="fedmon::Node"), Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED))
     _ends_itself = True
     _passes = ()
     _required_connections = (("fedmon::Node", "fedmon::Job"),)
@@ -54,39 +63,31 @@ class Monitor(LinkedResource):
         self._record: Record | None = None
         self._watch: Watch | None = None
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(
-            CheckedAttribute(
-                "metrics",
-                "What is recorded, with * and ?; everything where it is null.",
-                words,
-                'a list of texts, such as ["host_memory_*"]',
-                flags=Flags.Construct,
-            )
-        )
-        cls._register_attribute(
-            Attribute(
-                "interval",
-                "The seconds between samples that nodes are asked for; each owner's own pace where it is null.",
-                Types.Double,
-                Flags.Construct,
-                range=(0.1, 3600.0),
-            )
-        )
-        cls._register_attribute(own("samples", "How many samples were recorded.", type=Types.Integer, default=0))
+    own_attributes = (
+        CheckedAttribute(
+            "metrics",
+            "What is recorded, with * and ?; None: everything.",
+            _metrics,
+            'a list of texts, such as ["host_memory_*"]',
+            flags=Flags.Construct,
+        ),
+        Attribute(
+            "interval",
+            "The seconds between samples that nodes are asked for; None: each owner's own pace.",
+            Types.Double,
+            Flags.Construct,
+            range=(0.1, 3600.0),
+        ),
+        own("samples", "How many samples were recorded.", type=Types.Integer, default=0),
+    )
 
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(
-            Trace("recording", "The recording, a SQLite file that `fedmon report` reads.", enabled=True)
-        )
+    own_traces = (Trace("recording", "The recording, a SQLite file that `fedmon report` reads.", enabled=True),)
 
     def do_deploy(self) -> None:
         """Be READY when its nodes are."""
         if not self.linked(Node) and not self.linked(Job):
             raise MissingPartError(self.name, "nodes", "connect it to a fedmon::Node or a fedmon::Job")
-        if self.ready(Node) is not None:
+        if self.ready(self.linked(Node)) is not None:
             super().do_deploy()
 
     def do_start(self) -> None:
@@ -119,19 +120,14 @@ class Monitor(LinkedResource):
                 self._begin()
 
     def _begin(self) -> None:
-        nodes = self._nodes()
-        metrics, interval_s = self.get("metrics"), self.get("interval")
+        nodes = [node.node_id for node in self.linked(Node) if node.state < ResourceState.FAILED]
+        nodes += [node_id for job in self.linked(Job) for node_id in job.ran_on]
+        nodes, interval_s = list(dict.fromkeys(nodes)), self.get("interval")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._record = self.federation.record(
-            self.written("recording"), nodes=nodes, metrics=metrics, interval_s=interval_s, history_s=0.0
+            self.written("recording"), nodes=nodes, metrics=self.get("metrics"), interval_s=interval_s, history_s=0.0
         )
         self._watch = self.federation.monitor(self._sampled, nodes=nodes, interval_s=interval_s)
-
-    def _nodes(self) -> list[NodeId]:
-        nodes = [node.node_id for node in self.linked(Node) if node.state < ResourceState.FAILED]
-        for job in self.linked(Job):
-            nodes += job.ran_on
-        return list(dict.fromkeys(nodes))
 
     def _sampled(self, sample: LiveSample) -> None:
         if sample.late:
@@ -169,4 +165,4 @@ class Monitor(LinkedResource):
             watch.close()
         if record is not None:
             record.close()
-            self._note_own("samples", record.counts.stored)
+            self.note("samples", record.counts.stored)

@@ -1,36 +1,37 @@
-"""`fedmon::Node`: a node of the federation, there as long as its presence is confirmed."""
+"""`fedmon::Node`, a node of the federation, and `fedmon::Dataset`, a dataset that nodes offer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fedmon.common.ids import NodeId, checked_id
-from fedmon.experiment.attributes import Flags, Types
+from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.errors import ExperimentError
+from fedmon.experiment.natures import Need
 from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.errors import MissingPartError
-from fedmon.experiment.types.linked import LinkedResource
-from fedmon.experiment.types.values import CheckedAttribute, duration, own
-from fedmon.researcher.roster import NodeState
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone
+from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 
 if TYPE_CHECKING:
+    from fedmon.common.wire.messages import SearchReply
+    from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.roster import Node as SeenNode
 
-_GONE = (NodeState.OFFLINE, NodeState.STALE)
 
+class NotOfferedError(ExperimentError):
+    """A node does not offer the dataset, or more than one that fits."""
 
-def is_gone(node: SeenNode | None) -> bool:
-    """Tell whether a node is away, as far as anybody knows."""
-    return node is None or node.state in _GONE
+    exit_code = 3
 
 
 @clsinit_copy
 class Node(LinkedResource):
-    """DISCOVERED once the node was heard of, READY when it gave a sign of life, FAILED when it stays away too long.
+    """DISCOVERED once the node was heard of, READY after a sign of life, FAILED when it is away for too long.
 
-    A node that was lost may return within ``grace`` as if nothing had been. One that returns later is again in the
-    state that it had before; who passed it over meanwhile does not go back for it.
+    A lost node may return within ``grace`` without any consequence. If it returns later it is in its earlier state
+    again, but resources that went on without it do not take it back.
     """
 
     asks_federation = True
@@ -45,28 +46,24 @@ class Node(LinkedResource):
     _losses = 0
     _before_loss: ResourceState | None = None
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(
-            CheckedAttribute(
-                "nodeId",
-                "The id of the node.",
-                lambda value: checked_id(str(value), what="node id"),
-                "the id of a node",
-                flags=Flags.Design,
-            )
-        )
-        cls._register_attribute(
-            CheckedAttribute(
-                "grace",
-                "For how long a node that is lost may come back before it counts as FAILED.",
-                duration,
-                'a duration, such as "30s"',
-                default="30s",
-            )
-        )
-        cls._register_attribute(own("present", "Whether the node is there now.", type=Types.Bool, default=False))
-        cls._register_attribute(own("agentVersion", "The version of what runs there."))
+    own_attributes = (
+        CheckedAttribute(
+            "nodeId",
+            "The id of the node.",
+            lambda value: checked_id(str(value), what="node id"),
+            "the id of a node",
+            flags=Flags.Design,
+        ),
+        CheckedAttribute(
+            "grace",
+            "How long a lost node may take to come back before it counts as FAILED.",
+            duration,
+            'a duration, such as "30s"',
+            default="30s",
+        ),
+        own("present", "Whether the node is online now.", type=Types.Bool, default=False),
+        own("agentVersion", "The version of its agent."),
+    )
 
     @property
     def node_id(self) -> NodeId:
@@ -77,49 +74,45 @@ class Node(LinkedResource):
         return NodeId(node_id)
 
     def do_deploy(self) -> None:
-        """Look who is there, and listen from then on; it is READY when the node gives a sign of life."""
-        self._look()
-
-    def _look(self) -> None:
+        """Look whether the node is online, and listen from then on; a sign of life makes it READY."""
         node_id = self.node_id
         self.deafen()
         self.listen("presence", self._told)
         node = self.federation.nodes().get(node_id)
         if is_gone(node):
-            said = "was not heard of" if node is None else f"is {node.state.value}"
-            self.wait_for(f"node {node_id}, which {said}")
-            self._lost(f"node {node_id} {said}")
+            self.wait_for(f"node {node_id}, which {_absence(node)}")
+            self._lost(f"node {node_id} {_absence(node)}")
         if node is not None:
             self._told(node)
-        # What the broker retains is a belief; an answer is a sign of life. A silent node may still come up.
-        is_believed = node is not None and node.state not in _GONE and node.last_seen is None
-        if is_believed and self.federation.ping(nodes=[node_id]).ok:
-            self._confirmed()
+        # A retained presence is only a hint, an answer is a sign of life. A silent node may still come up.
+        if node is not None and not is_gone(node) and node.last_seen is None:
+            if self.federation.ping(nodes=[node_id]).ok:
+                self._confirmed()
+            else:
+                self.wait_for(f"node {node_id}, which does not answer")
 
     def foreseen(self) -> list[Problem]:
-        """Tell whether the node is there."""
-        if not self.get("nodeId"):
-            return []  # what is not set is said by the plan
-        node = self.federation.nodes().get(self.node_id)
-        if not is_gone(node):
-            return []
-        text = f"node {self.node_id} {'was not heard of' if node is None else f'is {node.state.value}'}"
+        """Tell whether the node is away."""
+        node = self.federation.nodes().get(self.node_id) if self.get("nodeId") else None
+        if not self.get("nodeId") or not is_gone(node):
+            return []  # the plan names a missing attribute
+        text = f"node {self.node_id} {_absence(node)}"
         return [Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)]
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Look who is there now; one that was lost meanwhile has its grace from now on."""
+        """Look whether the node is online; the grace of a lost one begins anew."""
         if verb == "release":
             super().do_reconnect(verb)
         elif self.state >= ResourceState.READY or verb == "deploy":
             if not self.get("present") and self.state >= ResourceState.READY:
-                self._note_own("present", value=True)  # it was lost before, and its grace with the process
+                self.note("present", value=True)  # lost before, and its grace went with the process
             self.do_deploy()
 
     def reconnect(self, verb: str | None) -> None:
-        """Take it up again; one that was lost may still return."""
+        """Take the resource up again; a node that was lost may still return."""
         if self.state is ResourceState.FAILED and verb != "release" and not self.get("present") and self.ready_time:
             *_, self._before_loss = (state for state, _ in self._seen().times if state < ResourceState.FAILED)
-            self.later(self._look)
+            self.later(self.do_deploy)
         else:
             super().reconnect(verb)
 
@@ -127,24 +120,21 @@ class Node(LinkedResource):
         if node.node_id != self.node_id:
             return
         with self.lock:
-            state = self.state
-            is_there = node.state not in _GONE
-            if state is ResourceState.NEW:
+            if self.state is ResourceState.NEW:
                 self.set_discovered()
-            if is_there and node.last_seen is not None:
+            if is_gone(node):
+                self._lost(f"node {node.node_id} is {node.state.value}{f' ({node.reason})' if node.reason else ''}")
+            elif node.last_seen is not None:
                 self._confirmed()
-            elif not is_there:
-                why = f" ({node.reason})" if node.reason else ""
-                self._lost(f"node {node.node_id} is {node.state.value}{why}")
             if node.agent_version and node.agent_version != self.get("agentVersion"):
-                self._note_own("agentVersion", node.agent_version)
+                self.note("agentVersion", node.agent_version)
 
     def _confirmed(self) -> None:
         with self.lock:
             if not self.get("present"):
                 if self.state >= ResourceState.READY:
                     self.info("is back")
-                self._note_own("present", value=True)
+                self.note("present", value=True)
             if self.state < ResourceState.READY:
                 self.set_ready()
             elif self.state is ResourceState.FAILED and self._before_loss is not None:
@@ -156,7 +146,7 @@ class Node(LinkedResource):
     def _lost(self, reason: str) -> None:
         if not self.get("present"):
             return
-        self._note_own("present", value=False)
+        self.note("present", value=False)
         if ResourceState.READY <= self.state < ResourceState.FAILED:
             self.warning(f"{reason}; it has {self.get('grace')} to come back")
             self._losses += 1
@@ -165,7 +155,7 @@ class Node(LinkedResource):
 
     def _give_up(self, losses: int, reason: str) -> None:
         with self.lock:
-            # A node that came back and went again has its whole time anew.
+            # A node that came back and was lost again has its whole grace anew.
             is_over = self.get("present") or losses != self._losses or self.state >= ResourceState.FAILED
         if not is_over:
             self._before_loss = self.state
@@ -177,10 +167,107 @@ class Node(LinkedResource):
             near = self.linked(LinkedResource)
             for other in {far for each in near for far in each.linked(LinkedResource)}.difference(near, [self]):
                 other.neighbour_moved(self)  # a job whose dataset or plan is connected to it
-        if state is ResourceState.FAILED and self.ready_time is not None:
-            self.later(self._listen_on)
+            if self.ready_time is not None:
+                self.later(self._listen_on)
 
     def _listen_on(self) -> None:
-        """Go on to listen, for a node that was lost may return."""
-        if self.state is ResourceState.FAILED:
+        if self.state is ResourceState.FAILED:  # a lost node may return
             self.listen("presence", self._told)
+
+
+def _absence(node: SeenNode | None) -> str:
+    return "was not heard of" if node is None else f"is {node.state.value}"
+
+
+@clsinit_copy
+class Dataset(LinkedResource):
+    """DISCOVERED and then READY when every node that it is connected to offers one dataset with all of its tags.
+
+    If it is connected to no node, all nodes that are online are searched.
+    """
+
+    asks_federation = True
+    _rtype = "fedmon::Dataset"
+    _help = "A dataset on the nodes that it is connected to, found by its tags."
+    _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
+    _needs = (Need(verb="deploy", of="fedmon::Node"),)
+    _passes = (ResourceState.DISCOVERED,)
+    _required_attributes = ("tags",)
+    _measured_by = ()
+
+    own_attributes = (
+        CheckedAttribute(
+            "tags",
+            "The tags that it has; nodes may give it more.",
+            words,
+            'a list of texts, such as ["mri", "2024"], or "mri, 2024"',
+            flags=Flags.Design,
+        ),
+        Attribute("datasetId", "Its id, if the tags fit more than one dataset of a node.", flags=Flags.Design),
+        own("foundOn", "The nodes that offer it, with commas."),
+    )
+
+    @property
+    def found_on(self) -> list[NodeId]:
+        """The nodes that offer it; empty before it was DISCOVERED."""
+        return [NodeId(node_id) for node_id in (self.get("foundOn") or "").split(",") if node_id]
+
+    def do_deploy(self) -> None:
+        """Search the nodes once they are READY."""
+        tags = self.get("tags")
+        if not tags:
+            raise MissingPartError(self.name, "tags", 'set them, such as tags=["mri"]')
+        nodes = self.ready(self.linked(Node))
+        if nodes is None:
+            return
+        asked = [node.node_id for node in nodes]
+        self.deafen()
+        self.listen("presence", self.heard)
+        outcomes = self.federation.search(tags, nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
+        found = self._offering(outcomes)
+        missing = [node_id for node_id in asked if node_id not in found]
+        if missing and self.waits_for_silent(outcomes, nodes):
+            return
+        if missing or not found:
+            raise NotOfferedError(self._why_not(outcomes, missing))
+        self.note("foundOn", ",".join(found))
+        self.set_discovered()
+        self.set_ready()
+
+    def foreseen(self) -> list[Problem]:
+        """Tell which online nodes do not offer it."""
+        tags, online = self.get("tags"), set(self.federation.nodes().online)
+        asked = [node.node_id for node in self.linked(Node) if node.get("nodeId")]
+        present = [node_id for node_id in asked if node_id in online]
+        if not tags or (asked and not present):
+            return []  # the plan names missing attributes, and the nodes that they are offline
+        outcomes = self.federation.search(tags, nodes=present or None)
+        try:
+            found = self._offering(outcomes)
+        except NotOfferedError as error:
+            return [Problem(kind="missing-dataset", guids=(self.guid,), text=str(error))]
+        missing = [node_id for node_id in present if node_id not in found]
+        if found and not missing:
+            return []
+        return [Problem(kind="missing-dataset", guids=(self.guid,), text=self._why_not(outcomes, missing))]
+
+    def _offering(self, outcomes: Outcomes[SearchReply]) -> list[NodeId]:
+        wanted = self.get("datasetId")
+        found: list[NodeId] = []
+        for node_id, reply in outcomes.ok.items():
+            fitting = [one for one in reply.datasets if wanted is None or one.dataset_id == wanted]
+            if len(fitting) > 1:
+                ids = ", ".join(f"{one.dataset_id} ({one.name})" for one in fitting)
+                raise NotOfferedError(f"node {node_id} offers more than one dataset that fits; set datasetId: {ids}")
+            found += [NodeId(node_id)] if fitting else []
+        return found
+
+    def _why_not(self, outcomes: Outcomes[SearchReply], missing: list[NodeId]) -> str:
+        tags = ", ".join(self.get("tags"))
+        wanted = f"dataset {self.get('datasetId')} with the tags {tags}" if self.get("datasetId") else f"tags {tags}"
+        said = [
+            f"{node_id}: {outcomes[node_id].reason or 'it offers none to you'}"
+            for node_id in (missing or outcomes)
+            if node_id in outcomes
+        ]
+        return f"no dataset for {wanted}: {'; '.join(said) or outcomes.explanation()}"

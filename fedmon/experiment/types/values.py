@@ -1,30 +1,28 @@
-"""Attributes of the types of a federation that hold more than a word: JSON values, commands, lists of words, paths."""
+"""Attributes that hold more than one word: JSON values, commands, lists of texts, paths."""
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.plan_source import parsed
-from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.errors import InvalidAttributeValueError
 
 
 class CheckedAttribute(Attribute):
-    """An attribute whose values a function checks and brings into the form that is kept; its ValueError says why not.
+    """An attribute whose values a function checks and brings into the form that is kept; its error says why not.
 
-    What is kept are texts, numbers, truths, null, and lists and mappings of them, which documents and journals hold.
+    Kept are texts, numbers, booleans, None, and lists and mappings of them, which documents and journals can hold.
     """
 
     def __init__(
         self,
         name: str,
-        help: str,  # noqa: A002 - NEPI's name
+        text: str,
         check: Callable[[Any], Any],
         form: str,
         *,
@@ -32,7 +30,7 @@ class CheckedAttribute(Attribute):
         default: Any = None,
     ) -> None:
         self._check, self._form = check, form
-        super().__init__(name, help, flags=flags, default=default)
+        super().__init__(name, text, flags=flags, default=default)
 
     def checked(self, value: Any, *, resource: str = "") -> Any:
         """Return a value in the form that is kept. Raises InvalidAttributeValueError, naming ``resource``."""
@@ -50,43 +48,42 @@ class CheckedAttribute(Attribute):
         return self._form
 
 
+def own(name: str, text: str, *, default: Any = None, **options: Any) -> Attribute:
+    """Return an attribute that only the type itself sets."""
+    return Attribute(name, text, flags=Flags.NoWrite, default=default, **options)
+
+
+def at_least(text: str) -> Attribute:
+    """Return the attribute ``atLeast``: how many suffice."""
+    return Attribute("atLeast", text, Types.Integer, Flags.Design, range=(1, 100_000))
+
+
 def json_object(value: Any) -> dict[str, Any]:
-    """Return a mapping of names to JSON values, from one or from its text."""
+    """Return a mapping of names to JSON values, given as one or as its text."""
+    from fedmon.researcher.runs.inputs import checked_arguments
+
     found = _parsed(value)
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise ValueError(f"it is of type {type(found).__name__}")
-    return dict(_plain(found))
-
-
-def limits(value: Any) -> dict[str, Any]:
-    """Return the limits of a job."""
-    from fedmon.researcher.runs.inputs import checked_limits
-
-    found = json_object(value)
-    checked_limits(found)
-    return found
+    return dict(checked_arguments(dict(found)))
 
 
 def words(value: Any) -> list[str]:
-    """Return a list of texts, from one, from its JSON text, or from one text with commas."""
-    found = value
-    if isinstance(value, str):
-        found = _parsed(value) if value.lstrip().startswith("[") else [word.strip() for word in value.split(",")]
-    if not isinstance(found, list | tuple) or not found or not all(isinstance(word, str) and word for word in found):
-        raise ValueError("it is no list of texts")
-    return [str(word) for word in found]
+    """Return a list of texts, given as one, as its JSON text, or as one text with commas."""
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        return _texts([word.strip() for word in value.split(",")])
+    return _texts(_parsed(value))
 
 
 def command(value: Any) -> list[str]:
-    """Return the words of a command; a single text is none, as nothing here splits it."""
+    """Return the words of a command; one text is refused, because no shell splits it."""
     found = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
     if isinstance(found, str):
-        raise ValueError('no shell reads it: give the words as a list, such as ["ls", "-l"]')  # noqa: TRY004 - as below
-    if not isinstance(found, list | tuple) or not found or not all(isinstance(word, str | Path) for word in found):
-        raise ValueError("it is no list of texts")
-    if any("\0" in str(word) for word in found) or not str(found[0]):
-        raise ValueError("it has an empty first word, or a zero byte")
-    return [str(word) for word in found]
+        raise TypeError('no shell reads it: give the words as a list, such as ["ls", "-l"]')
+    texts = _texts([str(word) if isinstance(word, Path) else word for word in _list(found)], may_be_empty=True)
+    if not texts[0] or any("\0" in word for word in texts):
+        raise ValueError("its first word is empty" if not texts[0] else "a word holds a zero byte")
+    return texts
 
 
 def environment(value: Any) -> dict[str, str]:
@@ -94,68 +91,37 @@ def environment(value: Any) -> dict[str, str]:
     found = json_object(value)
     for name, text in found.items():
         if not name or "=" in name or "\0" in name or not isinstance(text, str) or "\0" in text:
-            raise ValueError(f"{name!r} is no variable with a text")
+            raise ValueError(f"{name!r} is not the name of a variable, or its value is not a text")
     return found
 
 
 def path_text(value: Any) -> str:
-    """Return the path of a file or folder."""
+    """Return the path of a file or folder, which may begin with ``~`` or ``~user``."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise ValueError("it is no path")
-    return str(value)
-
-
-def folder_path(value: Any) -> str:
-    """Return the path of a folder, which may begin with the home of somebody."""
-    found = path_text(value)
+        raise ValueError("it is not a path")
     try:
-        Path(found).expanduser()
+        Path(value).expanduser()
     except RuntimeError as error:
         raise ValueError(str(error)) from error
-    return found
+    return str(value)
 
 
 def inputs(value: Any) -> str | dict[str, Any]:
     """Return the path of a file, or a mapping of names to JSON values."""
     if isinstance(value, Path) or (isinstance(value, str) and not value.lstrip().startswith("{")):
         if Path(value).suffix not in (".npz", ".json"):
-            raise ValueError(f"{str(value)!r} is no .npz or .json file")
+            raise ValueError(f"{str(value)!r} does not end in .npz or .json")
         return str(value)
     return json_object(value)
 
 
-def plan(value: Any) -> str:
-    """Return the path of a plan, or its source where a class or an instance is given."""
-    from fedmon.common.plan_source import load_source
-
-    if not isinstance(value, str | Path):
-        return load_source(value).source.decode("utf-8", "surrogateescape")
-    if not str(value).strip():
-        raise ValueError("it is empty")
-    return str(value)
-
-
-def is_source(text: str) -> bool:
-    """Tell the source of a plan from the path of one."""
-    return "\n" in text
-
-
-def class_name(source: str) -> str:
-    """Return the name of the last class of a source; "plan" where it has none."""
-    try:
-        names = [node.name for node in parsed(source).body if isinstance(node, ast.ClassDef)]
-    except (SyntaxError, ValueError, RecursionError):
-        names = []
-    return names[-1] if names else "plan"
-
-
 def inner_path(value: Any) -> str:
-    """Return a path that does not lead out of the folder that it is in."""
+    """Return a relative path that stays within its folder."""
     if not isinstance(value, str):
-        raise ValueError(f"it is of type {type(value).__name__}")  # noqa: TRY004 - all refusals of values are these
+        raise TypeError(f"it is of type {type(value).__name__}")
     path = PurePosixPath(value)
     if not value or "\0" in value or path.is_absolute() or ".." in path.parts or path == PurePosixPath():
-        raise ValueError("it does not name a place within the folder of the run")
+        raise ValueError("it leads out of the folder of the run")
     return str(path)
 
 
@@ -168,17 +134,29 @@ def file_name(value: Any) -> str:
 
 
 def duration(value: Any) -> str:
-    """Return the text of a duration; a number is one of seconds."""
+    """Return the text of a duration; a number means seconds."""
     text = f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
     if not isinstance(text, str):
-        raise ValueError(f"it is of type {type(value).__name__}")  # noqa: TRY004 - as above
+        raise TypeError(f"it is of type {type(value).__name__}")
     seconds(text)
     return text
 
 
-def own(name: str, help: str, *, default: Any = None, **options: Any) -> Attribute:  # noqa: A002
-    """Return an attribute that only the type itself sets."""
-    return Attribute(name, help, flags=Flags.NoWrite, default=default, **options)
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"it is of type {type(value).__name__}")
+    if not value:
+        raise ValueError("it is empty")
+    return list(value)
+
+
+def _texts(value: Any, *, may_be_empty: bool = False) -> list[str]:
+    for number, word in enumerate(_list(value), start=1):
+        if not isinstance(word, str):
+            raise TypeError(f"word {number} is {word!r:.40}, of type {type(word).__name__}")
+        if not word and not may_be_empty:
+            raise ValueError(f"word {number} is empty")
+    return [str(word) for word in value]
 
 
 def _parsed(value: Any) -> Any:
@@ -189,10 +167,4 @@ def _parsed(value: Any) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    from fedmon.researcher.runs.inputs import checked_arguments
-
-    return checked_arguments(value)
+        raise ValueError(f"it is not JSON: {error}") from None

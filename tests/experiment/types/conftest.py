@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -90,6 +91,18 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
 def ec(two: TwoNodes) -> Iterator[ExperimentController]:
     with ExperimentController("trial", two.folder / "runs", federation=two.fed) as made:
         yield made
+
+
+@pytest.fixture
+def node_b(two: TwoNodes) -> Iterator[NodeProcess]:
+    """Node b for a test that stops it; runs again afterwards, whatever became of the test."""
+    process = two.processes["b"]
+    yield process
+    if process.alive():
+        process.signal(signal.SIGCONT)
+    else:
+        process.start()
+    wait_until(lambda: "b" in two.fed.nodes().online, 60.0, what="node b")
 
 
 @pytest.fixture

@@ -20,9 +20,10 @@ from fedmon.experiment.failure import OptionalFailures
 from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
+from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.job import Job
-from fedmon.experiment.types.linked import LinkedResource
-from tests.experiment.federation.conftest import PLAN, TwoNodes
+from tests.experiment.types.conftest import PLAN, TwoNodes
+from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
 
 START, STOP = ResourceAction.START, ResourceAction.STOP
@@ -125,6 +126,55 @@ def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(
     assert ec.abort
 
 
+def test_enough_approvals_and_jobs_suffice_and_an_owner_who_is_silent_holds_up_nothing(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    nodes = nodes_of(ec, "a", "b")
+    source, unseen = two.folder / "quorum.py", two.folder / "undecided.py"
+    source.write_text(PLAN.format(name="Quorum"))
+    unseen.write_text(PLAN.format(name="Undecided"))
+    data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=source, atLeast=1, connectedTo=nodes)
+    silent = ec.register_resource("fedmon::TrainingPlan", plan=unseen, connectedTo=nodes[1])
+    first, never = job_on(ec, plan, [data]), job_on(ec, silent, nodes[1:])
+    pooled = ec.register_resource("fedmon::Aggregator", function="sum", atLeast=1, connectedTo=[first, never])
+    whole = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=[first, never])
+    ec.deploy(wait_all_ready=False)
+    wait_until(lambda: ec.state(plan) is RESERVED)
+
+    two.decide("a", "approve", ec.get(plan, "sha256"))
+
+    assert ec.wait_finished([first, pooled], timeout=20), ec.explain(pooled)
+    assert (ec.get(plan, "approvedBy"), ec.get(first, "ranOn")) == ("a", "a")
+    assert json.loads(ec.get(pooled, "result")) == {"rows": 3, "mean": 2.0}
+    assert (ec.state(silent), ec.state(whole)) == (RESERVED, STARTED)
+    two.decide("b", "reject", ec.get(plan, "sha256"))
+    two.decide("b", "reject", ec.get(silent, "sha256"))
+    wait_until(lambda: ec.state(silent) is FAILED)
+    assert ec.state(plan) is STARTED
+
+
+def test_a_plan_fails_when_too_few_owners_are_left_and_an_aggregator_asks_for_no_more_jobs_than_it_has(
+    two: TwoNodes, why: Callable[[int], str]
+) -> None:
+    source = two.folder / "unwanted.py"
+    source.write_text(PLAN.format(name="Unwanted"))
+    with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
+        nodes = nodes_of(ec, "a", "b")
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=source, atLeast=2, connectedTo=nodes)
+        many = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, atLeast=3, connectedTo=nodes)
+        pooled = ec.register_resource("fedmon::Aggregator", atLeast=2, connectedTo=job_on(ec, plan, nodes))
+        ec.deploy()
+        wait_until(lambda: ec.state(plan) is RESERVED)
+
+        two.decide("b", "reject", ec.get(plan, "sha256"))
+
+        ec.wait([plan, many, pooled], FAILED, timeout=20)
+        assert "rejected by the owner of b" in ec.snapshot.resources[plan].reason
+        assert "atLeast is 3, and it has 2 nodes" in ec.snapshot.resources[many].reason
+        assert "has no 2 jobs: connect it to more" in ec.snapshot.resources[pooled].reason
+
+
 def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(
     two: TwoNodes, why: Callable[[int], str]
 ) -> None:
@@ -211,6 +261,17 @@ def test_what_is_not_offered_is_named(two: TwoNodes, ec: ExperimentController, w
     assert why(dataset) == "deploy failed: no dataset for tags cells, a: b: it offers none to you"
 
 
+def test_a_node_that_was_never_heard_of_is_named_when_its_deploy_times_out(
+    two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]
+) -> None:
+    node = ec.register_resource("fedmon::Node", nodeId="nobody", timeouts={"deploy": 0.2})
+    ec.deploy()
+
+    ec.wait(node, FAILED, timeout=20)
+
+    assert why(node).endswith(": it waited for node nobody, which was not heard of")
+
+
 def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: ExperimentController) -> None:
     away = ec.register_resource("fedmon::Node", nodeId="nobody")
     ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=away)
@@ -222,9 +283,8 @@ def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: 
 
 
 def test_a_node_may_return_within_its_grace_and_after_it(
-    two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]
+    two: TwoNodes, ec: ExperimentController, node_b: NodeProcess, why: Callable[[int], str]
 ) -> None:
-    process = two.processes["b"]
     patient, hasty = (
         ec.register_resource("fedmon::Node", nodeId="b", grace=grace, critical=False) for grace in ("30s", "10ms")
     )
@@ -233,7 +293,7 @@ def test_a_node_may_return_within_its_grace_and_after_it(
     ec.deploy()
     assert ec.wait_started([patient, hasty, job], timeout=10)
 
-    process.stop()
+    node_b.stop()
     wait_until(lambda: ec.state(hasty) is FAILED)
     assert "node b is offline" in why(hasty)
     assert "did not come back within 10ms" in why(hasty)
@@ -244,7 +304,7 @@ def test_a_node_may_return_within_its_grace_and_after_it(
     late = ec.register_resource("fedmon::Node", nodeId="b")
     ec.deploy(late)
     wait_until(lambda: ec.state(late) is DISCOVERED)
-    process.start()
+    node_b.start()
 
     assert ec.wait_started(late, timeout=20)
     wait_until(lambda: ec.get(patient, "present") and ec.get(hasty, "present"))

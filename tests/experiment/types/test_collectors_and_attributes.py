@@ -1,15 +1,12 @@
-"""Commands on this machine as resources, and what a Collector takes from them."""
+"""What a Collector takes, and when; the attributes and connections of all types."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
@@ -20,23 +17,17 @@ from fedmon.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.journal import NAME
 from fedmon.experiment.plan_problems import ImpossiblePlanError
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.experiment.states import ECState, ResourceAction, ResourceState
+from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
-from fedmon.experiment.types.aggregations import aggregation
+from fedmon.experiment.types.aggregator import aggregation
 from fedmon.experiment.types.collector import Collector
-from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
-STOPPED, FAILED, RELEASED = ResourceState.STOPPED, ResourceState.FAILED, ResourceState.RELEASED
-SLEEPER = "import signal, sys, time; {}print('up', flush=True); signal.pause()"
-STUBBORN = SLEEPER.format("signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
 
-
-def python(code: str, *words: str) -> list[str]:
-    return [sys.executable, "-c", code, *words]
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
 
 
 @pytest.fixture
@@ -47,148 +38,6 @@ def ec(tmp_path: Path) -> Iterator[ExperimentController]:
 
 def process(ec: ExperimentController, words: object, **attributes: Any) -> int:
     return ec.register_resource("local::Process", command=words, **attributes)
-
-
-def reason(ec: ExperimentController, guid: int) -> str:
-    return ec.snapshot.resources[guid].reason
-
-
-def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
-    ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path)
-    guid, hold = process(ec, python("import os; print(os.getcwd())"), cwd="work"), process(ec, ["true"])
-    ec.register_condition(guid, ResourceAction.START, hold, STOPPED)
-    ec.deploy(guid, wait_all_ready=False)
-    wait_until(lambda: ec.state(guid) is ResourceState.READY)
-    monkeypatch.chdir("/")
-    ec.deploy(hold)
-
-    assert ec.wait_finished(guid, timeout=10)
-    assert ec.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
-    assert ec.get(guid, "cwd") == str(tmp_path / "work")
-
-
-def test_an_end_comes_to_the_experiment_though_the_disk_is_full(ec: ExperimentController) -> None:
-    require(Path("/dev/full").exists(), "no /dev/full")
-    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
-    guid = process(ec, python(f"{code}; signal.pause()"))
-    ec.deploy()
-    assert ec.wait_started(guid, timeout=10)
-    wait_until(lambda: ec.trace(guid, "stdout") == "up\n")
-    journal = str(Path(ec.run_dir, NAME))
-    (mine,) = (
-        int(each.name) for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and link(each) == journal
-    )
-    with open("/dev/full", "r+b", buffering=0) as full:
-        os.dup2(full.fileno(), mine)
-
-    os.kill(ec.get(guid, "pid"), signal.SIGTERM)
-
-    wait_until(lambda: ec.state(guid) is STOPPED)
-    assert (ec.get(guid, "exitCode"), ec.ecstate) == (0, ECState.FAILED)
-
-
-def link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except FileNotFoundError:  # it was closed just now
-        return ""
-
-
-def test_a_command_runs_with_its_words_folder_and_variables(ec: ExperimentController, tmp_path: Path) -> None:
-    code = "import os, sys; print(sys.argv[1:], os.environ['GREETING'], os.getcwd()); print('oops', file=sys.stderr)"
-    guid = process(ec, python(code, "$HOME; ls", "*"), cwd=tmp_path, env={"GREETING": "hi"})
-
-    ec.deploy()
-
-    assert ec.wait_finished(guid, timeout=10)
-    assert ec.state(guid) is STOPPED
-    assert ec.trace(guid, "stdout") == f"['$HOME; ls', '*'] hi {tmp_path}\n"
-    assert (ec.trace(guid, "stderr"), ec.trace(guid, "stderr", TraceAttr.SIZE)) == ("oops\n", 5)
-    assert ec.get(guid, "exitCode") == 0
-    with pytest.raises(AttributeAccessError):
-        ec.set(guid, "exitCode", 1)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (python("import sys; print('no rows', file=sys.stderr); sys.exit(3)"), "exit code 3: no rows"),
-        (python("import os; os.kill(os.getpid(), 9)"), "signal SIGKILL"),
-        (["/no/such/program"], "cannot run /no/such/program in .*No such file"),
-    ],
-)
-def test_a_command_that_fails_says_how(ec: ExperimentController, words: object, said: str) -> None:
-    guid = process(ec, words)
-    ec.deploy()
-
-    ec.wait([guid], FAILED, timeout=10)
-
-    assert ec.state(guid) is FAILED
-    with pytest.raises(AssertionError, match=said):
-        raise AssertionError(reason(ec, guid))
-
-
-def test_no_text_is_taken_for_a_command(ec: ExperimentController) -> None:
-    for wrong in ("ls -l", [], ["a\0b"], [1], ""):
-        with pytest.raises(InvalidAttributeValueError, match="command"):
-            process(ec, wrong)
-
-    assert ec.get(process(ec, '["ls", "-l"]'), "command") == ["ls", "-l"]
-
-
-def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(ec: ExperimentController) -> None:
-    child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); " + SLEEPER.format("")
-    polite, stubborn = process(ec, python(child)), process(ec, python(STUBBORN), grace="50ms")
-    ec.deploy()
-    for guid, lines in ((polite, 2), (stubborn, 1)):
-        assert ec.wait_started(guid, timeout=10)
-        wait_until(lambda guid=guid, lines=lines: str(ec.trace(guid, "stdout")).count("up") == lines)  # type: ignore[misc]
-    group = [psutil.Process(ec.get(polite, "pid")), *psutil.Process(ec.get(polite, "pid")).children()]
-
-    ec.stop(polite)
-    ec.stop(stubborn)
-
-    assert ec.wait_finished([polite, stubborn], timeout=10)
-    assert {ec.state(guid) for guid in (polite, stubborn)} == {STOPPED}
-    assert (ec.get(polite, "exitCode"), ec.get(stubborn, "exitCode")) == (-signal.SIGTERM, -signal.SIGKILL)
-    assert len(group) == 2
-    wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in group))
-
-
-def test_a_release_ends_what_runs_and_a_process_may_start_again(ec: ExperimentController) -> None:
-    guid = process(ec, python(SLEEPER.format("")))
-    ec.deploy()
-    assert ec.wait_started(guid, timeout=10)
-    ec.stop(guid)
-    assert ec.wait_finished(guid, timeout=10)
-    ec.start(guid)
-    assert ec.state(guid) is ResourceState.STARTED
-    pid = ec.get(guid, "pid")
-
-    ec.shutdown()
-
-    assert ec.state(guid) is RELEASED
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_a_process_starts_when_another_ended(ec: ExperimentController) -> None:
-    first, second = process(ec, python("print('one')")), process(ec, python("print('two')"))
-    ec.register_condition(second, ResourceAction.START, first, STOPPED)
-
-    ec.deploy()
-
-    assert ec.wait_finished([first, second], timeout=10)
-    begun, ended = ec.get_start_time(second), ec.get_stop_time(first)
-    assert begun is not None
-    assert ended is not None
-    assert begun >= ended
-
-
-# --- what is collected ------------------------------------------------------------------------------------------------
 
 
 @clsinit_copy
@@ -254,6 +103,50 @@ def test_a_collector_takes_no_file_of_this_machine_for_one_of_another(ec: Experi
     assert Path(ec.run_dir, f"{remote}.stderr").read_text() == "errors there"
 
 
+@clsinit_copy
+class Link(ResourceManager):
+    """Has a trace behind a connection that its release closes."""
+
+    _rtype = "test::Link"
+    _is_open = True
+
+    def trace(self, name: str, attr: object = TraceAttr.ALL, block: int = 512, offset: int = 0) -> Any:  # noqa: ARG002
+        if not self._is_open:
+            raise ConnectionError("closed")
+        return "rows" if attr == TraceAttr.ALL else None
+
+    def do_release(self) -> None:
+        self._is_open = False
+        super().do_release()
+
+
+@pytest.mark.parametrize("is_source_first", [True, False])
+@pytest.mark.parametrize("releases", ["all", "the source", "the source for good"])
+def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
+    ec: ExperimentController, is_source_first: bool, releases: str
+) -> None:
+    ResourceFactory.register_type(Link)
+    rtypes = ["test::Link"] * 5 + ["fedmon::Collector"]
+    made = [ec.register_resource(rtype) for rtype in (rtypes if is_source_first else rtypes[::-1])]
+    collector = made[-1] if is_source_first else made[0]
+    sources = [guid for guid in made if guid != collector]
+    ec.set(collector, "traceName", "out")
+    for guid in sources:
+        ec.register_connection(guid, collector)
+        ec.set(guid, "hardRelease", releases == "the source for good")
+    ec.deploy()
+    assert ec.wait_started(made, timeout=10)
+
+    if releases != "all":
+        assert ec.release(sources)
+        assert ec.state(collector) is ResourceState.STARTED
+    assert ec.release()
+
+    assert {guid: Path(ec.run_dir, f"{guid}.out").read_text() for guid in sources} == dict.fromkeys(sources, "rows")
+    assert ec.get(collector, "missing") is None
+    assert not list(Path(ec.run_dir).glob("*.missing"))
+
+
 def test_a_collector_takes_what_is_written_until_the_release(ec: ExperimentController) -> None:
     code = "import signal, sys\ndef end(*_):\n print('last words', flush=True); sys.exit()\n"
     guid = process(ec, python(f"{code}signal.signal(signal.SIGTERM, end); print('up', flush=True); signal.pause()"))
@@ -308,7 +201,7 @@ def test_a_collector_is_refused_a_folder_that_cannot_be_made(ec: ExperimentContr
     ec.deploy()
 
     assert ec.wait_started(guid, timeout=10).failed == (guid,)
-    assert f"cannot make the folder {tmp_path / 'file' / 'below'}" in reason(ec, guid)
+    assert f"cannot make the folder {tmp_path / 'file' / 'below'}" in ec.snapshot.resources[guid].reason
 
 
 def test_a_collector_without_a_trace_name_is_refused(ec: ExperimentController) -> None:
@@ -367,7 +260,8 @@ def test_types_refuse_what_they_cannot_be_connected_to(ec: ExperimentController)
         ("fedmon::Job", "args", "[1]"), ("fedmon::Job", "args", {"x": float("nan")}), ("fedmon::Job", "args", "{"),
         ("fedmon::Job", "args", {"x": object()}), ("fedmon::Job", "limits", {"walls": 3}),
         ("fedmon::Job", "inputs", "model.pkl"), ("fedmon::Job", "args", "[" * 100_000), ("fedmon::Job", "jobId", "x"),
-        ("fedmon::Monitor", "interval", 0), ("fedmon::Monitor", "interval", "1s"), ("fedmon::Monitor", "metrics", 3),
+        ("fedmon::Monitor", "metrics", "host_memory_used_byte"), ("fedmon::Monitor", "interval", 0),
+        ("fedmon::Monitor", "interval", "1s"), ("fedmon::Monitor", "metrics", 3),
         ("fedmon::Aggregator", "function", "os:system"), ("local::Process", "env", {"A=B": "x"}),
         ("local::Process", "env", {"A": 1}), ("local::Process", "cwd", 3), ("local::Process", "pid", 1),
     ],
@@ -381,6 +275,15 @@ def test_wrong_values_are_refused_when_they_are_set(
         ec.set(guid, name, value)
 
     assert ec.get(guid, name) == ec.get_attribute(guid, name).default
+
+
+def test_a_mistyped_metric_is_refused_with_the_name_that_is_near(ec: ExperimentController) -> None:
+    with pytest.raises(InvalidAttributeValueError, match=r"no metric 'gpu_power_wats'; did you mean 'gpu_power_watts'"):
+        ec.register_resource("fedmon::Monitor", metrics=["host_*", 'gpu_power_wats{gpu="0"}'])
+
+    own = ec.register_resource("fedmon::Monitor", metrics=["sample_temperature", "host_memory_*", "gpu_power_watts"])
+
+    assert ec.get(own, "metrics") == ["sample_temperature", "host_memory_*", "gpu_power_watts"]
 
 
 def test_functions_of_the_same_name_are_told_apart(ec: ExperimentController) -> None:

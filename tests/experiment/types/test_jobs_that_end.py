@@ -10,7 +10,8 @@ import pytest
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.states import FailureLevel, ResourceState
 from fedmon.experiment.types.job import Job, ending_of
-from tests.experiment.federation.conftest import TwoNodes
+from tests.experiment.types.conftest import TwoNodes
+from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
 
 
@@ -56,6 +57,19 @@ def test_a_job_ends_well_where_enough_nodes_did_and_its_results_are_put_together
     assert json.loads(ec.get(total, "result")) == {"rows": 0, "mean": 2.0}
 
 
+def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentController) -> None:
+    job = running_job(two, ec, "a", tags=["cells"])
+    assert ec.wait_finished(job, timeout=20), ec.explain(job)
+    job_id, outcome, before = ec.get(job, "jobId"), ec.get(job, "outcome"), set(two.fed.jobs().runs())
+
+    ec.deploy([job])
+    ec.get_resource(job).start_with_conditions()
+    wait_until(lambda: ec.state(job) is ResourceState.STOPPED and not ec.snapshot.resources[job].calling)
+
+    assert (ec.get(job, "jobId"), ec.get(job, "outcome")) == (job_id, outcome)
+    assert set(two.fed.jobs().runs()) == before
+
+
 def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNodes, ec: ExperimentController) -> None:
     node = ec.register_resource("fedmon::Node", nodeId="a")
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
@@ -69,7 +83,7 @@ def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNode
 
 
 def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_is_released(
-    two: TwoNodes, ec: ExperimentController
+    two: TwoNodes, ec: ExperimentController, node_b: NodeProcess
 ) -> None:
     nodes = [ec.register_resource("fedmon::Node", nodeId=node_id, grace="10ms", critical=False) for node_id in "ab"]
     data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
@@ -80,7 +94,7 @@ def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_i
     assert ec.wait_started([short, long], timeout=20)
     wait_for_reports(ec, long)
 
-    two.processes["b"].kill()
+    node_b.kill()
 
     try:
         assert ec.wait_finished(short, timeout=20), ec.explain(short)
@@ -90,7 +104,7 @@ def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_i
         assert ec.failure_level is FailureLevel.OK
         assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[long].times]
     finally:
-        two.processes["b"].start()
+        node_b.start()
         wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
         for job in (short, long):
             handle = two.fed.job(ec.get(job, "jobId"))

@@ -1,0 +1,288 @@
+"""Commands on this machine: their words, their end, and a crash of the process that began them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.errors import (
+    AttributeAccessError,
+    InvalidAttributeValueError,
+)
+from fedmon.experiment.journal import NAME
+from fedmon.experiment.states import ECState, ResourceAction, ResourceState
+from fedmon.experiment.traces import TraceAttr
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+STOPPED, FAILED, RELEASED = ResourceState.STOPPED, ResourceState.FAILED, ResourceState.RELEASED
+SLEEPER = "import signal, sys, time; {}print('up', flush=True); signal.pause()"
+STUBBORN = SLEEPER.format("signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
+
+
+def python(code: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", code, *words]
+
+
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    with ExperimentController("local", tmp_path) as made:
+        yield made
+
+
+def process(ec: ExperimentController, words: object, **attributes: Any) -> int:
+    return ec.register_resource("local::Process", command=words, **attributes)
+
+
+def reason(ec: ExperimentController, guid: int) -> str:
+    return ec.snapshot.resources[guid].reason
+
+
+def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
+    ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path)
+    guid, hold = process(ec, python("import os; print(os.getcwd())"), cwd="work"), process(ec, ["true"])
+    ec.register_condition(guid, ResourceAction.START, hold, STOPPED)
+    ec.deploy(guid, wait_all_ready=False)
+    wait_until(lambda: ec.state(guid) is ResourceState.READY)
+    monkeypatch.chdir("/")
+    ec.deploy(hold)
+
+    assert ec.wait_finished(guid, timeout=10)
+    assert ec.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
+    assert ec.get(guid, "cwd") == str(tmp_path / "work")
+
+
+def test_an_end_comes_to_the_experiment_though_the_disk_is_full(ec: ExperimentController) -> None:
+    require(Path("/dev/full").exists(), "no /dev/full")
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
+    guid = process(ec, python(f"{code}; signal.pause()"))
+    ec.deploy()
+    assert ec.wait_started(guid, timeout=10)
+    wait_until(lambda: ec.trace(guid, "stdout") == "up\n")
+    journal = str(Path(ec.run_dir, NAME))
+    (mine,) = (
+        int(each.name) for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and link(each) == journal
+    )
+    with open("/dev/full", "r+b", buffering=0) as full:
+        os.dup2(full.fileno(), mine)
+
+    os.kill(ec.get(guid, "pid"), signal.SIGTERM)
+
+    wait_until(lambda: ec.state(guid) is STOPPED)
+    assert (ec.get(guid, "exitCode"), ec.ecstate) == (0, ECState.FAILED)
+
+
+def link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:  # it was closed just now
+        return ""
+
+
+def test_a_command_runs_with_its_words_folder_and_variables(ec: ExperimentController, tmp_path: Path) -> None:
+    code = "import os, sys; print(sys.argv[1:], os.environ['GREETING'], os.getcwd()); print('oops', file=sys.stderr)"
+    guid = process(ec, python(code, "$HOME; ls", "*"), cwd=tmp_path, env={"GREETING": "hi"})
+
+    ec.deploy()
+
+    assert ec.wait_finished(guid, timeout=10)
+    assert ec.state(guid) is STOPPED
+    assert ec.trace(guid, "stdout") == f"['$HOME; ls', '*'] hi {tmp_path}\n"
+    assert (ec.trace(guid, "stderr"), ec.trace(guid, "stderr", TraceAttr.SIZE)) == ("oops\n", 5)
+    assert ec.get(guid, "exitCode") == 0
+    with pytest.raises(AttributeAccessError):
+        ec.set(guid, "exitCode", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (python("import sys; print('no rows', file=sys.stderr); sys.exit(3)"), "exit code 3: no rows"),
+        (python("import os; os.kill(os.getpid(), 9)"), "signal SIGKILL"),
+        (["/no/such/program"], "cannot run /no/such/program in .*No such file"),
+    ],
+)
+def test_a_command_that_fails_says_how(ec: ExperimentController, words: object, said: str) -> None:
+    guid = process(ec, words)
+    ec.deploy()
+
+    ec.wait([guid], FAILED, timeout=10)
+
+    assert ec.state(guid) is FAILED
+    with pytest.raises(AssertionError, match=said):
+        raise AssertionError(reason(ec, guid))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ls -l", "no shell reads it"), ([], "it is empty"), ([""], "its first word is empty"), (["a\0b"], "zero byte"),
+        ([1], "word 1 is 1, of type int"), (["ls", None], "word 2 is None"), (7, "it is of type int"),
+    ],
+)  # fmt: skip
+def test_a_command_is_a_list_of_words(ec: ExperimentController, words: object, said: str) -> None:
+    with pytest.raises(InvalidAttributeValueError, match=f"'command'.*{said}"):
+        process(ec, words)
+
+
+def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(ec: ExperimentController) -> None:
+    child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); " + SLEEPER.format("")
+    polite, stubborn = process(ec, python(child)), process(ec, python(STUBBORN), grace="50ms")
+    ec.deploy()
+    for guid, lines in ((polite, 2), (stubborn, 1)):
+        assert ec.wait_started(guid, timeout=10)
+        wait_until(lambda guid=guid, lines=lines: str(ec.trace(guid, "stdout")).count("up") == lines)  # type: ignore[misc]
+    group = [psutil.Process(ec.get(polite, "pid")), *psutil.Process(ec.get(polite, "pid")).children()]
+
+    ec.stop(polite)
+    ec.stop(stubborn)
+
+    assert ec.wait_finished([polite, stubborn], timeout=10)
+    assert {ec.state(guid) for guid in (polite, stubborn)} == {STOPPED}
+    assert (ec.get(polite, "exitCode"), ec.get(stubborn, "exitCode")) == (-signal.SIGTERM, -signal.SIGKILL)
+    assert len(group) == 2
+    wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in group))
+
+
+def test_a_release_ends_what_runs_and_a_process_may_start_again(ec: ExperimentController) -> None:
+    guid = process(ec, python(SLEEPER.format("")))
+    ec.deploy()
+    assert ec.wait_started(guid, timeout=10)
+    ec.stop(guid)
+    assert ec.wait_finished(guid, timeout=10)
+    ec.start(guid)
+    assert ec.state(guid) is ResourceState.STARTED
+    pid = ec.get(guid, "pid")
+
+    ec.shutdown()
+
+    assert ec.state(guid) is RELEASED
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+# --- after a crash ----------------------------------------------------------------------------------------------------
+
+CRASH = """
+import os, sys
+from fedmon.experiment import ExperimentController, ResourceAction, ResourceState
+
+folder, first, critical = sys.argv[1:]
+ec = ExperimentController("dag", folder)
+words = [["sh", "-c", first], ["sh", "-c", "echo two >> log"], ["sh", "-c", "echo three >> log"]]
+a, b, c = (ec.register_resource("local::Process", command=each, cwd=folder) for each in words)
+ec.set(a, "critical", critical == "critical")
+ec.register_condition(b, ResourceAction.START, a, ResourceState.STOPPED)
+ec.register_condition(c, ResourceAction.START, b, ResourceState.STOPPED)
+ec.deploy()
+assert ec.wait_started(a, timeout=60)
+print(ec.run_dir, ec.get(a, "pid"), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+class Crash:
+    """A run of three commands, one after the other, whose process was killed while the first waited for a file."""
+
+    def __init__(self, folder: Path, end: str = "", *, critical: str = "critical") -> None:
+        self.folder = folder
+        first = f"echo begin >> log; until [ -e go ]; do sleep 0.02; done; echo end >> log; {end}"
+        words = [sys.executable, "-c", CRASH, str(folder), first, critical]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        run_dir, pid = done.stdout.split()
+        self.run_dir, self.first = Path(run_dir), psutil.Process(int(pid))
+
+    def let_go(self) -> None:
+        """Have the first command end."""
+        (self.folder / "go").touch()
+
+    def wait_for_end(self) -> None:
+        """Wait until the first command has ended."""
+        wait_until(lambda: not self.first.is_running() or self.first.status() == psutil.STATUS_ZOMBIE)
+
+    def log(self) -> list[str]:
+        """Return what the commands wrote."""
+        return (self.folder / "log").read_text().split()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("loses_the_start", [False, True])
+def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, has_ended: bool, loses_the_start: bool) -> None:
+    crash = Crash(tmp_path)
+    if loses_the_start:  # as if it had been killed before it could write down that the first command runs
+        journal = crash.run_dir / NAME
+        lines = journal.read_text().splitlines(keepends=True)
+        (began,) = (number for number, line in enumerate(lines) if '"name":"pid"' in line)
+        journal.write_text("".join(lines[:began]))
+    if has_ended:
+        crash.let_go()
+        crash.wait_for_end()
+
+    with ExperimentController.reconnect(crash.run_dir) as ec:
+        first, second, third = ec.resources
+        if not has_ended:
+            wait_until(lambda: ec.state(first) is ResourceState.STARTED and ec.get(first, "pid") == crash.first.pid)
+            assert ec.state(second) is ResourceState.READY
+            crash.let_go()
+
+        assert ec.wait_finished([first, second, third], timeout=30), ec.explain(first)
+
+        assert [ec.state(guid) for guid in ec.resources] == [STOPPED] * 3
+        assert ec.get(first, "exitCode") == 0
+    assert crash.log() == ["begin", "end", "two", "three"]
+
+
+def test_the_exit_code_of_a_command_is_kept_while_nobody_watches_it(tmp_path: Path) -> None:
+    crash = Crash(tmp_path, "echo no rows >&2; exit 3", critical="optional")
+    crash.let_go()
+    crash.wait_for_end()
+
+    with ExperimentController.reconnect(crash.run_dir) as ec:
+        assert ec.wait_finished([2, 3], timeout=30), ec.explain(2)
+
+        assert (ec.state(1), ec.get(1, "exitCode"), reason(ec, 1)) == (FAILED, 3, "it ended with exit code 3: no rows")
+
+
+@pytest.mark.parametrize("verb", ["stop", "release"])
+def test_a_command_of_another_process_is_ended_as_ones_own(tmp_path: Path, verb: str) -> None:
+    crash = Crash(tmp_path)
+
+    with ExperimentController.reconnect(crash.run_dir) as ec:
+        if verb == "stop":
+            ec.wait_started(1, timeout=10)
+            wait_until(lambda: ec.state(1) is ResourceState.STARTED)
+            ec.stop(1)
+            assert ec.wait_finished([1, 2, 3], timeout=30)
+            assert (ec.state(1), ec.get(1, "exitCode")) == (STOPPED, -signal.SIGTERM)
+
+    crash.wait_for_end()
+    assert crash.log()[:1] == ["begin"]
+    assert "end" not in crash.log()
+
+
+def test_a_command_whose_supervisor_was_killed_fails_and_is_named(tmp_path: Path) -> None:
+    crash = Crash(tmp_path)
+    supervisor = crash.first.parent()
+    assert supervisor is not None
+    supervisor.kill()
+    supervisor.wait(10)
+
+    with ExperimentController.reconnect(crash.run_dir) as ec:
+        wait_until(lambda: ec.state(1) is FAILED)
+        assert f"its supervisor was killed, so its exit code is not known; process {crash.first.pid}" in reason(ec, 1)
+        assert ec.get_start_time(2) is None
+    crash.let_go()
+    crash.wait_for_end()
