@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import inspect
 import logging
 import os
 import threading
@@ -14,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.experiment import drawing, explaining, planning, topology_document
+from fedmon.common.errors import FedmonError
+from fedmon.experiment import drawing, explaining, nepi, planning
 from fedmon.experiment.attributes import Attribute
 from fedmon.experiment.book import Book
 from fedmon.experiment.conditions import AnyCondition, Metric
-from fedmon.experiment.describing import build, description_of, facts_of
-from fedmon.experiment.document import Description, SFormats, read, to_toml, to_xml, write
-from fedmon.experiment.document.description import Nid
+from fedmon.experiment.describing import facts_of
+from fedmon.experiment.document import Description, SFormats, read, text_in, write
+from fedmon.experiment.document.description import Nid, Topology
+from fedmon.experiment.document.experiment import build, description_of
+from fedmon.experiment.document.files import checked_format
 from fedmon.experiment.doing import Doing
 from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import (
@@ -45,25 +46,23 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, fresh_copy, keep_policy, manager_of, policy_left_in, policy_of
 from fedmon.experiment.journal import NAME, Journal
 from fedmon.experiment.life import Life
-from fedmon.experiment.log_lines import logger_of
 from fedmon.experiment.pool import MAX_THREADS
 from fedmon.experiment.protocol import Guids
 from fedmon.experiment.reconnecting import Left, left_in
 from fedmon.experiment.resource import ResourceManager, nothing_of
 from fedmon.experiment.run_folder import path_of, run_folder, run_id_of
-from fedmon.experiment.scheduler import Task
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, ResourceState2str
 from fedmon.experiment.tasks import Tasks
 from fedmon.experiment.templates import Template
-from fedmon.experiment.topology import NetGraph
-from fedmon.experiment.topology_document import build as build_topology
 from fedmon.experiment.traces import Trace, TraceAttr
 from fedmon.experiment.verbs import as_reason
 from fedmon.experiment.waits import WaitResult
 from fedmon.experiment.wiring import Wiring, guids_of
 
 if TYPE_CHECKING:
+    from fedmon.compat.nepi.scheduler import Task
+    from fedmon.compat.nepi.topology import NetGraph
     from fedmon.researcher.federation import Federation
 
 
@@ -116,40 +115,6 @@ class FederationLink:
             opened.close()
 
 
-LEVEL, COMPONENTS = "NEPI_LOGLEVEL", "NEPI_LOG"
-PACKAGE = "fedmon.experiment"
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "experimentcontroller": ("controller", "doing", "engine", "failure", "life", "pool", "tasks"),
-    "experimentrunner": ("runner",),
-    "parallelrun": ("parallel",),
-    "resourcefactory": ("factory",),
-}
-
-
-def set_levels(environment: Mapping[str, str]) -> None:
-    """Set the levels that an environment names; where it names none, everything stays as the program has it.
-
-    ``NEPI_LOGLEVEL`` is that of the whole package, INFO where only the other variable is there. With ``NEPI_LOG``,
-    components with spaces between, it is theirs alone, and the rest tells errors: a component is a type of resources,
-    or ExperimentController, ExperimentRunner, ParallelRun or ResourceFactory; ALL is the whole package. Where it is
-    written is for the program to say, as ever. Raises InvalidExperimentError for what is no level.
-    """
-    named, components = environment.get(LEVEL, "").strip(), environment.get(COMPONENTS, "").split()
-    if not named and not components:
-        return
-    known = logging.getLevelNamesMapping()
-    level = known.get(named.upper() or "INFO")
-    if level is None:
-        raise InvalidExperimentError(f"{LEVEL} in the environment is {named!r}: take one of {', '.join(known)}")
-    chosen = [] if "ALL" in map(str.upper, components) else components
-    logging.getLogger(PACKAGE).setLevel(logging.ERROR if chosen else level)
-    for component in chosen:
-        for part in _PARTS.get(component.lower(), ()):
-            logging.getLogger(f"{PACKAGE}.{part}").setLevel(level)
-        if component.lower() not in _PARTS:
-            logger_of(component).setLevel(level)
-
-
 class ExperimentController:
     """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
 
@@ -181,14 +146,16 @@ class ExperimentController:
         opened = None if left is None else left.opened
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = bool(persist if opened is None else opened.persist)
-        self.is_journaled = journal
+        self.is_journaled, self._is_kept = journal, False
         self.nthreads = threads_asked(nthreads if opened is None else opened.threads)
         self.logger = logging.getLogger(__name__)
-        set_levels(os.environ)
+        if any(name.startswith("NEPI_LOG") for name in os.environ):
+            nepi("environment").set_levels(os.environ)
         self.fm = FailureManager() if fm is None else fm
         if not isinstance(self.fm, FailureManager):
             raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
-        self._netgraph = topology_asked(netgraph)
+        self._topology: Topology | None = None
+        self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
         is_own = type(self).inform_failure is not ExperimentController.inform_failure
         self._doing = Doing(self.fm, informed=self.inform_failure if is_own else None)
         kept = Journal(self.folder.make() / NAME) if journal and left is None else None
@@ -207,8 +174,12 @@ class ExperimentController:
             if opened is None:
                 self._engine.post(Opened(t=self._engine.now(), persist=self.persist, threads=self.nthreads))
             self._book.take_up(left.state, highest=left.highest_guid, names=left.names)
-            if self._netgraph is not None:
-                call_back(self, self._netgraph, add_node_callback, add_edge_callback)
+            if self._netgraph is not None and add_node_callback is not None:
+                for nid in self._netgraph.nodes():
+                    add_node_callback(self, nid)
+            if self._netgraph is not None and add_edge_callback is not None:
+                for nid1, nid2 in self._netgraph.edges():
+                    add_edge_callback(self, nid1, nid2)
         except BaseException:  # nobody else has it, to end it
             if left.state.resources:
                 self._give_up()
@@ -260,7 +231,7 @@ class ExperimentController:
         fm: FailureManager | None = None,
         federation: Federation | None = None,
     ) -> Self:
-        """Make a controller of a document of ours, or of NEPI 3 or 6, which ``nepi`` says where the file does not.
+        """Make a controller of a document of fedmon or NEPI 6; ``nepi=3`` reads states as NEPI 3 counted them.
 
         Everything in it is NEW, and the run a new one. ``format`` is that of the file's ending where it is null;
         ``local_dir`` goes before the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and
@@ -294,8 +265,7 @@ class ExperimentController:
             nthreads=description.nthreads,
         )
         try:
-            if description.topology is not None:
-                made._netgraph = build_topology(description.topology)
+            made._topology = description.topology
             build(description, made._book, made._wiring, masked=masked or {})
             if journal and description.failures is not None:
                 keep_policy(made.describe(), made.folder.run_dir)
@@ -388,7 +358,8 @@ class ExperimentController:
         return self._engine.state
 
     def _keep(self) -> None:
-        if self.persist:
+        if self.persist and not self._is_kept:
+            self._is_kept = True
             self.save()
 
     @property
@@ -657,7 +628,9 @@ class ExperimentController:
 
     @property
     def netgraph(self) -> NetGraph | None:
-        """The topology that the experiment was made from; null where it was made from none."""
+        """The topology that the experiment was made from, or None."""
+        if self._netgraph is None and self._topology is not None:
+            self._netgraph = nepi("topology").build(self._topology)
         return self._netgraph
 
     def describe(self) -> Description:
@@ -668,20 +641,20 @@ class ExperimentController:
             self.folder,
             nthreads=self.nthreads,
             persist=self.persist,
-            topology=None if self._netgraph is None else topology_document.describe(self._netgraph),
+            topology=self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph),
             failures=policy_of(self.fm, self._engine.state.resources),
         )
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Return the experiment as the text of a document. Raises InvalidInputError for another format."""
-        return to_xml(self.describe()) if _checked(format) is SFormats.XML else to_toml(self.describe())
+        return text_in(checked_format(format), self.describe())
 
     def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Write the experiment into a folder, the run's where it is null, and return the path of the file.
 
         Credentials are masked. Raises InvalidInputError for another format, and StorageError.
         """
-        ending = _checked(format).value
+        ending = checked_format(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
         name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
         return str(write(self.describe(), _free(folder, name, ending)))
@@ -761,39 +734,6 @@ def _free(folder: Path, name: str, ending: str) -> Path:
         number += 1
         path = folder / f"{name}_{number}.{ending}"
     return path
-
-
-def _checked(format: str) -> SFormats:  # noqa: A002 - NEPI's name
-    """Return a format of documents by its name. Raises InvalidInputError for another."""
-    if format not in list(SFormats):
-        raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
-    return SFormats(format)
-
-
-def topology_asked(options: Mapping[str, Any]) -> NetGraph | None:
-    """Return the topology that keywords ask for. Raises InvalidExperimentError for a keyword that nobody knows."""
-    if not options:
-        return None
-    known = list(inspect.signature(NetGraph).parameters)
-    for name in options:
-        if name not in known:
-            raise InvalidExperimentError(f"there is no keyword {name!r}: those of a topology are {', '.join(known)}")
-    return NetGraph(**options)
-
-
-def call_back(
-    ec: object,
-    netgraph: NetGraph,
-    add_node: Callable[[Any, Nid], object] | None,
-    add_edge: Callable[[Any, Nid, Nid], object] | None,
-) -> None:
-    """Call back for each node, and then for each edge."""
-    if add_node is not None:
-        for nid in netgraph.nodes():
-            add_node(ec, nid)
-    if add_edge is not None:
-        for nid1, nid2 in netgraph.edges():
-            add_edge(ec, nid1, nid2)
 
 
 def threads_asked(given: object) -> int:

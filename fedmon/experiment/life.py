@@ -193,7 +193,8 @@ class Life:
                 awaited = [each for each in resources if not circular or each.turn not in circular]
                 found = self._released(resources, awaited, patience_s=patience_s)
         try:
-            self._at_release()
+            if guids is None:
+                self._at_release()
         except FedmonError as error:
             logger.warning("the experiment was released, and could not be saved: %s", error)
         hard = [resource.guid for resource in resources if _is_hard(resource) and self._is_over(resource.guid)]

@@ -8,14 +8,17 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedmon.experiment import nepi
 from fedmon.experiment.durations import moment_of
 from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import UnknownTaskError
 from fedmon.experiment.hook_calls import note_scheduled
-from fedmon.experiment.scheduler import Task
 from fedmon.experiment.states import TaskStatus
+
+if TYPE_CHECKING:
+    from fedmon.compat.nepi.scheduler import Task
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ class Tasks:
         self._engine.check_open()
         at = moment_of(date, now=self._engine.now())
         with self._lock:
-            task = Task(at, callback)
+            task: Task = nepi("scheduler").Task(at, callback)
             task.id = next(self._numbers)
             if is_tracked:
                 self._tracked[task.id] = task
