@@ -36,6 +36,7 @@ REPORT = [
     "fpdf2>=2.8.8",
     "h5py>=3.12",
     "matplotlib>=3.9",
+    "networkx>=3.2",
     "numpy>=1.26",
     "pandas>=2.2",
     "pillow>=13",
@@ -53,7 +54,6 @@ TEST = [
     "mypy>=1.15",
     "nbclient>=0.10",
     "nbformat>=5.10",
-    "networkx>=3.3",
     "pytest>=9.0.3",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
@@ -86,6 +86,7 @@ setup(
     package_data={
         "fedmon": ["py.typed"],
         "fedmon.broker": ["templates/**"],
+        "fedmon.experiment": ["*.pyi"],
         "fedmon.demo": ["data/*"],
         "fedmon.node.collectors.energy": ["data/*"],
     },

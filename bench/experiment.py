@@ -37,9 +37,9 @@ from asynciojobs import Job, Scheduler
 from bench import experiment_types as types
 from bench.line import print_line
 from bench.taken import MEGABYTE, Taken, peak_bytes
+from fedmon.compat.nepi.runner import ExperimentRunner
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.resource import ResourceManager
-from fedmon.experiment.runner import ExperimentRunner
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 BENCH = "experiment"

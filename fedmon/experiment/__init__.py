@@ -1,63 +1,37 @@
 """Experiments over the federation: resources with states, conditions between them, and a controller that explains.
 
-The names are those of NEPI's ExperimentController, so that its scripts port. Each is loaded when it is first used.
+The names are those of NEPI's ExperimentController, so that its scripts port. Each is loaded when it is first used; the
+types of all are in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fedmon.experiment import tags
-    from fedmon.experiment.attributes import Attribute, Flags, Types
-    from fedmon.experiment.conditions import Metric
-    from fedmon.experiment.controller import ExperimentController
-    from fedmon.experiment.document.files import SFormats
-    from fedmon.experiment.drawing import PFormats
-    from fedmon.experiment.engine import WaitResult
-    from fedmon.experiment.errors import ExperimentError
-    from fedmon.experiment.events import Retry
-    from fedmon.experiment.factory import ResourceFactory, populate_factory
-    from fedmon.experiment.failure import FailureManager, OptionalFailures, QuorumFailures
-    from fedmon.experiment.parallel import ParallelRun
-    from fedmon.experiment.resource import ResourceManager, clsinit, clsinit_copy, failtrap
-    from fedmon.experiment.runner import ExperimentRunner
-    from fedmon.experiment.scheduler import HeapScheduler, Task
-    from fedmon.experiment.shapes import TopologyType
-    from fedmon.experiment.states import (
-        ECState,
-        FailureLevel,
-        ResourceAction,
-        ResourceState,
-        ResourceState2str,
-        TaskStatus,
-    )
-    from fedmon.experiment.topology import NetGraph
-    from fedmon.experiment.traces import Trace, TraceAttr
-    from fedmon.experiment.types.collector import Collector
+from types import ModuleType
+from typing import Any
 
 _MODULES = {
-    "attributes": ("Attribute", "Flags", "Types"),
-    "conditions": ("Metric",),
-    "controller": ("ExperimentController",),
-    "document.files": ("SFormats",),
-    "drawing": ("PFormats",),
-    "errors": ("ExperimentError",),
-    "events": ("Retry",),
-    "failure": ("FailureManager", "OptionalFailures", "QuorumFailures"),
-    "types.collector": ("Collector",),
-    "parallel": ("ParallelRun",),
-    "resource": ("ResourceManager", "clsinit", "clsinit_copy", "failtrap"),
-    "runner": ("ExperimentRunner",),
-    "scheduler": ("HeapScheduler", "Task"),
-    "shapes": ("TopologyType",),
-    "states": ("ECState", "FailureLevel", "ResourceAction", "ResourceState", "ResourceState2str", "TaskStatus"),
-    "topology": ("NetGraph",),
-    "traces": ("Trace", "TraceAttr"),
-    "factory": ("ResourceFactory", "populate_factory"),
-    "engine": ("WaitResult",),
-}
+    "fedmon.experiment.attributes": ("Attribute", "Flags", "Types"),
+    "fedmon.experiment.conditions": ("Metric",),
+    "fedmon.experiment.controller": ("ExperimentController",),
+    "fedmon.experiment.document.files": ("SFormats",),
+    "fedmon.experiment.drawing": ("PFormats",),
+    "fedmon.experiment.errors": ("ExperimentError",),
+    "fedmon.experiment.events": ("Retry",),
+    "fedmon.experiment.factory": ("ResourceFactory", "populate_factory"),
+    "fedmon.experiment.failure": ("FailureManager", "OptionalFailures", "QuorumFailures"),
+    "fedmon.experiment.resource": ("ResourceManager", "clsinit", "clsinit_copy", "failtrap"),
+    "fedmon.experiment.states": (
+        "ECState", "FailureLevel", "ResourceAction", "ResourceState", "ResourceState2str", "TaskStatus"
+    ),
+    "fedmon.experiment.traces": ("Trace", "TraceAttr"),
+    "fedmon.experiment.types.collector": ("Collector",),
+    "fedmon.experiment.engine": ("WaitResult",),
+    "fedmon.compat.nepi.parallel": ("ParallelRun",),
+    "fedmon.compat.nepi.runner": ("ExperimentRunner",),
+    "fedmon.compat.nepi.scheduler": ("HeapScheduler", "Task"),
+    "fedmon.compat.nepi.topology": ("NetGraph", "TopologyType"),
+}  # fmt: skip
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
@@ -69,12 +43,17 @@ __all__ = [
 ]  # fmt: skip
 
 
+def nepi(module: str) -> ModuleType:
+    """Load a module of `fedmon.compat.nepi`: by name, since that package stands above this one."""
+    return importlib.import_module(f"fedmon.compat.nepi.{module}")
+
+
 def __getattr__(name: str) -> Any:
     if name == "tags":
-        return importlib.import_module(f"{__name__}.tags")
+        return nepi(name)
     if name not in _PLACES:
         raise AttributeError(f"{__name__} has no {name}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(importlib.import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -13,9 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.errors import StorageError
-from fedmon.experiment.describing import Foreseeing, is_given
-from fedmon.experiment.document import Description, as_state, attributes_of, names_of, read
-from fedmon.experiment.document.description import ResourceDescription
+from fedmon.experiment.describing import Foreseeing
+from fedmon.experiment.document import Description, ResourceDescription, as_state, attributes_of, names_of, read
+from fedmon.experiment.document.experiment import is_given
 from fedmon.experiment.errors import (
     ExperimentError,
     InvalidAttributeValueError,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from fedmon.common.clock import Deadline, utc_now
-from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.experiment import failure, planning
+from fedmon.common.errors import FedmonError
+from fedmon.experiment import failure, nepi, planning
 from fedmon.experiment.conditions import (
     AnyCondition,
     Metric,
@@ -34,7 +34,7 @@ from fedmon.experiment.conditions import (
     number_of,
     state_of,
 )
-from fedmon.experiment.document.files import SFormats
+from fedmon.experiment.document.files import SFormats, checked_format
 from fedmon.experiment.durations import moment_of, seconds
 from fedmon.experiment.engine import Engine, WaitResult
 from fedmon.experiment.errors import (
@@ -90,11 +90,11 @@ from fedmon.experiment.traces import Trace, TraceAttr
 from fedmon.experiment.verdicts import waits_in_vain
 
 if TYPE_CHECKING:
+    from fedmon.compat.nepi.scheduler import Task
+    from fedmon.compat.nepi.topology import NetGraph
     from fedmon.experiment.attributes import Attribute
-    from fedmon.experiment.document.description import Description, Nid
+    from fedmon.experiment.document.description import Description, Nid, Topology
     from fedmon.experiment.explaining import Explanation
-    from fedmon.experiment.scheduler import Task
-    from fedmon.experiment.topology import NetGraph
     from fedmon.researcher.federation import Federation
 
 logger = logging.getLogger(__name__)
@@ -148,13 +148,12 @@ class ExperimentController:
         self.is_journaled = journal
         self.max_running = limit_asked(max_running, nthreads) if opened is None else opened.threads or None
         if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
-            from fedmon.experiment.log_levels import set_levels
-
-            set_levels(os.environ)
+            nepi("environment").set_levels(os.environ)
         self.fm = FailureManager() if fm is None else fm
         if not isinstance(self.fm, FailureManager):
             raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
-        self._netgraph = _topology(netgraph) if netgraph else None
+        self._topology: Topology | None = None
+        self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
         self._resources: dict[int, ResourceManager] = {}
         self._coming: set[int] = set()
         self.names: dict[int, str] = {}
@@ -191,8 +190,12 @@ class ExperimentController:
                 threads = self.max_running or 0
                 self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=threads))
             self._make_left(left)
-            if self._netgraph is not None:
-                _call_back(self, self._netgraph, add_node_callback, add_edge_callback)
+            if self._netgraph is not None and add_node_callback is not None:
+                for nid in self._netgraph.nodes():
+                    add_node_callback(self, nid)
+            if self._netgraph is not None and add_edge_callback is not None:
+                for nid1, nid2 in self._netgraph.edges():
+                    add_edge_callback(self, nid1, nid2)
         except BaseException:  # nobody else has it, to end it
             if left.state.resources:
                 self.give_up()
@@ -249,7 +252,7 @@ class ExperimentController:
         fm: FailureManager | None = None,
         federation: Federation | None = None,
     ) -> Self:
-        """Make a controller of a document of ours, or of NEPI 3 or 6, which ``nepi`` says where the file does not.
+        """Make a controller of a document of fedmon or NEPI 6; ``nepi=3`` reads states as NEPI 3 counted them.
 
         Everything in it is NEW, and the run a new one. ``format`` is that of the file's ending where it is None;
         ``local_dir`` goes before the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and
@@ -275,7 +278,7 @@ class ExperimentController:
 
         Without ``fm`` failures mean what the description says. Raises what registering does, naming the resource.
         """
-        from fedmon.experiment.describing import build
+        from fedmon.experiment.document.experiment import build
 
         made = cls(
             description.exp_id,
@@ -287,10 +290,7 @@ class ExperimentController:
             nthreads=description.nthreads,
         )
         try:
-            if description.topology is not None:
-                from fedmon.experiment.topology_document import build as build_topology
-
-                made._netgraph = build_topology(description.topology)
+            made._topology = description.topology
             build(description, made, masked=masked or {})
             if journal and description.failures is not None:
                 keep_policy(made.describe(), made.folder.run_dir)
@@ -411,7 +411,9 @@ class ExperimentController:
 
     @property
     def netgraph(self) -> NetGraph | None:
-        """The topology that the experiment was made from; None where it was made from none."""
+        """The topology that the experiment was made from, or None."""
+        if self._netgraph is None and self._topology is not None:
+            self._netgraph = nepi("topology").build(self._topology)
         return self._netgraph
 
     @property
@@ -1047,9 +1049,7 @@ class ExperimentController:
         now = self.engine.now()
         at, number = moment_of(date, now=now), next(self._task_numbers)
         if track:
-            from fedmon.experiment.scheduler import Task
-
-            self._tasks[number] = task = Task(at, callback)
+            self._tasks[number] = task = nepi("scheduler").Task(at, callback)
             task.id = number
         note_scheduled()
         function = _name_of(callback) if at > now else ""
@@ -1081,21 +1081,17 @@ class ExperimentController:
 
     def describe(self) -> Description:
         """Return the experiment as it stands."""
-        from fedmon.experiment.describing import description_of
+        from fedmon.experiment.document.experiment import description_of
 
-        topology = None
-        if self._netgraph is not None:
-            from fedmon.experiment import topology_document
-
-            topology = topology_document.describe(self._netgraph)
+        topology = self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph)
         failures = policy_of(self.fm, self.engine.state.resources)
         return description_of(self, topology=topology, failures=failures)
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Return the experiment as the text of a document. Raises InvalidInputError for another format."""
-        from fedmon.experiment.document import to_toml, to_xml
+        from fedmon.experiment.document import text_in
 
-        return to_xml(self.describe()) if _format(format) is SFormats.XML else to_toml(self.describe())
+        return text_in(checked_format(format), self.describe())
 
     def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Write the experiment into a folder, the run's where it is None, and return the path of the file.
@@ -1104,7 +1100,7 @@ class ExperimentController:
         """
         from fedmon.experiment.document import write
 
-        ending = _format(format).value
+        ending = checked_format(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
         name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
         return str(write(self.describe(), _free(folder, name, ending)))
@@ -1277,34 +1273,6 @@ class ExperimentController:
         self._run_task(task.number, found, is_noted=True)
 
 
-def _topology(options: Mapping[str, Any]) -> NetGraph:
-    """Return the topology that keywords ask for. Raises InvalidExperimentError for a keyword that nobody knows."""
-    import inspect
-
-    from fedmon.experiment.topology import NetGraph
-
-    known = list(inspect.signature(NetGraph).parameters)
-    for name in options:
-        if name not in known:
-            raise InvalidExperimentError(f"there is no keyword {name!r}: those of a topology are {', '.join(known)}")
-    return NetGraph(**options)
-
-
-def _call_back(
-    ec: object,
-    netgraph: NetGraph,
-    add_node: Callable[[Any, Nid], object] | None,
-    add_edge: Callable[[Any, Nid, Nid], object] | None,
-) -> None:
-    """Call back for each node, and then for each edge."""
-    if add_node is not None:
-        for nid in netgraph.nodes():
-            add_node(ec, nid)
-    if add_edge is not None:
-        for nid1, nid2 in netgraph.edges():
-            add_edge(ec, nid1, nid2)
-
-
 def limit_asked(max_running: object, nthreads: object) -> int | None:
     """Return how many hooks may run at once, None without limit. Raises InvalidExperimentError."""
     where, asked = "max_running", max_running
@@ -1384,10 +1352,3 @@ def _free(folder: Path, name: str, ending: str) -> Path:
         number += 1
         path = folder / f"{name}_{number}.{ending}"
     return path
-
-
-def _format(format: str) -> SFormats:  # noqa: A002 - NEPI's name
-    """Return a format of documents by its name. Raises InvalidInputError for another."""
-    if format not in list(SFormats):
-        raise InvalidInputError(f"no documents of the format {format!r}; one of: {', '.join(SFormats)}")
-    return SFormats(format)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, InvalidInputError
 
 
 class ExperimentError(FedmonError):
@@ -51,6 +51,10 @@ class UnknownGuidError(ExperimentError, KeyError):
 
 class InvalidExperimentError(ExperimentError, ValueError):
     """An experiment, a guid or a group cannot be named or set up like this."""
+
+
+class DescriptionError(InvalidExperimentError, InvalidInputError):
+    """A document does not describe an experiment; the message names the place, the fault and the remedy."""
 
 
 class DuplicateGuidError(InvalidExperimentError):

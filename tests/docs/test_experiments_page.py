@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.experiment.conditions import StateCondition
-from fedmon.experiment.document.condition_text import condition_from
+from fedmon.experiment.document.conditions import condition_from
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager

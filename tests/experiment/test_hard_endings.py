@@ -18,6 +18,8 @@ import pytest
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError, FolderInUseError, StorageError
+from fedmon.compat.nepi.parallel import ParallelRun
+from fedmon.compat.nepi.scheduler import HeapScheduler
 from fedmon.experiment import machine
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import (
@@ -38,10 +40,8 @@ from fedmon.experiment.events import AnyEvent, Became, Registered, Retry
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, QuorumFailures
 from fedmon.experiment.journal import NAME, Journal
-from fedmon.experiment.parallel import ParallelRun
 from fedmon.experiment.pool import Pool
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.experiment.scheduler import HeapScheduler
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceState
 from fedmon.experiment.step_safely import step_safely

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FedmonError
+from fedmon.compat.nepi.runner import ExperimentRunner, RunnerError
 from fedmon.experiment.attributes import Attribute, Types
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
@@ -33,7 +34,6 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager
 from fedmon.experiment.pool import Pool
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.experiment.runner import ExperimentRunner, NoStopCriterionError
 from fedmon.experiment.states import (
     ECState,
     FailureLevel,
@@ -122,7 +122,7 @@ METRIC = {"name": "a", "comparison": ">", "value": 1.0}
         (lambda ec: ec.set(1, [], 3), UnknownAttributeError),
         (lambda ec: _run(ec, max_runs="2"), InvalidExperimentError),
         (lambda ec: _run(ec, max_runs=2, wait_guids=[[1]]), UnknownGuidError),
-        (lambda ec: _run(ec, max_runs=2, wait_time="1s"), NoStopCriterionError),
+        (lambda ec: _run(ec, max_runs=2, wait_time="1s"), RunnerError),
         (lambda ec: _run(ec, compute_metric_callback=5), InvalidExperimentError),
         (lambda ec: ec.measured(1, "a", "0.9"), InvalidConditionError),
         (lambda ec: ec.measured(1, "a", 10**400), InvalidConditionError),

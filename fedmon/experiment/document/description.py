@@ -1,4 +1,4 @@
-"""What an experiment consists of, whatever file or program it comes from."""
+"""The description of an experiment, from whatever file or program."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
+from fedmon.experiment import noted_values
 from fedmon.experiment.conditions import AnyCondition, StateCondition
-from fedmon.experiment.document.condition_text import checked_condition
-from fedmon.experiment.document.errors import (
-    ConditionTextError,
-    DescriptionError,
-    DuplicateResourceError,
-    ExperimentIdError,
-    UnknownMemberError,
-)
-from fedmon.experiment.document.values import plain
+from fedmon.experiment.document.conditions import checked_condition
+from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.run_folder import is_folder_name
 from fedmon.experiment.situation import Resource, State, Want
@@ -30,16 +24,15 @@ from fedmon.experiment.verdicts import waits_in_vain
 
 Policy = Literal["critical", "optional", "quorum"]
 Nid = str | int | float | bool
-"""What names a node of a topology."""
+"""The name of a node of a topology."""
 
-MAX_ID_CHARACTERS = 100
 MAX_GUID = 2**63 - 1
 WORDS = frozenset({"after", "when", "all", "any", "of", "is", "are", "for", "within"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-class TopologyNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a topology: whether data comes from it or goes to it, its addresses, and what was noted on it."""
+class TopologyNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node of a topology, with its addresses and annotations."""
 
     nid: Nid
     is_source: bool = False
@@ -49,7 +42,7 @@ class TopologyNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Net(msgspec.Struct, frozen=True, kw_only=True):
-    """The network of an edge: the addresses of its first and second end, and what they are part of."""
+    """The network of an edge, with the addresses of its first and second end."""
 
     ip1: str
     ip2: str
@@ -58,7 +51,7 @@ class Net(msgspec.Struct, frozen=True, kw_only=True):
     prefix: int
 
 
-class TopologyEdge(msgspec.Struct, frozen=True, kw_only=True):
+class TopologyEdge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An edge of a topology."""
 
     nid1: Nid
@@ -76,7 +69,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """An attribute that is to be set as soon as a condition holds and the resource is STARTED."""
+    """An attribute that is set when a condition holds and the resource is STARTED."""
 
     attribute: str
     value: Any
@@ -84,10 +77,10 @@ class SetDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource. ``attributes`` are those that differ from their defaults, ``traces`` those that are enabled.
+    """One resource: its attributes that differ from their defaults, and its enabled traces.
 
-    ``name`` is what a document calls it, "" where it has none. The numbers of conditions count within the resource.
-    ``times`` holds Unix seconds, in the order in which it came to its states.
+    ``name`` may be "". The numbers of conditions count within the resource. ``times`` holds Unix seconds, in the order
+    in which it came to its states.
     """
 
     guid: int
@@ -105,7 +98,7 @@ class ResourceDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """How many resources must not fail: ``at_least`` of ``group``, or of all of the type ``rtype``."""
+    """A quorum: ``at_least`` of ``group``, or of all of the type ``rtype``, must not fail."""
 
     at_least: int
     group: tuple[int, ...] = ()
@@ -113,14 +106,14 @@ class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What failures mean: the end when a critical resource fails, nothing, or the end when a quorum is lost."""
+    """What ends the experiment: a critical failure, no failure, or a lost quorum."""
 
     policy: Policy
     quorums: tuple[QuorumDescription, ...] = ()
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole experiment; null is what the document does not say."""
+    """A whole experiment; None where the document is silent."""
 
     exp_id: str
     run_id: str | None = None
@@ -133,52 +126,33 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> dict[str, int]:
-        """The guids of those resources that have a name."""
+        """The guids of the resources with a name."""
         return {resource.name: resource.guid for resource in self.resources if resource.name}
 
 
-def checked_exp_id(text: str, *, what: str = "experiment id") -> str:
-    """Return an id that is the name of one folder. Raises ExperimentIdError."""
-    if not is_folder_name(text):
-        shown = repr(text) if len(repr(text)) <= MAX_ID_CHARACTERS else f"{repr(text)[:60]}..."
-        wrong = "it is empty" if not text.strip() else "it has parts of a path" if re.search(r"[/\\]", text) else ""
-        raise ExperimentIdError(
-            f"{what} {shown} cannot name a folder{wrong and f': {wrong}'}; take up to {MAX_ID_CHARACTERS} letters, "
-            "digits, '-', '_' and '.', no '.' and no '-' first"
-        )
-    return text
-
-
-def checked_name(text: str) -> str:
-    """Return a name that can stand in the text of a condition. Raises DescriptionError."""
-    if not _NAME.fullmatch(text) or text.lower() in WORDS:
-        raise DescriptionError(
-            f"resource name {text!r} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning with a letter, "
-            f"and none of the words {', '.join(sorted(WORDS))}"
-        )
-    return text
-
-
 def even(description: Description) -> Description:
-    """Return the one form of a description: checked, connections on both sides, conditions by action and counted.
+    """Return the one form of a description: checked, connections on both sides, conditions by action and numbered.
 
-    Raises DescriptionError, of which a subclass says what is wrong.
+    Raises DescriptionError.
     """
-    checked_exp_id(description.exp_id)
-    if description.run_id is not None:
-        checked_exp_id(description.run_id, what="run id")
+    for what, name in (("experiment id", description.exp_id), ("run id", description.run_id)):
+        if name is not None and not is_folder_name(name):
+            raise DescriptionError(
+                f"{what} {name!r:.100} cannot name a folder; use up to 100 letters, digits, '-', '_' and '.', "
+                "and neither '.' nor '-' first"
+            )
     if description.nthreads is not None and description.nthreads < 1:
         raise DescriptionError(f"nthreads is {description.nthreads}, and must be 1 or more")
     neighbours: dict[int, set[int]] = {}
-    names = set()
+    names: set[str] = set()
     for resource in description.resources:
         _check_resource(resource)
         if resource.guid in neighbours:
-            raise DuplicateResourceError(f"two resources have the guid {resource.guid}; each needs one of its own")
-        if resource.name and resource.name in names:
-            raise DuplicateResourceError(f"two resources have the name {resource.name!r}; each needs one of its own")
+            raise DescriptionError(f"two resources have the guid {resource.guid}; each needs its own")
+        if resource.name in names:
+            raise DescriptionError(f"two resources have the name {resource.name!r}; each needs its own")
         neighbours[resource.guid] = set(resource.connections)
-        names.add(resource.name)
+        names.update({resource.name} - {""})
     for resource in description.resources:
         for other in resource.connections:
             if other in neighbours:
@@ -191,79 +165,100 @@ def even(description: Description) -> Description:
 
 
 def _check_resource(resource: ResourceDescription) -> None:
-    where = f"resource {resource.guid}"
+    where = f"resource {resource.name or resource.guid}"
     if not 0 <= resource.guid <= MAX_GUID:
         raise DescriptionError(f"guid {resource.guid} is not usable: use 1 to {MAX_GUID}")
     if not resource.rtype:
         raise DescriptionError(f"{where} has no type")
-    if resource.name:
-        checked_name(resource.name)
+    if resource.name and (not _NAME.fullmatch(resource.name) or resource.name.lower() in WORDS):
+        raise DescriptionError(
+            f"resource name {resource.name!r:.100} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning "
+            f"with a letter, and none of the words {', '.join(sorted(WORDS))}"
+        )
     if resource.guid in resource.connections:
         raise DescriptionError(f"{where} is connected to itself")
     for number, (action, condition) in enumerate(resource.conditions, 1):
         if isinstance(condition, StateCondition) and waits_in_vain(resource.guid, action, condition):
-            raise ConditionTextError(
-                f"resource {resource.name or resource.guid}: {VERB_OF[action]} condition {number} waits for the "
-                f"resource itself to be {condition.state.name}: that would be for ever"
+            raise DescriptionError(
+                f"{where}: {VERB_OF[action]} condition {number} waits for the resource itself to be "
+                f"{condition.state.name}, which would last for ever: take it out"
             )
 
 
 def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailurePolicy:
-    """Return a policy with each member of a quorum once. Raises DescriptionError."""
-    where = "failures"
-    if policy.quorums and policy.policy != "quorum":
-        raise DescriptionError(f"{where}: the policy {policy.policy!r} has no quorum")
-    if policy.policy == "quorum" and not policy.quorums:
-        raise DescriptionError(f"{where}: the policy 'quorum' needs at_least, and whom it is of")
+    if bool(policy.quorums) is not (policy.policy == "quorum"):
+        raise DescriptionError(
+            f"failures: the policy {policy.policy!r} has {len(policy.quorums)} quorums: only the "
+            'policy "quorum" has some, each with at_least'
+        )
     quorums = []
     for quorum in policy.quorums:
         group = tuple(sorted(set(quorum.group)))
         if bool(group) is (quorum.rtype is not None):
-            raise DescriptionError(f"{where}: a quorum is of resources or of a type: name one of the two")
+            raise DescriptionError("failures: a quorum is of resources or of a type: name one of the two")
         unknown = [guid for guid in group if guid not in guids]
         if unknown:
-            raise UnknownMemberError(f"{where}: a quorum names resource {unknown[0]}, which there is not")
+            raise DescriptionError(f"failures: a quorum names resource {unknown[0]}, which does not exist")
         if quorum.at_least < 1 or (group and quorum.at_least > len(group)):
             many = f" of {len(group)}" if group else ""
-            raise DescriptionError(f"{where}: a quorum of {quorum.at_least}{many} resources can never be there")
+            raise DescriptionError(f"failures: a quorum of {quorum.at_least}{many} resources is impossible")
         quorums.append(replace(quorum, group=group))
     return replace(policy, quorums=tuple(quorums))
 
 
 def _even(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceDescription:
-    where = f"resource {resource.guid}"
+    where = f"resource {resource.name or resource.guid}"
+    conditions = [
+        (action, checked_condition(condition, where=f"{where}: {VERB_OF[action]} condition"))
+        for action, condition in sorted(resource.conditions, key=itemgetter(0))
+    ]
+    sets = []
+    for number, each in enumerate(resource.sets, 1):
+        place, condition = f"{where}: set {each.attribute}", each.condition
+        if condition is not None:
+            condition = replace(checked_condition(condition, where=place), number=number)
+        sets.append(replace(each, value=plain(each.value, where=place), condition=condition))
     return replace(
         resource,
         attributes={name: plain(value, where=f"{where}: {name}") for name, value in resource.attributes.items()},
         connections=tuple(sorted(neighbours)),
-        conditions=tuple(
-            (action, replace(checked_condition(condition, where=f"{where}: {action.name} condition"), number=number))
-            for number, (action, condition) in enumerate(sorted(resource.conditions, key=itemgetter(0)), 1)
-        ),
-        sets=tuple(
-            replace(
-                each,
-                value=plain(each.value, where=f"{where}: {each.attribute}"),
-                condition=None
-                if each.condition is None
-                else replace(checked_condition(each.condition, where=f"{where}: set {each.attribute}"), number=number),
-            )
-            for number, each in enumerate(resource.sets, 1)
-        ),
+        conditions=tuple((action, replace(one, number=number)) for number, (action, one) in enumerate(conditions, 1)),
+        sets=tuple(sets),
         traces=tuple(sorted(set(resource.traces))),
     )
 
 
+def plain(value: Any, *, where: str) -> Any:
+    """Return a value as documents hold it: tuples become lists. Raises DescriptionError."""
+    try:
+        return noted_values.plain(value)
+    except ValueError as error:
+        raise DescriptionError(f"{where}: {error}") from error
+
+
 def as_state(description: Description) -> State:
-    """Return an experiment as it would be right after everything in it was registered."""
+    """Return the state of an experiment right after everything in it was registered."""
     numbers = itertools.count(1)
-    resources = {each.guid: _resource(each) for each in description.resources}
     wants = {}
     for each in description.resources:
         for one in each.sets:
             key = (each.guid, f"set:{next(numbers)}")
             conditions = () if one.condition is None else (one.condition,)
             wants[key] = Want(key=key, since=0.0, conditions=conditions, attribute=(one.attribute, one.value))
+    resources = {
+        each.guid: Resource(
+            guid=each.guid,
+            rtype=each.rtype,
+            critical=each.attributes.get("critical", True) is not False,
+            conditions=each.conditions,
+            connections=frozenset(each.connections),
+            attributes=Map(each.attributes),
+            sets=("set",) if each.sets else (),
+            timeouts=each.timeouts,
+            retry=each.retry,
+        )
+        for each in description.resources
+    }
     return State(resources=Map(resources), wants=Map(wants), numbers=next(numbers) - 1)
 
 
@@ -273,20 +268,5 @@ def attributes_of(description: Description) -> dict[int, dict[str, Any]]:
 
 
 def names_of(description: Description) -> dict[int, str]:
-    """Return the names of those resources that have one by their guids."""
+    """Return the names of the resources that have one, by their guids."""
     return {guid: name for name, guid in description.names.items()}
-
-
-def _resource(each: ResourceDescription) -> Resource:
-    critical = each.attributes.get("critical", True)
-    return Resource(
-        guid=each.guid,
-        rtype=each.rtype,
-        critical=critical is not False,
-        conditions=each.conditions,
-        connections=frozenset(each.connections),
-        attributes=Map(each.attributes),
-        sets=("set",) if each.sets else (),
-        timeouts=each.timeouts,
-        retry=each.retry,
-    )

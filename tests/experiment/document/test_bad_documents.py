@@ -6,6 +6,16 @@ import time
 from pathlib import Path
 
 import pytest
+from fedmon.experiment.document.errors import (
+    ConditionTextError,
+    DocumentTooLargeError,
+    DuplicateResourceError,
+    ExperimentIdError,
+    MalformedDocumentError,
+    UnknownMemberError,
+    UnsafeXmlError,
+    ValueFormError,
+)
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.experiment.document import (
@@ -18,16 +28,6 @@ from fedmon.experiment.document import (
     to_toml,
     to_xml,
     write,
-)
-from fedmon.experiment.document.errors import (
-    ConditionTextError,
-    DocumentTooLargeError,
-    DuplicateResourceError,
-    ExperimentIdError,
-    MalformedDocumentError,
-    UnknownMemberError,
-    UnsafeXmlError,
-    ValueFormError,
 )
 
 BOMB = (

@@ -16,7 +16,7 @@ from fedmon.experiment.document import (
     to_toml,
     to_xml,
 )
-from fedmon.experiment.document.condition_text import condition_from
+from fedmon.experiment.document.conditions import condition_from
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 TEXT = """\

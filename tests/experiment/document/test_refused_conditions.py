@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from fedmon.experiment.document.errors import ConditionTextError, DescriptionError
 
 from fedmon.experiment.conditions import StateCondition
 from fedmon.experiment.document import Description, ResourceDescription, even, from_toml, from_xml
-from fedmon.experiment.document.errors import ConditionTextError, DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 

@@ -1,4 +1,4 @@
-"""ParallelRun runs what it is given, keeps what is asked for, and ends, whatever the calls do."""
+"""ParallelRun runs its calls, keeps their results, and ends, whatever the calls do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from fedmon.common.clock import Deadline
+from fedmon.experiment import ParallelRun
 from fedmon.experiment.errors import InvalidTaskError
-from fedmon.experiment.parallel import ParallelRun
 from tests.support.waiting import wait_until
 
 
@@ -28,26 +27,22 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("fedmon-parallel")]
 
 
-def test_all_is_run_before_it_is_destroyed() -> None:
-    runner, lock, count = ParallelRun(maxthreads=4), threading.Lock(), [0]
-
-    def increase(by: int, *, twice: bool = False) -> None:
-        with lock:
-            count[0] += by * (2 if twice else 1)
-
+def test_all_calls_run_before_it_is_destroyed() -> None:
+    runner = ParallelRun(maxthreads=4)
+    ran: list[int] = []
     runner.start()
-    for _ in range(10):
-        runner.put(increase, 1, twice=True)
+    for number in range(10):
+        runner.put(ran.append, number)
     runner.destroy()
     runner.destroy()
 
-    assert count == [20]
+    assert sorted(ran) == list(range(10))
     wait_until(lambda: not threads())
 
 
 def test_calls_that_never_end_do_not_keep_it_from_being_destroyed(gate: threading.Event) -> None:
     # given
-    runner = ParallelRun(maxthreads=4)
+    runner, deadline = ParallelRun(maxthreads=4), Deadline(5)
     ran: list[int] = []
 
     def block() -> None:
@@ -58,7 +53,6 @@ def test_calls_that_never_end_do_not_keep_it_from_being_destroyed(gate: threadin
     for _ in range(100):
         runner.put(block)
     wait_until(lambda: len(ran) == 4)
-    deadline = Deadline(5)
 
     # when
     runner.empty()
@@ -71,27 +65,31 @@ def test_calls_that_never_end_do_not_keep_it_from_being_destroyed(gate: threadin
     assert len(ran) == 4
 
 
-def test_the_first_exception_is_raised_by_sync_once() -> None:
-    runner, count = ParallelRun(maxthreads=1), [0]
+def test_sync_raises_the_first_exception_once() -> None:
+    runner = ParallelRun(maxthreads=1)
+    count: list[int] = []
 
     def fail(text: str) -> None:
         raise RuntimeError(text)
 
-    runner.start()
     for number in range(4):
-        runner.put(lambda: count.append(1))
+        runner.put(count.append, number)
         runner.put(fail, f"number {number}")
+    runner.start()
     runner.destroy()
 
-    assert len(count) == 5
+    assert len(count) == 4
     with pytest.raises(RuntimeError, match="number 0"):
         runner.sync()
     runner.sync()
 
 
 def test_an_exit_in_a_call_ends_no_thread() -> None:
+    def leave() -> None:
+        raise SystemExit(1)
+
     with ParallelRun(maxthreads=1) as runner:
-        runner.put(raise_exit)
+        runner.put(leave)
         runner.put(lambda: 7)
 
         assert list(runner) == [7]
@@ -99,14 +97,11 @@ def test_an_exit_in_a_call_ends_no_thread() -> None:
             runner.sync()
 
 
-def raise_exit() -> None:
-    raise SystemExit(1)
-
-
 def test_results_come_by_iterating_and_once() -> None:
     runner = ParallelRun(maxthreads=3)
     for number in range(20):
         runner.put(pow, number, 2)
+    assert list(runner) == []
     runner.start()
 
     assert sorted(runner) == [number**2 for number in range(20)]
@@ -115,33 +110,29 @@ def test_results_come_by_iterating_and_once() -> None:
     assert list(runner) == []
 
 
-def test_without_results_there_are_none() -> None:
-    with ParallelRun(maxthreads=2, results=False) as runner:
-        runner.put(pow, 2, 2)
-        runner.join()
-
-        assert list(runner) == []
-
-
-def test_what_was_put_waits_until_it_is_started_and_join_starts_it() -> None:
-    wait_until(lambda: not threads())  # of tests before
+def test_join_starts_what_was_put() -> None:
     runner = ParallelRun(maxthreads=2)
     ran: list[int] = []
     runner.put(ran.append, 1)
+    assert ran == []
 
-    assert (threads(), list(runner), ran) == ([], [], [])
     runner.join()
+
     assert ran == [1]
-    runner.destroy()
 
 
-def test_a_full_queue_makes_put_wait_and_put_nowait_say_so(gate: threading.Event) -> None:
+def test_a_full_queue_makes_put_wait_and_put_nowait_raise(gate: threading.Event) -> None:
     # given: one call runs, and one waits
-    runner = ParallelRun(maxthreads=1, maxqueue=1)
+    runner, begun = ParallelRun(maxthreads=1, maxqueue=1), threading.Event()
     ran: list[int] = []
+
+    def block() -> None:
+        begun.set()
+        gate.wait()
+
     runner.start()
-    runner.put(gate.wait)
-    wait_until(lambda: not runner._queue)
+    runner.put(block)
+    assert begun.wait(10)
     runner.put(ran.append, 1)
 
     # then
@@ -155,27 +146,21 @@ def test_a_full_queue_makes_put_wait_and_put_nowait_say_so(gate: threading.Event
     assert ran == [1, 3]
 
 
-def test_nothing_is_taken_by_one_that_was_destroyed_or_cannot_be_called() -> None:
+def test_wrong_calls_and_limits_are_refused() -> None:
     runner = ParallelRun()
-    with pytest.raises(InvalidTaskError):
-        runner.put("nothing")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTaskError, match="cannot be called"):
+        runner.put("nothing")  # type: ignore[arg-type] # a caller without types may do that
     runner.destroy()
 
-    with pytest.raises(InvalidTaskError):
-        runner.put(threads)
-    with pytest.raises(InvalidTaskError):
-        runner.put_nowait(threads)
-    with pytest.raises(InvalidTaskError):
-        runner.start()
+    for late in (lambda: runner.put(threads), lambda: runner.put_nowait(threads), runner.start):
+        with pytest.raises(InvalidTaskError, match="destroyed"):
+            late()
+    for options in ({"maxthreads": -1}, {"maxqueue": -1}):
+        with pytest.raises(InvalidTaskError, match="negative"):
+            ParallelRun(**options)
 
 
-@pytest.mark.parametrize("options", [{"maxthreads": -1}, {"maxqueue": -1}])
-def test_negative_limits_are_refused_by_name(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTaskError):
-        ParallelRun(**options)
-
-
-def test_results_that_nobody_reads_are_not_kept_where_none_are_wanted() -> None:
+def test_without_results_none_are_kept() -> None:
     class Result:
         pass
 
@@ -190,13 +175,12 @@ def test_results_that_nobody_reads_are_not_kept_where_none_are_wanted() -> None:
         for _ in range(50):
             runner.put(make)
         runner.join()
-        gc.collect()
+        assert list(runner) == []
+    gc.collect()
+    wait_until(lambda: [ref for ref in made if ref() is not None] == [])
 
-        assert len(made) == 50
-        assert [ref for ref in made if ref() is not None] == []
 
-
-def test_there_are_no_more_threads_than_calls_nor_than_allowed(gate: threading.Event) -> None:
+def test_there_are_no_more_threads_than_calls_and_than_allowed(gate: threading.Event) -> None:
     wait_until(lambda: not threads(), what="the end of threads of other tests")
     with ParallelRun(maxthreads=3) as runner:
         runner.put(gate.wait)

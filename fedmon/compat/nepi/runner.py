@@ -1,0 +1,166 @@
+"""NEPI's `ExperimentRunner`: the same experiment again and again, until its metric has converged."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedmon.common.errors import FedmonError
+from fedmon.experiment.errors import ExperimentError
+from fedmon.experiment.states import FailureLevel
+
+if TYPE_CHECKING:
+    from fedmon.experiment.controller import ExperimentController
+
+logger = logging.getLogger("fedmon.experiment.runner")  # NEPI_LOGLEVEL sets what is below fedmon.experiment
+
+SHARE = 0.05
+MAX_FRUITLESS_RUNS = 10
+"""A runner without ``max_runs`` ends after this many runs in a row that failed or gave no metric."""
+
+Compute = Callable[[Any, int], Any]
+Evaluate = Callable[[Any, int, list[Any]], bool]
+
+
+class RunnerError(ExperimentError, ValueError, RuntimeError):
+    """A runner would never end, or its metric cannot be judged."""
+
+
+def has_converged(samples: Sequence[object]) -> bool:
+    """Tell whether the 95 % confidence interval of the mean is at most 5 % of it: 2 * std / sqrt(n) <= 0.05 * |mean|.
+
+    ``std`` is that of the population; it takes two samples at least. Samples of several numbers have converged if each
+    of these has. Raises RunnerError.
+    """
+    if len(samples) < 2:
+        return False
+    rows = [_numbers(sample) for sample in samples]
+    if len({len(row) for row in rows}) != 1:
+        raise RunnerError("the metrics of the runs have different numbers of values")
+    return all(_is_narrow(column) for column in zip(*rows, strict=True))
+
+
+def _numbers(sample: Any) -> tuple[float, ...]:
+    parts = list(sample) if isinstance(sample, Iterable) and not isinstance(sample, str | bytes | dict) else [sample]
+    try:
+        found = () if any(isinstance(part, str | bytes) for part in parts) else tuple(map(float, parts))
+    except (TypeError, ValueError, OverflowError):
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise RunnerError(
+            f"the metric {sample!r:.80} is not a finite number or a list of them; give evaluate_convergence_callback "
+            "for other metrics, and return None for a run without one"
+        )
+    return found
+
+
+def _is_narrow(values: Sequence[float]) -> bool:
+    largest = max(map(abs, values))
+    if not largest:
+        return True
+    scaled = [value / largest for value in values]  # squares of very small and very large numbers are not finite
+    spread = 2 * statistics.pstdev(scaled) / math.sqrt(len(scaled))
+    return spread <= SHARE * abs(statistics.fmean(scaled))
+
+
+class ExperimentRunner:
+    """Runs an experiment several times. Safe from any thread; one runner does one `run` at a time.
+
+    Of the last `run`, ``failed_runs`` has the numbers of the failed runs, counted from 1, ``failures`` the reasons, and
+    ``samples`` the metrics of the others.
+    """
+
+    def __init__(self) -> None:
+        self.failed_runs: list[int] = []
+        self.failures: dict[int, str] = {}
+        self.samples: list[Any] = []
+        self._running = threading.Lock()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Make the present run the last one, and do not wait any longer in it."""
+        self._stopped.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait some time, or until `stop`."""
+        self._stopped.wait(seconds)
+
+    def evaluate_normal_convergence(self, ec: Any, run: int, metrics: Sequence[Any]) -> bool:
+        """Tell whether metrics have converged; see `has_converged`."""
+        del ec, run
+        return has_converged(metrics)
+
+    def run(
+        self,
+        ec: ExperimentController,
+        min_runs: int = 1,
+        max_runs: int | None = -1,
+        wait_time: float = 0,
+        wait_guids: Any = (),
+        compute_metric_callback: Compute | None = None,
+        evaluate_convergence_callback: Evaluate | None = None,
+    ) -> int:
+        """Run an experiment at least ``min_runs`` times, and return how often it was run.
+
+        It ends after ``max_runs`` runs (None, 0 or less: no limit), or when ``evaluate_convergence_callback(ec, run,
+        samples)`` is true after a run with a metric; the default is `has_converged`. ``compute_metric_callback(ec,
+        run)`` returns the metric of a released run, or None. Each run waits for ``wait_guids``, and then ``wait_time``
+        seconds. A run that fails is noted, and the next one begins. ``ec`` itself is never deployed: each run is a new
+        experiment of its description. Raises RunnerError, UnknownGuidError and InvalidPolicyError.
+        """
+        limit = max_runs if max_runs is not None and max_runs > 0 else math.inf
+        if limit == math.inf and compute_metric_callback is None:
+            raise RunnerError("the runs would never end: give max_runs, or a compute_metric_callback that converges")
+        if not 0 <= wait_time < threading.TIMEOUT_MAX:
+            raise RunnerError(f"wait_time is {wait_time!r}, and must be a number of seconds, 0 or more")
+        guids: list[Any] = [wait_guids] if isinstance(wait_guids, int | str) else list(wait_guids)
+        for guid in guids:
+            ec.get_resource(guid)
+        if not self._running.acquire(blocking=False):
+            raise ExperimentError("this runner is running already; make another one")
+        try:
+            self._stopped.clear()
+            self.failed_runs, self.failures, self.samples = [], {}, []
+            make = ec.repeats()
+            ec.save(dirpath=ec.exp_dir)
+            evaluate = evaluate_convergence_callback or self.evaluate_normal_convergence
+            run = fruitless = 0
+            while True:
+                run, count = run + 1, len(self.samples)
+                with make() as made:
+                    self._once(made, run, guids, wait_time, compute_metric_callback)
+                    is_new = len(self.samples) > count
+                    if is_new and run >= min_runs and evaluate(made, run, self.samples):
+                        return run
+                if self._stopped.is_set() or run >= max(limit, min_runs):
+                    return run
+                fruitless = 0 if is_new else fruitless + 1
+                if limit == math.inf and fruitless >= MAX_FRUITLESS_RUNS:
+                    why = self.failures.get(run, "it gave no metric")
+                    raise RunnerError(f"the last {fruitless} of {run} runs gave no metric; run {run}: {why}")
+        finally:
+            self._running.release()
+
+    def _once(
+        self, ec: ExperimentController, run: int, guids: list[Any], wait_s: float, compute: Compute | None
+    ) -> None:
+        """Deploy, wait, release and compute the metric."""
+        try:
+            ec.deploy()
+            found = ec.wait_finished(guids)
+            self.wait(wait_s)
+            ec.release()
+            has_failed = ec.failure_level is not FailureLevel.OK or found.aborted
+            why = found.reason or f"the failure level is {ec.failure_level.name}" if has_failed else ""
+        except FedmonError as error:
+            why = str(error)
+        if why:
+            logger.warning("run %d of the experiment failed: %s", run, why)
+            self.failed_runs.append(run)
+            self.failures[run] = why
+        elif compute is not None and (metric := compute(ec, run)) is not None:
+            self.samples.append(metric)

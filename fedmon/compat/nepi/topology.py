@@ -1,0 +1,365 @@
+"""NEPI's `NetGraph`: a graph of networkx with sources, targets, addresses and annotations."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.experiment.document.description import Net, Nid, Topology, TopologyEdge, TopologyNode
+from fedmon.experiment.errors import ExperimentError, UnknownNameError
+from fedmon.report.extra import report_extra
+
+OWN_NODE_NOTES = frozenset({"ips", "source", "target"})
+OWN_EDGE_NOTES = frozenset({"net"})
+MAX_MESH = 3000
+_BASE = {4: ("10.0.0.0", 8), 6: ("fd00::", 8)}
+_LINK = {4: 30, 6: 126}
+"""Four addresses for each edge, of which two are its ends'."""
+
+
+class TopologyError(ExperimentError, InvalidInputError, RuntimeError):
+    """A topology or its addresses cannot be made."""
+
+
+class TopologyType(StrEnum):
+    """The shapes of a topology; ADHOC is any other."""
+
+    LINEAR = "linear"
+    LADDER = "ladder"
+    MESH = "mesh"
+    TREE = "tree"
+    STAR = "star"
+    ADHOC = "adhoc"
+
+
+def generate(topo_type: str, node_count: int, branches: int | None = None) -> Any:
+    """Return a graph of networkx whose nodes are counted from 0.
+
+    A LADDER has two rails of half of the nodes; each node of a TREE has two below it, to one depth; a STAR has
+    ``branches`` arms of one length around node 0, by default one for each other node; ADHOC has no edges. Raises
+    TopologyError if the numbers do not fit.
+    """
+    kind, networkx = _kind(topo_type), _networkx()
+    if node_count < 1:
+        raise TopologyError(f"node_count is {node_count}, and must be 1 or more")
+    match kind:
+        case TopologyType.LINEAR:
+            return networkx.path_graph(node_count)
+        case TopologyType.LADDER if node_count % 2 == 0:
+            return networkx.ladder_graph(node_count // 2)
+        case TopologyType.MESH if node_count <= MAX_MESH:
+            return networkx.complete_graph(node_count)
+        case TopologyType.TREE if (node_count + 1).bit_count() == 1:
+            return networkx.balanced_tree(2, (node_count + 1).bit_length() - 2)
+        case TopologyType.STAR:
+            return _star(node_count, node_count - 1 if branches is None else branches)
+        case TopologyType.ADHOC:
+            return networkx.empty_graph(node_count)
+    rules = {"ladder": "an even number of", "tree": "1, 3, 7, 15, ...", "mesh": f"up to {MAX_MESH}"}
+    raise TopologyError(f"a {kind} has {rules[kind]} nodes, not {node_count}")
+
+
+def _star(node_count: int, branches: int) -> Any:
+    graph = _networkx().empty_graph(1)
+    if node_count > 1 and (branches < 1 or (node_count - 1) % branches):
+        raise TopologyError(f"a star of {node_count} nodes cannot have {branches} branches of one length")
+    length = (node_count - 1) // max(branches, 1)
+    for first in range(1, node_count, max(length, 1)):
+        _networkx().add_path(graph, [0, *range(first, first + length)])
+    return graph
+
+
+class NetGraph:
+    """A topology, generated or given. Not safe from several threads at once.
+
+    ``topology`` is a graph of networkx, which is copied; without it, `generate` makes one. For ``assign_ips`` see
+    `assign_p2p_ips`. ``sources_targets`` names both as lists; otherwise ``assign_st`` makes node 0 the target and a
+    random one the source, with ``leaf_source`` one with a single edge. Raises TopologyError, and MissingExtraError.
+    """
+
+    def __init__(
+        self,
+        *,
+        topology: Any = None,
+        topo_type: str = TopologyType.ADHOC,
+        node_count: int | None = None,
+        branches: int | None = None,
+        assign_ips: bool = False,
+        network: str | None = None,
+        prefix: int | None = None,
+        version: int = 4,
+        assign_st: bool = False,
+        sources_targets: Mapping[str, Sequence[Nid]] | None = None,
+        leaf_source: bool = False,
+    ) -> None:
+        self._topo_type = _kind(topo_type)
+        if topology is not None:
+            self._graph = _copied(topology)
+        else:
+            self._graph = _networkx().Graph() if node_count is None else generate(topo_type, node_count, branches)
+        if assign_ips:
+            self.assign_p2p_ips(network=network, prefix=prefix, version=version)
+        if sources_targets:
+            for nid in sources_targets.get("sources", ()):
+                self.set_source(nid)
+            for nid in sources_targets.get("targets", ()):
+                self.set_target(nid)
+        elif assign_st:
+            self.select_target_zero()
+            self.select_random_source(is_leaf=leaf_source)
+
+    @property
+    def topology(self) -> Any:
+        """The graph itself, of networkx."""
+        return self._graph
+
+    @property
+    def topo_type(self) -> TopologyType:
+        """The shape."""
+        return self._topo_type
+
+    @property
+    def order(self) -> int:
+        """The number of nodes."""
+        return len(self._graph)
+
+    def generate_topology(self, topo_type: str, node_count: int, branches: int | None = None) -> Any:
+        """Return a new graph of a shape; the topology stays as it is. Raises TopologyError."""
+        return generate(topo_type, node_count, branches=branches)
+
+    def nodes(self) -> list[Nid]:
+        """Return the nodes."""
+        return list(self._graph.nodes)
+
+    def edges(self) -> list[tuple[Nid, Nid]]:
+        """Return the edges, each once."""
+        return list(self._graph.edges)
+
+    def add_node(self, nid: Nid) -> None:
+        """Add a node, unless it exists."""
+        self._graph.add_node(nid)
+
+    def add_edge(self, nid1: Nid, nid2: Nid) -> None:
+        """Add an edge and its ends, unless they exist."""
+        self._graph.add_edge(nid1, nid2)
+
+    def annotate_node(self, nid: Nid, name: str, value: Nid) -> None:
+        """Set an annotation of a node: a text, a number or a bool."""
+        self._node(nid)[_free(name, OWN_NODE_NOTES)] = _plain(name, value)
+
+    def node_annotation(self, nid: Nid, name: str) -> Any:
+        """Return an annotation of a node, or None."""
+        return self._node(nid).get(name)
+
+    def node_annotations(self, nid: Nid) -> list[str]:
+        """Return the names of the annotations of a node."""
+        return list(self._node(nid))
+
+    def del_node_annotation(self, nid: Nid, name: str) -> None:
+        """Delete an annotation of a node."""
+        self._node(nid).pop(name, None)
+
+    def annotate_edge(self, nid1: Nid, nid2: Nid, name: str, value: Nid) -> None:
+        """Set an annotation of an edge: a text, a number or a bool."""
+        self._edge(nid1, nid2)[_free(name, OWN_EDGE_NOTES)] = _plain(name, value)
+
+    def edge_annotation(self, nid1: Nid, nid2: Nid, name: str) -> Any:
+        """Return an annotation of an edge, or None."""
+        return self._edge(nid1, nid2).get(name)
+
+    def edge_annotations(self, nid1: Nid, nid2: Nid) -> list[str]:
+        """Return the names of the annotations of an edge."""
+        return list(self._edge(nid1, nid2))
+
+    def del_edge_annotation(self, nid1: Nid, nid2: Nid, name: str) -> None:
+        """Delete an annotation of an edge."""
+        self._edge(nid1, nid2).pop(name, None)
+
+    def annotate_node_ip(self, nid: Nid, ip: str) -> None:
+        """Add an address to a node."""
+        self._node(nid).setdefault("ips", []).append(ip)
+
+    def node_ip_annotations(self, nid: Nid) -> list[str]:
+        """Return the addresses of a node."""
+        return list(self._node(nid).get("ips", []))
+
+    def annotate_edge_net(
+        self, nid1: Nid, nid2: Nid, ip1: str, ip2: str, mask: str, network: str, prefixlen: int
+    ) -> None:
+        """Set the network of an edge, and the addresses of its ends."""
+        net = {nid1: ip1, nid2: ip2, "mask": mask, "network": network, "prefix": prefixlen}
+        self._edge(nid1, nid2)["net"] = net
+
+    def edge_net_annotation(self, nid1: Nid, nid2: Nid) -> dict[Any, Any]:
+        """Return the network of an edge: an address by end, ``mask``, ``network``, ``prefix``; empty if it has none."""
+        return dict(self._edge(nid1, nid2).get("net", {}))
+
+    def get_p2p_info(self, nid1: Nid, nid2: Nid) -> tuple[str, str, str, str, int]:
+        """Return the addresses of both ends of an edge, and mask, base and prefix of its network."""
+        net = self._edge(nid1, nid2).get("net")
+        if net is None:
+            raise TopologyError(f"the edge from {nid1} to {nid2} has no addresses: make the topology with assign_ips")
+        return net[nid1], net[nid2], net["mask"], net["network"], net["prefix"]
+
+    def assign_p2p_ips(self, network: str | None = None, prefix: int | None = None, version: int = 4) -> None:
+        """Give each edge four addresses out of ``network``/``prefix``, and its ends the first two hosts of these.
+
+        The default is 10.0.0.0/8 for IP ``version`` 4, and fd00::/8 for 6; older addresses go. Raises TopologyError for
+        a graph in several parts, and for a network that is invalid or too small.
+        """
+        if self.order and not _networkx().is_connected(self._graph):
+            raise TopologyError("addresses need a connected topology, and this graph is disconnected")
+        if version not in _BASE:
+            raise TopologyError(f"IP version {version!r:.20} is not 4 or 6")
+        (base, length), link, edges = _BASE[version], _LINK[version], self.edges()
+        asked = f"{network or base}/{length if prefix is None else prefix}"
+        try:
+            block = ipaddress.ip_network(asked)
+            parts: list[Any] = list(itertools.islice(block.subnets(new_prefix=link), len(edges)))
+        except ValueError as error:
+            raise TopologyError(f"{asked} cannot be divided into networks of prefix {link}: {error}") from error
+        if block.version != version or len(parts) < len(edges):
+            raise TopologyError(f"{asked} is too small or not IPv{version}: {len(edges)} edges need /{link} each")
+        for nid in self._graph:
+            self._node(nid)["ips"] = []
+        for (nid1, nid2), part in zip(edges, parts, strict=True):
+            ip1, ip2 = (str(host) for host in itertools.islice(part.hosts(), 2))
+            self.annotate_edge_net(nid1, nid2, ip1, ip2, str(part.netmask), str(part.network_address), link)
+            self.annotate_node_ip(nid1, ip1)
+            self.annotate_node_ip(nid2, ip2)
+
+    def set_source(self, nid: Nid) -> None:
+        """Make a node a source."""
+        self._node(nid)["source"] = True
+
+    def is_source(self, nid: Nid) -> bool:
+        """Tell whether a node is a source."""
+        return bool(self._node(nid).get("source"))
+
+    def set_target(self, nid: Nid) -> None:
+        """Make a node a target."""
+        self._node(nid)["target"] = True
+
+    def is_target(self, nid: Nid) -> bool:
+        """Tell whether a node is a target."""
+        return bool(self._node(nid).get("target"))
+
+    def sources(self) -> list[Nid]:
+        """Return the sources."""
+        return [nid for nid in self._graph if self.is_source(nid)]
+
+    def targets(self) -> list[Nid]:
+        """Return the targets."""
+        return [nid for nid in self._graph if self.is_target(nid)]
+
+    def select_target_zero(self) -> None:
+        """Make node 0, or "0", the target. Raises UnknownNameError."""
+        self.set_target("0" if "0" in self._graph and 0 not in self._graph else 0)
+
+    def select_random_source(self, *, is_leaf: bool = False) -> None:
+        """Make a random node the source that is neither source nor target; with ``is_leaf``, one with a single edge.
+
+        A ladder has no such node: its corners, with two edges, count. Raises TopologyError.
+        """
+        degree = 2 if self._topo_type is TopologyType.LADDER and self.order > 2 else 1
+        free = [nid for nid in self._graph if not self.is_source(nid) and not self.is_target(nid)]
+        options = [nid for nid in free if not is_leaf or self._graph.degree(nid) == degree]
+        if not options:
+            raise TopologyError(f"no node is left that could be the source{' and is a leaf' if is_leaf else ''}")
+        self.set_source(random.choice(options))  # noqa: S311 - no secret
+
+    def _node(self, nid: Nid) -> dict[Any, Any]:
+        if nid not in self._graph:
+            raise UnknownNameError("the topology has no node", nid, self._graph)
+        notes: dict[Any, Any] = self._graph.nodes[nid]
+        return notes
+
+    def _edge(self, nid1: Nid, nid2: Nid) -> dict[Any, Any]:
+        if not self._graph.has_edge(nid1, nid2):
+            raise UnknownNameError("the topology has no edge", (nid1, nid2), self._graph.edges)
+        notes: dict[Any, Any] = self._graph.edges[nid1, nid2]
+        return notes
+
+
+def describe(netgraph: NetGraph) -> Topology:
+    """Return a topology as documents hold it. Raises TopologyError."""
+    return Topology(
+        kind=netgraph.topo_type.value,
+        nodes=tuple(
+            TopologyNode(
+                nid=nid,
+                is_source=netgraph.is_source(nid),
+                is_target=netgraph.is_target(nid),
+                ips=tuple(netgraph.node_ip_annotations(nid)),
+                annotations={n: _plain(n, value) for n, value in notes.items() if n not in OWN_NODE_NOTES},
+            )
+            for nid, notes in netgraph.topology.nodes(data=True)
+        ),
+        edges=tuple(
+            TopologyEdge(
+                nid1=nid1,
+                nid2=nid2,
+                net=_net(*netgraph.get_p2p_info(nid1, nid2)) if "net" in notes else None,
+                annotations={n: _plain(n, value) for n, value in notes.items() if n not in OWN_EDGE_NOTES},
+            )
+            for nid1, nid2, notes in netgraph.topology.edges(data=True)
+        ),
+    )
+
+
+def _net(ip1: str, ip2: str, mask: str, network: str, prefix: int) -> Net:
+    return Net(ip1=ip1, ip2=ip2, mask=mask, network=network, prefix=prefix)
+
+
+def build(topology: Topology) -> NetGraph:
+    """Return the topology of a document. Raises TopologyError."""
+    netgraph = NetGraph(topo_type=topology.kind)
+    graph = netgraph.topology
+    for node in topology.nodes:
+        marks = {"source": node.is_source, "target": node.is_target, "ips": list(node.ips)}
+        graph.add_node(node.nid, **node.annotations, **{name: mark for name, mark in marks.items() if mark})
+    for edge in topology.edges:
+        graph.add_edge(edge.nid1, edge.nid2, **edge.annotations)
+        if edge.net is not None:
+            net = edge.net
+            netgraph.annotate_edge_net(edge.nid1, edge.nid2, net.ip1, net.ip2, net.mask, net.network, net.prefix)
+    return netgraph
+
+
+def _networkx() -> Any:
+    with report_extra("a topology"):
+        import networkx
+    return networkx
+
+
+def _kind(topo_type: str) -> TopologyType:
+    if topo_type not in list(TopologyType):
+        raise TopologyError(f"topology type {topo_type!r} is not one of: {', '.join(TopologyType)}")
+    return TopologyType(topo_type)
+
+
+def _copied(topology: Any) -> Any:
+    if not isinstance(topology, _networkx().Graph):
+        raise TopologyError(f"topology is {topology!r:.80}, and must be a networkx.Graph")
+    graph = _networkx().Graph(topology)
+    for nid in graph:
+        if not isinstance(nid, str | int | float) or graph.has_edge(nid, nid):
+            raise TopologyError(f"node {nid!r:.60} must be a text or a number, and have no edge to itself")
+    return graph
+
+
+def _free(name: str, own: frozenset[str]) -> str:
+    if name in own:
+        raise TopologyError(f"the annotation {name!r} has its own method; choose another name")
+    return name
+
+
+def _plain(name: str, value: Any) -> Nid:
+    if not isinstance(value, str | int | float):
+        raise TopologyError(f"the annotation {name!r} is {value!r:.60}, and must be a text, a number or a bool")
+    return value

@@ -1,0 +1,109 @@
+"""A controller's experiment as a description, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from fedmon.experiment.attributes import MASK, Attribute, Flags
+from fedmon.experiment.conditions import AnyCondition
+from fedmon.experiment.document.description import (
+    Description,
+    FailurePolicy,
+    ResourceDescription,
+    SetDescription,
+    Topology,
+    even,
+)
+from fedmon.experiment.factory import ResourceFactory
+from fedmon.experiment.situation import State
+
+if TYPE_CHECKING:
+    from fedmon.experiment.controller import ExperimentController
+    from fedmon.experiment.resource import ResourceManager
+
+
+def description_of(
+    ec: ExperimentController, *, topology: Topology | None, failures: FailurePolicy | None = None
+) -> Description:
+    """Return an experiment as documents hold it; credentials are masked."""
+    folder, state = ec.folder, ec.snapshot
+    resources = [_resource(ec, state, ec.get_resource(guid)) for guid in ec.resources if guid in state.resources]
+    return even(
+        Description(
+            exp_id=folder.exp_id,
+            run_id=folder.run_id,
+            nthreads=ec.max_running,
+            local_dir=str(folder.local_dir),
+            persist=ec.persist,
+            topology=topology,
+            failures=failures,
+            resources=tuple(resources),
+        )
+    )
+
+
+def _resource(ec: ExperimentController, state: State, resource: ResourceManager) -> ResourceDescription:
+    seen = state.resources[resource.guid]
+    sets = []
+    for _, want in sorted(state.wants.items()):
+        if want.guid == resource.guid and want.attribute is not None:
+            name, value = want.attribute
+            value = MASK if resource.get_attribute_of_instance(name).is_masked else value
+            condition = _left_of(want.conditions[0], state) if want.conditions else None
+            sets.append(SetDescription(attribute=name, value=value, condition=condition))
+    conditions = [(action, _left_of(condition, state)) for action, condition in seen.conditions]
+    return ResourceDescription(
+        guid=resource.guid,
+        rtype=seen.rtype,
+        name=ec.names.get(resource.guid, ""),
+        attributes={each.name: MASK if each.is_masked else each.value for each in resource.changed_attributes()},
+        connections=tuple(sorted(seen.connections)),
+        conditions=tuple((action, left) for action, left in conditions if left is not None),
+        sets=tuple(sets),
+        traces=tuple(resource.enabled_traces()),
+        retry=seen.retry,
+        timeouts=seen.timeouts,
+        state=seen.state,
+        times=seen.times,
+    )
+
+
+def _left_of(condition: AnyCondition, state: State) -> AnyCondition | None:
+    """Return a condition without the members that were removed; None if all were."""
+    group = tuple(guid for guid in condition.group if guid in state.resources)
+    at_least = None if condition.at_least is None else min(condition.at_least, len(group))
+    return replace(condition, group=group, at_least=at_least) if group else None
+
+
+def build(
+    description: Description, ec: ExperimentController, *, masked: Mapping[int, Mapping[str, Any]] | None = None
+) -> None:
+    """Register the resources of a description, with the values that it masks by guid.
+
+    Raises what registering does, naming the resource.
+    """
+    for each in description.resources:
+        known = {one.name: one for one in ResourceFactory.get_resource_type(each.rtype).get_attributes()}
+        values = {**each.attributes, **(masked or {}).get(each.guid, {})}
+        stored = {name: value for name, value in values.items() if name not in known or is_given(known[name], value)}
+        ec.add(each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry)
+        for trace in each.traces:
+            ec.get_resource(each.guid).enable_trace(trace)
+    for each in description.resources:
+        for other in each.connections:
+            ec.register_connection(each.guid, other)
+        for action, condition in each.conditions:
+            ec.add_condition([each.guid], action, condition)
+        for one in each.sets:
+            # A masked value is in no file.
+            if one.value != MASK or not ec.get_resource(each.guid).get_attribute_of_instance(one.attribute).is_masked:
+                ec.add_set([each.guid], one.attribute, one.value, one.condition)
+
+
+def is_given(attribute: Attribute, value: Any) -> bool:
+    """Tell whether a document's value is for a new resource: its type does not set it, and it is not masked."""
+    is_of_type = attribute.has_flag(Flags.NoWrite) or attribute.has_flag(Flags.Reserved)
+    return not is_of_type and not (attribute.is_masked and value == MASK)

@@ -1,0 +1,256 @@
+"""The same experiment again and again, until its metric has converged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.compat.nepi.runner import MAX_FRUITLESS_RUNS, RunnerError, has_converged
+from fedmon.experiment import (
+    Attribute,
+    ECState,
+    ExperimentController,
+    ExperimentRunner,
+    FailureManager,
+    Flags,
+    OptionalFailures,
+    ResourceFactory,
+    ResourceManager,
+    clsinit_copy,
+)
+from fedmon.experiment.errors import InvalidPolicyError, UnknownGuidError
+
+FAILS: dict[int, str] = {}
+"""By number of the run."""
+
+
+@clsinit_copy
+class Short(ResourceManager):
+    """Ends at once, and fails as `FAILS` says."""
+
+    _rtype = "runs::Short"
+    starts = 0
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        hook = lambda _, new: f"{new}!"  # noqa: E731 - of this attribute alone
+        cls._register_attribute(Attribute("password", "help", flags=Flags.Credential, set_hook=hook))
+        cls._register_attribute(Attribute("unread", "help", flags=Flags.NoRead))
+
+    def do_start(self) -> None:
+        Short.starts += 1
+        if Short.starts in FAILS:
+            raise RuntimeError(FAILS[Short.starts])
+        super().do_start()
+        self.stop()
+
+
+class Own(FailureManager):
+    """A failure manager that counts, and takes an argument."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.count = limit, 0
+
+    def eval_failure(self, guid: int) -> None:
+        self.count += 1
+        if self.count > self.limit:
+            self.give_up(f"resource {guid} is one too many")
+
+
+class Uncopied(FailureManager):
+    def __copy__(self) -> Uncopied:
+        raise TypeError("there is one only")
+
+
+class Special(ExperimentController):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def types() -> Iterator[None]:
+    kept = ResourceFactory._resource_types
+    ResourceFactory.register_type(Short)
+    FAILS.clear()
+    Short.starts = 0
+    yield
+    ResourceFactory._resource_types = kept
+
+
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    with ExperimentController("runs", tmp_path, journal=False) as made:
+        made.register_resource("runs::Short")
+        yield made
+
+
+def giving(*values: Any) -> Callable[[Any, int], Any]:
+    return lambda _ec, run: values[min(run, len(values)) - 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_runs": 2}, 2),
+        ({"min_runs": 3, "max_runs": 2}, 3),
+        ({"compute_metric_callback": giving(10)}, 2),
+        ({"compute_metric_callback": giving(0)}, 2),
+        ({"compute_metric_callback": giving(-10)}, 2),
+        ({"compute_metric_callback": giving(10), "min_runs": 4}, 4),
+        ({"compute_metric_callback": giving(10), "max_runs": 1}, 1),
+        ({"compute_metric_callback": giving(None, None, 10)}, 4),
+        ({"compute_metric_callback": giving(-1, 1, -1), "max_runs": 3}, 3),
+        ({"compute_metric_callback": giving((1, 5), (1, 9), (1, 5)), "max_runs": 4}, 4),
+        ({"compute_metric_callback": giving("x"), "evaluate_convergence_callback": lambda _ec, run, _all: run == 3}, 3),
+    ],
+)
+def test_it_ends_at_its_limit_or_when_the_metric_has_converged(
+    ec: ExperimentController, options: dict[str, Any], expected: int
+) -> None:
+    assert ExperimentRunner().run(ec, wait_guids=[1], **options) == expected
+    assert Short.starts == expected
+    assert ec.ecstate is ECState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_runs": None},
+        {"min_runs": 3},
+        {"evaluate_convergence_callback": lambda *_: True},
+        {"max_runs": 1, "wait_time": -1},
+        {"max_runs": 1, "wait_time": float("nan")},
+    ],
+)
+def test_a_runner_that_would_never_end_is_refused(ec: ExperimentController, options: dict[str, Any]) -> None:
+    with pytest.raises(RunnerError) as raised:
+        ExperimentRunner().run(ec, **options)
+
+    assert isinstance(raised.value, RuntimeError)
+    assert Short.starts == 0
+
+
+def test_runs_that_fail_are_named_and_give_no_sample(ec: ExperimentController) -> None:
+    FAILS[2] = "no luck"
+    runner = ExperimentRunner()
+
+    found = runner.run(ec, max_runs=3, min_runs=3, wait_guids=1, compute_metric_callback=lambda _ec, run: run)
+
+    assert (found, runner.failed_runs, runner.samples) == (3, [2], [1, 3])
+    assert "no luck" in runner.failures[2]
+    runner.run(ec, max_runs=1)
+    assert runner.failed_runs == []
+
+
+@pytest.mark.parametrize("how", ["no luck", ""])
+def test_runs_without_metric_do_not_go_on_for_ever(ec: ExperimentController, how: str) -> None:
+    FAILS.update(dict.fromkeys(range(100), how) if how else {})
+
+    with pytest.raises(RunnerError, match=f"last {MAX_FRUITLESS_RUNS} .*{how or 'no metric'}"):
+        ExperimentRunner().run(ec, wait_guids=[1], compute_metric_callback=giving(None))
+
+
+def test_an_error_of_a_callback_reaches_the_caller_and_the_run_is_shut_down(ec: ExperimentController) -> None:
+    runs: list[ExperimentController] = []
+
+    def broken(run: ExperimentController, _number: int) -> float:
+        runs.append(run)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ExperimentRunner().run(ec, max_runs=3, compute_metric_callback=broken)
+
+    assert [run.ecstate for run in runs] == [ECState.TERMINATED]
+
+
+def test_a_runner_can_be_stopped_while_it_waits(ec: ExperimentController) -> None:
+    runner = ExperimentRunner()
+    threading.Timer(0.05, runner.stop).start()
+
+    assert runner.run(ec, max_runs=1000, wait_time=30) == 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([], False),
+        ([5], False),
+        ([0, 0], True),
+        ([-100, -101, -99, -100], True),
+        ([100, 150], False),
+        ([-100, -150], False),
+        ([1, -1], False),
+        ([0, 1e-300], False),
+        ([1e308, 1e308, 1e308], True),
+        ([5e-324, 5e-324], True),
+        # std 10, n 16: 2 * 10 / 4 = 5, just 5 % of 100; with n 12 it is more.
+        ([90, 110] * 8, True),
+        ([90, 110] * 6, False),
+        ([(1, 5), (1, 5)], True),
+        ([(1, 5), (1, 9)], False),
+    ],
+)
+def test_the_default_rule(samples: list[Any], expected: bool) -> None:
+    assert has_converged(samples) is expected
+
+
+@pytest.mark.parametrize("bad", ["1", float("nan"), None, [], {"a": 1}, [1, "2"], b"1", 10**400])
+def test_the_default_rule_refuses_what_is_not_a_number(bad: Any) -> None:
+    with pytest.raises(RunnerError, match="not a finite number"):
+        has_converged([bad, bad])
+    with pytest.raises(RunnerError, match="different"):
+        has_converged([(1, 2), (1,)])
+
+
+def test_each_run_has_credentials_failure_manager_federation_and_options(tmp_path: Path) -> None:
+    # given
+    federation: Any = object()
+    seen: list[Any] = []
+
+    def look(run: Special, number: int) -> float:
+        run.fm.eval_failure(1)
+        values = [run.get_resource(1)._attrs[name].value for name in ("password", "unread")]
+        seen.append((number, type(run), run.federation, run.persist, values))
+        seen.append((run.fm is not own, getattr(run.fm, "count", None), run.fm.ec is run))
+        return 1.0
+
+    own = Own(limit=5)
+    # when
+    with Special("runs", tmp_path, persist=True, fm=own, federation=federation) as ec:
+        ec.register_resource("runs::Short", password="hunter2", unread="unsaid")
+        assert ExperimentRunner().run(ec, max_runs=2, min_runs=2, wait_guids=1, compute_metric_callback=look) == 2
+        assert (own.ec is ec, own.count) == (True, 0)
+
+    # then
+    for number in (1, 2):
+        found = seen[2 * number - 2 : 2 * number]
+        assert found == [(number, Special, federation, True, ["hunter2!", "unsaid"]), (True, 1, True)]
+    written = [path.read_text() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert written
+    assert not [text for text in written if "hunter2" in text or "unsaid" in text]
+
+
+def test_a_failure_manager_that_ends_nothing_ends_no_run(tmp_path: Path) -> None:
+    FAILS[1] = "no luck"
+    runner = ExperimentRunner()
+    with ExperimentController("runs", tmp_path, fm=OptionalFailures()) as ec:
+        ec.register_resource("runs::Short")
+        runner.run(ec, max_runs=1, wait_guids=[1], compute_metric_callback=giving(1.0))
+
+    assert (runner.failed_runs, runner.samples) == ([], [1.0])
+
+
+def test_what_cannot_be_run_again_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    runner = ExperimentRunner()
+    with ExperimentController("runs", tmp_path, fm=Uncopied()) as ec:
+        ec.register_resource("runs::Short")
+        with pytest.raises(UnknownGuidError, match="99"):
+            runner.run(ec, max_runs=2, wait_guids=[99])
+        with pytest.raises(InvalidPolicyError, match="Uncopied"):
+            runner.run(ec, max_runs=2)
+
+    assert Short.starts == 0

@@ -1,0 +1,159 @@
+"""Topologies: six shapes, addresses of both versions, sources and targets, annotations, and documents of them."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import networkx
+import pytest
+
+from fedmon.compat.nepi.topology import NetGraph, TopologyError, TopologyType, build, describe
+from fedmon.experiment.document import Description, from_toml, from_xml, to_toml, to_xml
+
+
+@pytest.mark.parametrize(
+    ("topo_type", "node_count", "more", "expected"),
+    [
+        (TopologyType.LINEAR, 5, {}, networkx.path_graph(5)),
+        (TopologyType.LADDER, 8, {}, networkx.ladder_graph(4)),
+        (TopologyType.MESH, 6, {}, networkx.complete_graph(6)),
+        (TopologyType.TREE, 15, {}, networkx.balanced_tree(2, 3)),
+        (TopologyType.STAR, 5, {}, networkx.star_graph(4)),
+        (TopologyType.STAR, 7, {"branches": 3}, networkx.Graph([(0, 1), (1, 2), (0, 3), (3, 4), (0, 5), (5, 6)])),
+        (TopologyType.STAR, 1, {}, networkx.empty_graph(1)),
+        (TopologyType.ADHOC, 3, {}, networkx.empty_graph(3)),
+        ("tree", 1, {}, networkx.empty_graph(1)),
+    ],
+)
+def test_each_shape_has_its_nodes_and_edges(
+    topo_type: str, node_count: int, more: dict[str, Any], expected: Any
+) -> None:
+    netgraph = NetGraph(topo_type=topo_type, node_count=node_count, **more)
+
+    assert sorted(netgraph.nodes(), key=str) == sorted(expected.nodes(), key=str)
+    assert {frozenset(edge) for edge in netgraph.edges()} == {frozenset(edge) for edge in expected.edges()}
+    assert (netgraph.order, len(netgraph.edges())) == (node_count, expected.number_of_edges())
+
+
+LINE = {"topo_type": "linear", "node_count": 3, "assign_ips": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"topo_type": "ring", "node_count": 3}, "'ring'.*linear"),
+        ({"topo_type": "ladder", "node_count": 5}, "even number"),
+        ({"topo_type": "tree", "node_count": 4}, "1, 3, 7"),
+        ({"topo_type": "mesh", "node_count": 100_000}, "up to 3000"),
+        ({"topo_type": "star", "node_count": 6, "branches": 2}, "2 branches"),
+        ({"topo_type": "star", "node_count": 6, "branches": 0}, "0 branches"),
+        ({"topo_type": "linear", "node_count": 0}, "1 or more"),
+        ({"node_count": 2, "assign_ips": True}, "disconnected"),
+        ({**LINE, "version": 5}, "version 5"),
+        ({**LINE, "network": "somewhere"}, "somewhere/8"),
+        ({**LINE, "network": "fd00::"}, "not IPv4"),
+        ({**LINE, "network": "10.0.0.0", "prefix": 30}, "too small"),
+        ({"topo_type": "mesh", "node_count": 3, "assign_st": True, "leaf_source": True}, "leaf"),
+        ({"topo_type": "linear", "node_count": 1, "assign_st": True}, "no node is left"),
+        ({"topology": 5}, "topology is 5"),
+        ({"topology": networkx.grid_2d_graph(2, 2)}, "a text or a number"),
+        ({"topology": networkx.Graph([(1, 1)])}, "no edge to itself"),
+    ],
+)
+def test_an_impossible_topology_is_refused_and_the_reason_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(TopologyError, match=named) as raised:
+        NetGraph(**options)
+
+    assert isinstance(raised.value, RuntimeError)
+
+
+def test_unknown_nodes_and_edges_are_key_errors() -> None:
+    with pytest.raises(KeyError, match="no node 7"):
+        NetGraph(topo_type="linear", node_count=2, sources_targets={"sources": [7]})
+    with pytest.raises(KeyError, match="no node 0"):
+        NetGraph(assign_st=True)
+    with pytest.raises(KeyError, match="no edge"):
+        NetGraph(topo_type="linear", node_count=3).edge_annotations(0, 2)
+
+
+@pytest.mark.parametrize(("version", "within", "prefix"), [(4, "10.0.0.0/8", 30), (6, "fd00::/8", 126)])
+def test_each_edge_has_its_own_network(version: int, within: str, prefix: int) -> None:
+    netgraph = NetGraph(topo_type="tree", node_count=7, assign_ips=True, version=version)
+
+    networks = set()
+    for nid1, nid2 in netgraph.edges():
+        ip1, ip2, mask, base, length = netgraph.get_p2p_info(nid1, nid2)
+        network = ipaddress.ip_network(f"{base}/{length}")
+        networks.add(network)
+        hosts = network.hosts()
+        assert (ip1, ip2) == (str(next(hosts)), str(next(hosts)))
+        assert netgraph.get_p2p_info(nid2, nid1)[:2] == (ip2, ip1)
+        assert (length, mask) == (prefix, str(network.netmask))
+        assert network.subnet_of(ipaddress.ip_network(within))  # type: ignore[arg-type] # both of one version
+        assert ip1 in netgraph.node_ip_annotations(nid1)
+        assert ip2 in netgraph.node_ip_annotations(nid2)
+    assert len(networks) == len(netgraph.edges())
+
+
+def test_addresses_come_from_the_named_network() -> None:
+    netgraph = NetGraph(**LINE, network="192.168.0.0", prefix=29)  # type: ignore[arg-type] # of several types
+
+    found = [netgraph.get_p2p_info(*edge)[:2] for edge in netgraph.edges()]
+    assert found == [("192.168.0.1", "192.168.0.2"), ("192.168.0.5", "192.168.0.6")]
+
+
+def test_sources_and_targets_are_chosen_or_named() -> None:
+    chosen = NetGraph(topo_type="star", node_count=7, branches=2, assign_st=True, leaf_source=True)
+    ladder = NetGraph(topo_type="ladder", node_count=8, assign_st=True, leaf_source=True)
+    named = NetGraph(topo_type="mesh", node_count=4, sources_targets={"sources": [1, 2], "targets": (3,)})
+
+    assert chosen.targets() == [0]
+    assert chosen.sources() in ([3], [6])
+    assert ladder.sources()[0] in {3, 4, 7}
+    assert (named.sources(), named.targets()) == ([1, 2], [3])
+    assert (named.is_source(1), named.is_target(1)) == (True, False)
+
+
+def test_a_graph_of_networkx_is_copied_with_its_annotations() -> None:
+    given = networkx.Graph()
+    given.add_node("a", place="here", source=True)
+    given.add_edge("a", "b", rate=5)
+    netgraph = NetGraph(topology=given)
+    given.nodes["a"]["place"] = "elsewhere"
+
+    assert netgraph.topo_type == "adhoc"
+    assert netgraph.node_annotation("a", "place") == "here"
+    assert netgraph.edge_annotation("b", "a", "rate") == 5
+    assert netgraph.sources() == ["a"]
+    assert list(netgraph.topology.neighbors("b")) == ["a"]
+
+
+def test_annotations_are_set_read_and_deleted() -> None:
+    netgraph = NetGraph(topo_type="linear", node_count=2)
+    netgraph.annotate_node(0, "name", "x")
+    netgraph.annotate_edge(0, 1, "rate", 1.5)
+
+    assert (netgraph.node_annotations(0), netgraph.edge_annotations(1, 0)) == (["name"], ["rate"])
+    netgraph.del_node_annotation(0, "name")
+    netgraph.del_edge_annotation(0, 1, "rate")
+    assert (netgraph.node_annotations(0), netgraph.edge_annotations(0, 1)) == ([], [])
+    assert netgraph.edge_net_annotation(0, 1) == {}
+    with pytest.raises(TopologyError, match="a text, a number or a bool"):
+        netgraph.annotate_node(0, "a", [1])  # type: ignore[arg-type] # a caller without types may do that
+    with pytest.raises(TopologyError, match="its own method"):
+        netgraph.annotate_node(0, "ips", "x")
+    with pytest.raises(TopologyError, match="assign_ips"):
+        netgraph.get_p2p_info(0, 1)
+
+
+def test_a_topology_comes_back_from_documents() -> None:
+    netgraph = NetGraph(topo_type="ladder", node_count=6, assign_ips=True, assign_st=True)
+    netgraph.annotate_node(3, "name", "x")
+    netgraph.annotate_edge(0, 1, "rate", 0.5)
+    topology = describe(netgraph)
+    description = Description(exp_id="e", topology=topology)
+
+    assert describe(build(topology)) == topology
+    assert from_xml(to_xml(description)).topology == topology
+    assert from_toml(to_toml(description)).topology == topology
