@@ -543,6 +543,8 @@ class ExperimentController:
 
     def _discard(self, guids: Iterable[int]) -> None:
         gone = tuple(guid for guid in guids if guid in self._resources)
+        if not gone:
+            return
         self.engine.note(Removed(t=self.engine.now(), guids=gone))
         for guid in gone:
             self._resources.pop(guid, None)  # another thread may have been faster
