@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError
-from fedmon.experiment import failure, nepi, planning
+from fedmon.experiment import drawing, failure, nepi, planning
 from fedmon.experiment.conditions import (
     AnyCondition,
     Metric,
@@ -545,6 +545,8 @@ class ExperimentController:
 
     def _discard(self, guids: Iterable[int]) -> None:
         gone = tuple(guid for guid in guids if guid in self._resources)
+        if not gone:
+            return
         self.engine.note(Removed(t=self.engine.now(), guids=gone))
         for guid in gone:
             self._resources.pop(guid, None)  # another thread may have been faster
@@ -1135,12 +1137,10 @@ class ExperimentController:
     def plot(
         self,
         dirpath: str | Path | None = None,
-        format: str = "figure",  # noqa: A002 - NEPI's name
+        format: str = drawing.PFormats.FIGURE,  # noqa: A002 - NEPI's name
         show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
     ) -> str:
         """Draw the experiment, with states and conditions, into a folder, and return the path of the file."""
-        from fedmon.experiment import drawing
-
         folder = self.folder.make() if dirpath is None else Path(dirpath)
         picture = drawing.picture_of(self.engine.state, names=self.names)
         name = f"{self.folder.exp_id}_{self.folder.run_id}"

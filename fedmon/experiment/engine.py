@@ -211,7 +211,8 @@ class Engine:
         self._waits: list[_Wait] = []
         self._timers = Actor("fedmon-experiment")
         self._due: dict[Timer, float] = {}
-        self._is_timed = self._is_stopped = self._is_closed = self._is_journal_lost = False
+        self._stops = 0
+        self._is_timed = self._is_closed = self._is_journal_lost = False
 
     def now(self) -> float:
         """Return the present moment: Unix time by a clock that never jumps."""
@@ -236,10 +237,11 @@ class Engine:
         self._take(facts, self._write_on)
 
     def at(self, moment: float, work: Callable[[], object]) -> None:
-        """Have something called at a moment, in a thread for hooks; not after `stop`."""
+        """Have something called at a moment, in a thread for hooks; not after a `stop` meanwhile."""
+        stops = self._stops
 
         def begin() -> None:
-            if not self._is_stopped:
+            if stops == self._stops:
                 self.run(work)
 
         if moment <= self.now():
@@ -293,8 +295,8 @@ class Engine:
                 self._set_timer(alarm)
 
     def stop(self) -> None:
-        """Do nothing any more that was put off: drop timers and queued hooks, and end all waits."""
-        self._is_stopped = True
+        """Do nothing of what was put off so far: drop timers and queued hooks, and end all waits."""
+        self._stops += 1
         self.hooks.drop()
         with self._lock:
             self._due.clear()
@@ -302,7 +304,7 @@ class Engine:
 
     def close(self, *, timeout_s: float) -> int:
         """End the threads and the journal; return how many hooks are still running."""
-        self._is_stopped = True
+        self._stops += 1
         try:
             return self.hooks.close(timeout_s=timeout_s)
         finally:
@@ -376,7 +378,7 @@ class Engine:
 
     def _set_timer(self, alarm: Alarm) -> None:
         timer, at = alarm.timer, alarm.at
-        if at is None or self._is_stopped:
+        if at is None or self._is_closed:
             self._due.pop(timer, None)
             return
 

@@ -415,7 +415,7 @@ class FileChanges:
             about = self._path.stat()
         except OSError:
             return ()
-        return about.st_ino, about.st_size, holder_of(self._path)
+        return about.st_ino, about.st_size, about.st_mtime_ns, holder_of(self._path)
 
 
 class Follower:
@@ -432,6 +432,7 @@ class Follower:
         if not self.path.is_file():
             raise NotFoundError(f"there is no run in {self.folder}: it has no {NAME}; {_advice(self.folder)}")
         self._changes = FileChanges(self.path)
+        self._names: dict[int, str] = {}
         self._begin()
 
     def __enter__(self) -> Self:
@@ -447,7 +448,7 @@ class Follower:
 
     def names(self) -> dict[int, str]:
         """Return the names of resources that have one, as far as the journal was read."""
-        return dict(self._names)
+        return self._names  # which grows with what is read
 
     def look(self) -> bool:
         """Read what is new, and tell whether there was anything. Raises StorageError naming the line that is no event.
@@ -474,7 +475,6 @@ class Follower:
 
     def _begin(self) -> None:
         self.state, self.began, self.until = State(), 0.0, 0.0
-        self._names: dict[int, str] = {}
         self._offset = self._lines = 0
 
     def _take(self, line: bytes) -> None:

@@ -333,9 +333,9 @@ class ResourceManager:
     def __init__(self, ec: Experiment, guid: int) -> None:
         self._guid, self._ec = guid, weakref.ref(ec)
         self._reason = ""
-        self._was_seen = self._is_failing = self._is_releasing = False
-        self._turn = threading.RLock()
-        self._running: Hook | None = None
+        self._was_seen = self.__is_failing = self.__is_releasing = False
+        self.__turn = threading.RLock()
+        self.__running: Hook | None = None
         self._own: dict[str, Attribute] = {}
         enabled = [each.name for each in self._traces.values() if each.enabled]
         self._enabled: frozenset[str] = frozenset(enabled) if enabled else _NONE
@@ -508,7 +508,7 @@ class ResourceManager:
         if running is not None and running.is_abandoned:
             self.debug(f"is {state.name} only for a hook that was left behind")
         elif not (state >= ResourceState.FAILED and self.state is state):
-            self._is_failing &= state is not ResourceState.FAILED
+            self.__is_failing &= state is not ResourceState.FAILED
             reason = self.reason if state is ResourceState.FAILED else ""
             self.ec.engine.note(Became(t=self.ec.engine.now(), guids=(self._guid,), state=state, reason=reason))
 
@@ -602,8 +602,8 @@ class ResourceManager:
         if self.state < ResourceState.FAILED:
             # First the state, for others wait for it, and nobody knows how long the hook takes.
             ResourceManager._set_state(self, ResourceState.FAILED)
-        if self.state is ResourceState.FAILED and not self._is_failing:
-            self._is_failing = True
+        if self.state is ResourceState.FAILED and not self.__is_failing:
+            self.__is_failing = True
             try:
                 with Hook(self, "fail"):
                     self.do_fail()
@@ -614,18 +614,18 @@ class ResourceManager:
         """Give back what it holds. A hook that raises is logged, and the resource is RELEASED all the same."""
         if here.is_in(self, "release"):
             return
-        turn = self._turn
+        turn = self.__turn
         has_turn = turn.acquire(timeout=self._release_patience_s)
         try:
-            if self.state is ResourceState.RELEASED or (self._is_releasing and not has_turn):
+            if self.state is ResourceState.RELEASED or (self.__is_releasing and not has_turn):
                 return
             if not has_turn:
                 self.warning(f"is released while a verb of it still runs, after {self._release_patience_s:g} s")
-            self._is_releasing = True
+            self.__is_releasing = True
             try:
                 self._release()
             finally:
-                self._is_releasing = False
+                self.__is_releasing = False
         finally:
             if has_turn:
                 turn.release()
@@ -660,7 +660,7 @@ class ResourceManager:
             with Hook(self, verb):
                 hook()
         else:
-            with self._turn:
+            with self.__turn:
                 self._check_may(verb)
                 if verb in ("deploy", "start", "stop") and self._calling() != verb:
                     self.ec.engine.note(VerbBegan(t=self.ec.engine.now(), guid=self._guid, verb=cast("Verb", verb)))
@@ -679,14 +679,14 @@ class ResourceManager:
     ) -> tuple[VerbReturned | VerbFailed | None, BaseException | None]:
         """Call what a verb does; return what is to be noted of its end, and what it raised."""
         error: BaseException | None = None
-        hook = self._running = Hook(self, "")
+        hook = self.__running = Hook(self, "")
         try:
             with hook:
                 call()
         except BaseException as raised:  # noqa: BLE001 - whatever a type's own code raises is the failure of the verb
             error = raised
-        if self._running is hook:
-            self._running = None
+        if self.__running is hook:
+            self.__running = None
         if hook.is_abandoned:
             self.debug(f"{verb} ended after it was given up")
             return None, error
@@ -728,7 +728,7 @@ class ResourceManager:
             self._reason = reason or self._reason
             self.fail()
             return None
-        with self._turn:
+        with self.__turn:
             seen = self._seen()
             if seen.calling != verb or seen.returned:
                 return None  # it was called otherwise, or the resource was released meanwhile
@@ -736,7 +736,7 @@ class ResourceManager:
 
     def reconnected(self, verb: str | None) -> AnyEvent | None:
         """Take up what another process had begun; return what is to be noted of the end of the verb."""
-        with self._turn:
+        with self.__turn:
             event, error = self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
         if verb == "release" and error is not None:
             self._set_state(ResourceState.RELEASED)
@@ -749,7 +749,7 @@ class ResourceManager:
 
     def abandon(self) -> int | None:
         """Leave the hook that runs behind: others may run from now on; return its thread."""
-        hook, self._running, self._turn = self._running, None, threading.RLock()
+        hook, self.__running, self.__turn = self.__running, None, threading.RLock()
         if hook is None:
             return None
         hook.is_abandoned = True
