@@ -36,4 +36,6 @@ from fedmon.experiment.traces import TraceAttr as TraceAttr
 from fedmon.experiment.types.collector import Collector as Collector
 from fedmon.experiment.waits import WaitResult as WaitResult
 
+__all__: list[str]
+
 def nepi(module: str) -> ModuleType: ...

@@ -149,8 +149,7 @@ class ExperimentController:
         self.is_journaled, self._is_kept = journal, False
         self.nthreads = threads_asked(nthreads if opened is None else opened.threads)
         self.logger = logging.getLogger(__name__)
-        if any(name.startswith("NEPI_LOG") for name in os.environ):
-            nepi("environment").set_levels(os.environ)
+        nepi("environment").set_levels(os.environ)
         self.fm = FailureManager() if fm is None else fm
         if not isinstance(self.fm, FailureManager):
             raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
@@ -174,18 +173,23 @@ class ExperimentController:
             if opened is None:
                 self._engine.post(Opened(t=self._engine.now(), persist=self.persist, threads=self.nthreads))
             self._book.take_up(left.state, highest=left.highest_guid, names=left.names)
-            if self._netgraph is not None and add_node_callback is not None:
-                for nid in self._netgraph.nodes():
-                    add_node_callback(self, nid)
-            if self._netgraph is not None and add_edge_callback is not None:
-                for nid1, nid2 in self._netgraph.edges():
-                    add_edge_callback(self, nid1, nid2)
+            self._call_back(add_node_callback, add_edge_callback)
         except BaseException:  # nobody else has it, to end it
             if left.state.resources:
                 self._give_up()
             else:
                 self.shutdown()
             raise
+
+    def _call_back(
+        self, node: Callable[[Any, Nid], object] | None, edge: Callable[[Any, Nid, Nid], object] | None
+    ) -> None:
+        if self._netgraph is not None and node is not None:
+            for nid in self._netgraph.nodes():
+                node(self, nid)
+        if self._netgraph is not None and edge is not None:
+            for nid1, nid2 in self._netgraph.edges():
+                edge(self, nid1, nid2)
 
     def _give_up(self) -> None:
         """Let others have the run as it is: nothing is released."""

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 import fedmon.experiment as nepi
-from fedmon.experiment import ExperimentController, ResourceAction, ResourceManager, ResourceState
-from tests.experiment.small_experiment import SmallExperiment
-from tests.experiment.taken_up import use_types
+from fedmon.experiment import ExperimentController
 
 METHODS: dict[str, dict[str, str]] = {
     "ExperimentController": {
@@ -143,45 +141,3 @@ def test_a_controller_has_the_properties_of_nepis(tmp_path: Path) -> None:
     with ExperimentController("trial", tmp_path) as ec:
         assert [name for name in OF_A_CONTROLLER.split() if not hasattr(ec, name)] == []
     assert set(KEYWORDS.split()) == set(inspect.signature(nepi.NetGraph).parameters)
-
-
-def test_a_wait_ends_when_the_callers_own_function_says_so(tmp_path: Path) -> None:
-    use_types()
-    with ExperimentController("trial", tmp_path) as ec:
-        guid = ec.register_resource("test::Open")
-        asked: list[None] = []
-
-        def enough() -> bool:
-            asked.append(None)
-            return len(asked) > 1
-
-        found = ec.wait(guid, ResourceState.STARTED, enough)
-        late = ec.wait(guid, ResourceState.STARTED, lambda: False, timeout=0.01)
-
-    assert (found.reached, found.left, found.aborted, bool(found)) == ((), (guid,), False, False)
-    assert late.timed_out == (guid,)
-
-
-def test_one_action_of_one_resource_is_wanted_as_its_conditions_say() -> None:
-    ec = SmallExperiment()
-    one, other = ec.add(ResourceManager), ec.add(ResourceManager)
-    ec.condition(one.guid, ResourceAction.START, other.guid, ResourceState.STARTED)
-    ec.condition(one.guid, ResourceAction.STOP, other.guid, ResourceState.STOPPED)
-
-    one.start_with_conditions()
-    one.stop_with_conditions()
-    one.deploy_with_conditions()
-    ec.work()
-    assert ec.states() == ["READY", "NEW"]
-
-    other.deploy_with_conditions()
-    other.start_with_conditions()
-    ec.work()
-    assert ec.states() == ["STARTED", "STARTED"]
-
-    other.stop()
-    ec.work()
-    assert ec.states() == ["STOPPED", "STOPPED"]
-    one.start_with_conditions()
-    ec.work()
-    assert ec.states() == ["STARTED", "STOPPED"]
