@@ -137,7 +137,11 @@ class ExperimentRunner:
             self.wait(wait_s)
             ec.release()
             has_failed = ec.failure_level is not FailureLevel.OK or found.aborted
-            why = found.reason or f"the failure level is {ec.failure_level.name}" if has_failed else ""
+            why = (
+                found.reason or ec.snapshot.level_reason or f"the failure level is {ec.failure_level.name}"
+                if has_failed
+                else ""
+            )
         except FedmonError as error:
             why = str(error)
         if why:

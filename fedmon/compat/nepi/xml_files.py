@@ -126,7 +126,8 @@ class _Reader:
             net = next((dict(one.attrib) for one in each.findall("net")), None)
             if "net" in notes:
                 told = _literal(notes.pop("net"), dict, where)
-                net = {"prefix": told.get("prefixlen"), **told, "ip1": told.get(nid1), "ip2": told.get(nid2)}
+                net = {name: told.get(name) for name in ("mask", "network", "prefix")}
+                net |= {"ip1": told.get(nid1), "ip2": told.get(nid2)}
             edges.append({"nid1": nid1, "nid2": nid2, "net": net, "annotations": notes})
         return {"kind": element.get("topo-type", "adhoc"), "nodes": nodes, "edges": edges}
 
