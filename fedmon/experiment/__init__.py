@@ -31,6 +31,8 @@ _MODULES = {
     "fedmon.compat.nepi.runner": ("ExperimentRunner",),
     "fedmon.compat.nepi.scheduler": ("HeapScheduler", "Task"),
     "fedmon.compat.nepi.topology": ("NetGraph", "TopologyType"),
+    # By `nepi`, without a name of their own.
+    "fedmon.compat.nepi.environment": (), "fedmon.compat.nepi.tags": (), "fedmon.compat.nepi.xml_files": (),
 }  # fmt: skip
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -36,4 +36,12 @@ from fedmon.experiment.traces import TraceAttr as TraceAttr
 from fedmon.experiment.types.collector import Collector as Collector
 from fedmon.experiment.waits import WaitResult as WaitResult
 
+__all__ = [
+    "Attribute", "Collector", "ECState", "ExperimentController", "ExperimentError", "ExperimentRunner", "FailureLevel",
+    "FailureManager", "Flags", "HeapScheduler", "Metric", "NetGraph", "OptionalFailures", "PFormats", "ParallelRun",
+    "QuorumFailures", "ResourceAction", "ResourceFactory", "ResourceManager", "ResourceState", "ResourceState2str",
+    "Retry", "SFormats", "Task", "TaskStatus", "TopologyType", "Trace", "TraceAttr", "Types", "WaitResult", "clsinit",
+    "clsinit_copy", "failtrap", "populate_factory", "tags",
+]  # fmt: skip
+
 def nepi(module: str) -> ModuleType: ...

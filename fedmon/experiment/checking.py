@@ -31,6 +31,7 @@ from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
+    from fedmon.researcher.federation import Federation
 
 
 _TOML = re.compile(r"^[ \t]*\[\[[ \t]*(?:resource|\"resource\")[ \t]*\]\]", re.MULTILINE)
@@ -76,7 +77,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return next((self.lines[guid] for guid in problem.guids if guid in self.lines), None)
 
 
-def check(path: Path, *, wait_all_ready: bool = True, asks: bool = False) -> Checked:
+def check(
+    path: Path, *, wait_all_ready: bool = True, asks: bool = False, federation: Federation | None = None
+) -> Checked:
     """Plan the experiment in a file; with ``asks`` the federation is asked for what stands in its way.
 
     Raises DescriptionError where the file describes none, NotFoundError, StorageError, and ConnectionFailedError.
@@ -96,7 +99,7 @@ def check(path: Path, *, wait_all_ready: bool = True, asks: bool = False) -> Che
     )
     found = plan(state, facts, wait_all_ready=wait_all_ready)
     if all(error.kind in _UNFINISHED for error in found.errors):
-        more = tuple(_problems_of_making(description, asks=asks))
+        more = tuple(_problems_of_making(description, asks=asks, federation=federation))
         if more:
             found = plan(state, replace(facts, problems=(*problems, *more)), wait_all_ready=wait_all_ready)
     return Checked(path=path, description=description, plan=found, lines=lines_of(text, description))
@@ -154,12 +157,12 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
             yield f"{who}: type {each.rtype} has no trace {name!r}; {there}"
 
 
-def _problems_of_making(description: Description, *, asks: bool) -> Iterator[Problem]:
+def _problems_of_making(description: Description, *, asks: bool, federation: Federation | None) -> Iterator[Problem]:
     """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
     from fedmon.experiment.types.base import LinkedResource
 
     try:
-        with _made(description) as made:
+        with _made(description, federation) as made:
             resources = [made.get_resource(guid) for guid in made.resources]
             for each in resources:
                 yield from each.missing() if isinstance(each, LinkedResource) else ()
@@ -183,12 +186,12 @@ def _refused_connections(description: Description) -> Iterator[Problem]:
 
 
 @contextmanager
-def _made(description: Description) -> Iterator[ExperimentController]:
+def _made(description: Description, federation: Federation | None = None) -> Iterator[ExperimentController]:
     """Give a controller of a description that leaves nothing behind."""
     from fedmon.experiment.controller import ExperimentController
 
     with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
-        made = ExperimentController.from_description(replace(description, local_dir=folder))
+        made = ExperimentController.from_description(replace(description, local_dir=folder), federation=federation)
         try:
             yield made
         finally:

@@ -190,18 +190,23 @@ class ExperimentController:
                 threads = self.max_running or 0
                 self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=threads))
             self._make_left(left)
-            if self._netgraph is not None and add_node_callback is not None:
-                for nid in self._netgraph.nodes():
-                    add_node_callback(self, nid)
-            if self._netgraph is not None and add_edge_callback is not None:
-                for nid1, nid2 in self._netgraph.edges():
-                    add_edge_callback(self, nid1, nid2)
+            self._call_back(add_node_callback, add_edge_callback)
         except BaseException:  # nobody else has it, to end it
             if left.state.resources:
                 self.give_up()
             else:
                 self.shutdown()
             raise
+
+    def _call_back(
+        self, node: Callable[[Any, Nid], object] | None, edge: Callable[[Any, Nid, Nid], object] | None
+    ) -> None:
+        if self._netgraph is not None and node is not None:
+            for nid in self._netgraph.nodes():
+                node(self, nid)
+        if self._netgraph is not None and edge is not None:
+            for nid1, nid2 in self._netgraph.edges():
+                edge(self, nid1, nid2)
 
     def give_up(self) -> None:
         """Let others have the run as it is: nothing is released."""

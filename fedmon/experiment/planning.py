@@ -541,7 +541,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"never comes to its end: {_joined(who, left=len(plan.stuck) - len(shown))}"
     yield from map(str, plan.problems)
     if plan.is_possible:
-        yield "nothing is known that keeps it from working"
+        yield f"it can work, with {_counted(len(plan.warnings), 'warning')}" if plan.warnings else "no problems found"
     else:
         yield f"it cannot work: {_counted(len(plan.errors), 'error')}"
 

@@ -21,14 +21,14 @@ needs this machine alone, [federated_mean.toml](examples/experiments/federated_m
 `python -m tests.docs.experiment_files > docs/experiment-files.md`.
 
 The broker is that of your [settings](settings.md#of-a-researcher): `mqtt://localhost:1883` unless `researcher.toml` or
-`FEDMON_BROKER_URL` says otherwise. Paths in a file are relative to the folder in which the command runs.
+`FEDMON_BROKER_URL` says otherwise; `--broker` goes before both. Paths in a file are relative to the file.
 
 ## `[experiment]`
 
 | key | meaning |
 |---|---|
 | `id` | its name, and the name of the folder of its runs |
-| `local_dir` | where that folder lies; `--dir` goes before it |
+| `local_dir` | where that folder lies, relative to the file; `--dir` goes before it |
 | `run_id`, `nthreads`, `persist` | as in Python; a run makes its own `run_id` |
 
 ## `[failures]`

@@ -59,9 +59,8 @@ def test_the_page_of_files_of_experiments_lists_what_types_take() -> None:
 
 
 def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:
-    from fedmon.experiment.document.toml_tables import ExperimentTable, ResourceTable
-
     from fedmon.experiment.document.conditions import condition_from
+    from fedmon.experiment.document.tables import ExperimentTable, ResourceTable
 
     text = (ROOT / "docs/experiment-files.md").read_text()
     keys = {name for row in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}

@@ -18,7 +18,6 @@ import pytest
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError, FolderInUseError, StorageError
-from fedmon.compat.nepi.parallel import ParallelRun
 from fedmon.compat.nepi.scheduler import HeapScheduler
 from fedmon.experiment import machine
 from fedmon.experiment.controller import ExperimentController
@@ -443,9 +442,7 @@ def test_what_cannot_be_written_down_did_not_happen_and_the_journal_goes_on(ec: 
         (lambda _: ExperimentController.reconnect(None), InvalidExperimentError),  # type: ignore[arg-type]
         (lambda _: ExperimentController.reconnect("a\0b"), InvalidExperimentError),
         (lambda _: ExperimentController("e", "a\0b"), InvalidExperimentError),
-        (lambda _: ExperimentController("e", bogus=1), InvalidExperimentError),
         (lambda _: HeapScheduler().schedule(5), InvalidTaskError),  # type: ignore[arg-type]
-        (lambda _: ParallelRun("x"), InvalidTaskError),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_has_a_name(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FedmonError
-from fedmon.compat.nepi.runner import ExperimentRunner, RunnerError
+from fedmon.compat.nepi.runner import ExperimentRunner
 from fedmon.experiment.attributes import Attribute, Types
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
@@ -120,10 +120,7 @@ METRIC = {"name": "a", "comparison": ">", "value": 1.0}
         (lambda ec: ec.deploy(1, group=2**70), InvalidExperimentError),
         (lambda ec: ec.get_task([]), UnknownTaskError),
         (lambda ec: ec.set(1, [], 3), UnknownAttributeError),
-        (lambda ec: _run(ec, max_runs="2"), InvalidExperimentError),
         (lambda ec: _run(ec, max_runs=2, wait_guids=[[1]]), UnknownGuidError),
-        (lambda ec: _run(ec, max_runs=2, wait_time="1s"), RunnerError),
-        (lambda ec: _run(ec, compute_metric_callback=5), InvalidExperimentError),
         (lambda ec: ec.measured(1, "a", "0.9"), InvalidConditionError),
         (lambda ec: ec.measured(1, "a", 10**400), InvalidConditionError),
     ],

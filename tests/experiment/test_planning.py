@@ -235,7 +235,7 @@ def test_the_text_tells_the_order_and_what_is_wrong() -> None:
         "   2. start 1 first, 3 t",
         "   3. stop 1 first when 3 STARTED",
         "   4. start 2 t when 1 first STOPPED",
-        "nothing is known that keeps it from working",
+        "no problems found",
     ]
     wrong = str(plan(experiment(2, (1, START, 2, STARTED), (2, START, 1, STARTED))))
     assert "never comes to its end: 1, 2" in wrong

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedmon.experiment.cli.reports import Table, used
-from fedmon.experiment.run_files import MAX_POINTS, Series, recordings_in, reported_in, traces_in
+from fedmon.experiment.cli.reports import MAX_POINTS, Series, recordings_in, reported_in, traces_in
 from fedmon.report.curves import Curve
 from fedmon.report.curves import drawn as draw_curves
 from fedmon.report.timeline import Bar, Timeline, drawn
@@ -36,12 +35,6 @@ def test_of_a_node_whose_clock_is_far_behind_all_samples_are_told(tmp_path: Path
     recording(tmp_path / "3" / "recording.sqlite", samples({"host_cpu_busy_ratio": [0.5] * 20}))
 
     assert "20 samples" in texts(tmp_path, {3: T0 + 3600})
-
-
-def test_a_table_is_shown_without_its_empty_columns() -> None:
-    table = Table(headers=("a", "b", "c"), rows=(("1", "", "2"), ("3", "", "")), numeric=frozenset({1, 2}))
-
-    assert used(table) == Table(headers=("a", "c"), rows=(("1", "2"), ("3", "")), numeric=frozenset({1}))
 
 
 def test_a_timeline_is_in_the_colours_of_the_states() -> None:

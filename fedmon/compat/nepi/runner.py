@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError
@@ -30,41 +30,23 @@ class RunnerError(ExperimentError, ValueError, RuntimeError):
     """A runner would never end, or its metric cannot be judged."""
 
 
-def has_converged(samples: Sequence[object]) -> bool:
+def has_converged(samples: Sequence[Any]) -> bool:
     """Tell whether the 95 % confidence interval of the mean is at most 5 % of it: 2 * std / sqrt(n) <= 0.05 * |mean|.
 
-    ``std`` is that of the population; it takes two samples at least. Samples of several numbers have converged if each
-    of these has. Raises RunnerError.
+    ``std`` is that of the population; it takes two samples at least. Raises RunnerError.
     """
-    if len(samples) < 2:
-        return False
-    rows = [_numbers(sample) for sample in samples]
-    if len({len(row) for row in rows}) != 1:
-        raise RunnerError("the metrics of the runs have different numbers of values")
-    return all(_is_narrow(column) for column in zip(*rows, strict=True))
-
-
-def _numbers(sample: Any) -> tuple[float, ...]:
-    parts = list(sample) if isinstance(sample, Iterable) and not isinstance(sample, str | bytes | dict) else [sample]
     try:
-        found = () if any(isinstance(part, str | bytes) for part in parts) else tuple(map(float, parts))
+        values = [float("nan" if isinstance(sample, str | bytes) else sample) for sample in samples]
     except (TypeError, ValueError, OverflowError):
-        found = ()
-    if not found or not all(map(math.isfinite, found)):
+        values = [math.nan]
+    if not all(map(math.isfinite, values)):
         raise RunnerError(
-            f"the metric {sample!r:.80} is not a finite number or a list of them; give evaluate_convergence_callback "
-            "for other metrics, and return None for a run without one"
+            f"the metric {samples[-1]!r:.80} is not a finite number; give evaluate_convergence_callback for other "
+            "metrics, and return None for a run without one"
         )
-    return found
-
-
-def _is_narrow(values: Sequence[float]) -> bool:
-    largest = max(map(abs, values))
-    if not largest:
-        return True
-    scaled = [value / largest for value in values]  # squares of very small and very large numbers are not finite
-    spread = 2 * statistics.pstdev(scaled) / math.sqrt(len(scaled))
-    return spread <= SHARE * abs(statistics.fmean(scaled))
+    if len(values) < 2:
+        return False
+    return 2 * statistics.pstdev(values) / math.sqrt(len(values)) <= SHARE * abs(statistics.mean(values))
 
 
 class ExperimentRunner:
@@ -155,7 +137,11 @@ class ExperimentRunner:
             self.wait(wait_s)
             ec.release()
             has_failed = ec.failure_level is not FailureLevel.OK or found.aborted
-            why = found.reason or f"the failure level is {ec.failure_level.name}" if has_failed else ""
+            why = (
+                found.reason or ec.snapshot.level_reason or f"the failure level is {ec.failure_level.name}"
+                if has_failed
+                else ""
+            )
         except FedmonError as error:
             why = str(error)
         if why:

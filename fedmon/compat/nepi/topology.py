@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-import random
+import secrets
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -271,7 +271,7 @@ class NetGraph:
         options = [nid for nid in free if not is_leaf or self._graph.degree(nid) == degree]
         if not options:
             raise TopologyError(f"no node is left that could be the source{' and is a leaf' if is_leaf else ''}")
-        self.set_source(random.choice(options))  # noqa: S311 - no secret
+        self.set_source(secrets.choice(options))
 
     def _node(self, nid: Nid) -> dict[Any, Any]:
         if nid not in self._graph:

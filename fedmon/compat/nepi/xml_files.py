@@ -12,9 +12,10 @@ import msgspec
 from defusedxml import ElementTree as SafeTree
 from defusedxml.common import DefusedXmlException
 
+from fedmon.experiment.document.conditions import seconds_of
 from fedmon.experiment.document.description import Description, ResourceDescription, Topology, even
 from fedmon.experiment.document.tables import condition_table, from_tables
-from fedmon.experiment.durations import is_moment, moment, seconds
+from fedmon.experiment.durations import is_moment, moment
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState
 
@@ -107,27 +108,26 @@ class _Reader:
         return table
 
     def topology(self, element: Any) -> dict[str, Any]:
+        """Return the table of a topology; NEPI writes addresses as annotations, fedmon as elements."""
         nodes, edges = [], []
         for each in element.findall("nodes/node"):
             nid = self._nid(each, "nid")
             where = f"node {nid} of the topology"
             notes = self._values(each.findall("node-annotations/node-annotation"), where)
+            marks = {f"is_{name}": each.get(name) is not None for name in ("source", "target")}
+            notes = {name: value for name, value in notes.items() if name not in {"source", "target"}}
             ips = [_needed(ip, "address", where) for ip in each.findall("ip")]
-            if not self._is_ours:
-                ips = _literal(notes.pop("ips", "[]"), list, where)
-                notes = {name: value for name, value in notes.items() if name not in ("source", "target")}
-            about = {"is_source": "source" in each.keys(), "is_target": "target" in each.keys()}  # noqa: SIM118
-            nodes.append({"nid": nid, **about, "ips": ips, "annotations": notes})
+            ips += _literal(notes.pop("ips", "[]"), list, where)
+            nodes.append({"nid": nid, **marks, "ips": ips, "annotations": notes})
         for each in element.findall("edges/edge"):
             nid1, nid2 = self._nid(each, "nid1"), self._nid(each, "nid2")
             where = f"edge {nid1} - {nid2} of the topology"
             notes = self._values(each.findall("edge-annotations/edge-annotation"), where)
             net = next((dict(one.attrib) for one in each.findall("net")), None)
-            if not self._is_ours and "net" in notes:
+            if "net" in notes:
                 told = _literal(notes.pop("net"), dict, where)
-                net = {name: told.get(name, "") for name in ("mask", "network")}
-                prefix = told.get("prefix", told.get("prefixlen", 0))
-                net |= {"ip1": told.get(nid1, ""), "ip2": told.get(nid2, ""), "prefix": prefix}
+                net = {name: told.get(name) for name in ("mask", "network", "prefix")}
+                net |= {"ip1": told.get(nid1), "ip2": told.get(nid2)}
             edges.append({"nid1": nid1, "nid2": nid2, "net": net, "annotations": notes})
         return {"kind": element.get("topo-type", "adhoc"), "nodes": nodes, "edges": edges}
 
@@ -213,7 +213,7 @@ def _action(text: str, where: str) -> str:
 
 def _group(text: str, where: str) -> list[int]:
     inner = re.sub(r"^set\((.*)\)$", r"\1", text.strip()) or "[]"
-    found = _literal(re.sub(r"(?<=[0-9])L\b", "", inner), (list, tuple, set, int), where)
+    found = _literal(re.sub(r"(?<=[0-9])L\b", "", inner), (list, tuple, set, dict, int), where)
     guids = [found] if isinstance(found, int) else list(found)
     if not all(type(guid) is int for guid in guids):
         raise DescriptionError(f"{where}: the group {text[:60]!r} is not a list of guids such as [1, 2]")
@@ -221,21 +221,20 @@ def _group(text: str, where: str) -> list[int]:
 
 
 def _literal(text: str, kind: Any, where: str) -> Any:
-    """Return a list or a dict as Python writes it; only literals are understood."""
+    """Return a list or table as Python writes it; only literals are understood."""
     try:
-        found = ast.literal_eval(text) if text in {"{}", "[]"} or not text.startswith("{}") else None
+        found = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         found = None
     if not isinstance(found, kind):
         raise DescriptionError(f"{where}: {text[:60]!r} is not a list or table of plain values")
-    return [] if found == {} and kind is not dict else found
+    return found
 
 
 def _seconds(text: str, where: str) -> float:
-    try:
-        return float(text) if re.fullmatch(r"[0-9.]{1,19}(e[+-]?[0-9]{1,3})?", text) else seconds(text)
-    except ValueError as error:
-        raise DescriptionError(f"{where}: {text[:60]!r} is not a time; write it as 2s, 1.5m, 500ms or 1h") from error
+    if re.fullmatch(r"(?![0-9]{20}$)[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?", text):  # fedmon's; NEPI's have a unit
+        return float(text)
+    return seconds_of(text, where)
 
 
 def to_xml(description: Description) -> str:

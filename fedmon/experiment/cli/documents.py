@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from msgspec.structs import replace
 
@@ -15,24 +18,35 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.experiment.checking import Checked, check
-from fedmon.experiment.cli.options import EPILOG, EachOption, FileArgument, JsonOption
 from fedmon.experiment.drawing import Picture, dot_of, draw, picture_of
 from fedmon.experiment.following import Follower
 from fedmon.experiment.standing import as_reached
-from fedmon.researcher.cli.shell import emit
+from fedmon.researcher.cli.shell import BrokerOption, IdOption, SettingsOption, emit
+from fedmon.researcher.federation import Federation
 
+EPILOG = (
+    "Exit codes: 0 all is well, 1 a critical failure, 2 wrong use or an impossible plan, 3 not found, "
+    "4 another process has the run, 5 no connection, 6 not over in time."
+)
 IMPOSSIBLE = 2
 _FORMATS = ("png", "svg", "dot")
 
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment as .toml or .xml.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, with its journal.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+EachOption = Annotated[
+    bool, typer.Option("--each", help="Start each resource when it is READY (default: when all are).")
+]
 
-def add_check(app: typer.Typer) -> None:
-    """Add `check`."""
-    app.command("check", epilog=EPILOG)(check_file)
 
-
-def add_graph(app: typer.Typer) -> None:
-    """Add `graph`."""
-    app.command("graph", epilog=EPILOG)(graph)
+@contextmanager
+def connected(broker: str | None, settings: Path | None, researcher: str | None) -> Iterator[Federation | None]:
+    """Give the federation that options name; None without options: it is opened from the settings when needed."""
+    if broker is None and settings is None and researcher is None:
+        yield None
+        return
+    with Federation(broker, settings=settings, researcher_id=researcher) as federation:
+        yield federation
 
 
 def check_file(
@@ -40,27 +54,28 @@ def check_file(
     *,
     each: EachOption = False,
     ask: Annotated[
-        bool,
-        typer.Option("--ask", help="Ask the federation, too: nodes offline, datasets missing, approvals needed."),
+        bool, typer.Option("--ask", help="Ask the federation, too: nodes offline, datasets missing, approvals needed.")
     ] = False,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan an experiment without running it: what comes in which order, and what is wrong, with its place."""
-    found = check(file, wait_all_ready=not each, asks=ask)
+    """Plan an experiment without running it: the order of steps, and each problem with its place."""
+    with connected(*((broker, settings, researcher) if ask else (None, None, None))) as federation:
+        found = check(file, wait_all_ready=not each, asks=ask, federation=federation)
     emit(plan_document(found), text=_fitted(escape_control(plan_text(found), keep="\n")), as_json=json)
     if not found.plan.is_possible:
         raise typer.Exit(IMPOSSIBLE)
 
 
 def _fitted(text: str) -> str:
-    """Return lines that a terminal does not break in the middle of a word; a pipe gets each as it is."""
+    """Wrap lines between words for a terminal; a pipe gets them as they are."""
     if not sys.stdout.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    return "\n".join(
-        textwrap.fill(line, width, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
+    wrap = textwrap.TextWrapper(width, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(wrap.fill, text.splitlines()))
 
 
 def plan_text(found: Checked) -> str:
@@ -86,14 +101,7 @@ def plan_document(found: Checked) -> dict[str, Any]:
         ],
         "stuck": found.plan.stuck,
         "problems": [
-            {
-                "kind": one.kind,
-                "severity": one.severity,
-                "guids": one.guids,
-                "text": one.text,
-                "place": found.place(one),
-                "line": found.line(one),
-            }
+            {**msgspec.structs.asdict(one), "place": found.place(one), "line": found.line(one)}
             for one in found.plan.problems
         ],
     }
@@ -105,15 +113,15 @@ def graph(
     ],
     *,
     format: Annotated[  # noqa: A002 - the name of the option
-        str | None, typer.Option("--format", help="png, svg or dot; without it what --output ends in, or png.")
+        str | None, typer.Option("--format", help="png, svg or dot (default: the suffix of --output, or png).")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file; - for what is piped on. Without it EXPERIMENT.FORMAT here."),
+        typer.Option("--output", "-o", help="Output file, or - for stdout (default: ./EXPERIMENT.FORMAT)."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw an experiment, its resources in the colours of their states, its conditions as arrows."""
+    """Draw an experiment: its resources in the colours of their states, its conditions as arrows."""
     kind = _format(format, output)
     name, picture = _pictured(what)
     content = dot_of(picture).encode() if kind == "dot" else _drawn(picture, kind)
@@ -121,7 +129,8 @@ def graph(
         sys.stdout.buffer.write(content)
         return
     path = Path(f"{name}.{kind}") if output is None else output
-    _write(path, content)
+    with replacing(path) as new:
+        new.write_bytes(content)
     document = {"written": str(path), "format": kind, "resources": len(picture.labels), "edges": len(picture.edges)}
     emit(document, text=escape_control(f"written: {path}"), as_json=json)
 
@@ -142,18 +151,11 @@ def _pictured(what: Path) -> tuple[str, Picture]:
     if what.is_dir():
         with Follower(what) as follower:
             follower.look()
-            title = f"{follower.folder.parent.name}, run {follower.folder.name}"
-            return follower.folder.parent.name, picture_of(
-                as_reached(follower.state), title=title, names=follower.names()
-            )
+            name, run = follower.folder.parent.name, follower.folder.name
+            return name, picture_of(as_reached(follower.state), title=f"{name}, run {run}", names=follower.names())
     found = check(what)
-    picture = picture_of(
-        found.plan.state,
-        title=found.description.exp_id,
-        names=found.plan.facts.names,
-        problems=found.plan.problems,
-    )
-    return found.description.exp_id, picture
+    name, names = found.description.exp_id, found.plan.facts.names
+    return name, picture_of(found.plan.state, title=name, names=names, problems=found.plan.problems)
 
 
 def _drawn(picture: Picture, kind: str) -> bytes:
@@ -164,8 +166,3 @@ def _drawn(picture: Picture, kind: str) -> bytes:
 
     with own_process(Path()):
         return draw(picture, kind)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as new:
-        new.write_bytes(content)

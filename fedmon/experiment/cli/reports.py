@@ -1,16 +1,17 @@
-"""`fedmon experiment report`: everything that is known of a run, as text, for programs, or as a page."""
+"""`fedmon experiment report`: states, failures, metrics, energy and traces of a run, as text, JSON or a page."""
 
 from __future__ import annotations
 
-import datetime
 import json
+import os
 import shutil
+import stat
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -18,32 +19,193 @@ import typer
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
+from fedmon.common.text import moment, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
-from fedmon.experiment.cli.options import EPILOG, JsonOption, RunArgument
+from fedmon.experiment.cli.documents import JsonOption, RunArgument
 from fedmon.experiment.drawing import COLOURS, draw, picture_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.explaining import span
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.following import Follower
-from fedmon.experiment.run_files import (
-    Recorded,
-    Series,
-    TraceFile,
-    recordings_in,
-    reported_in,
-    traces_in,
-)
+from fedmon.experiment.following import DOCUMENT, Follower
+from fedmon.experiment.journal import NAME
 from fedmon.experiment.situation import Resource, State
-from fedmon.experiment.standing import Overview, Standing, as_reached, followed, heading
+from fedmon.experiment.standing import Overview, as_reached, followed, heading
 from fedmon.experiment.states import ResourceState
+from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table
 from fedmon.researcher.cli.shell import emit
+
+if TYPE_CHECKING:
+    from fedmon.report.source import Source
+
+REPORTED, MEASURED, RESOURCES = "Values that plans reported", "Values that conditions used", "Resources"
+MAX_CURVES = 20
+MAX_BARS = 200
+"""A timeline of more resources is too high to be useful."""
+_WIDEST, _LONGEST = 160, 160
+_SHOWN_STATES = ("READY", "STARTED", "STOPPED", "FAILED", "RELEASED")
+
+
+MAX_POINTS = 500
+MAX_FILES = 2000
+"""So many files of a run are listed."""
+_RECORDINGS = (".sqlite", ".fmr")
+_NO_TRACES = frozenset({NAME, DOCUMENT})
+_OF_SQLITE = ("-wal", "-shm", "-journal")
+
+
+class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a resource wrote, or, with ``collected``, that was collected of one; ``path`` is within the run."""
+
+    guid: int
+    path: str
+    size_bytes: int
+    collected: bool = False
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of one name that came one after the other: of a resource, and of a node where one reported them.
+
+    ``points`` are some of them, evenly, for a drawing: when each came, in Unix seconds, and the number.
+    """
+
+    guid: int
+    node: str
+    name: str
+    count: int
+    first: float
+    last: float
+    low: float
+    high: float
+    points: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def of(cls, guid: int, node: str, name: str, points: Sequence[tuple[float, float]]) -> Series:
+        """Sum up numbers with their times; there is one at least."""
+        kept = [value for _, value in points]
+        step = -(-len(points) // MAX_POINTS)
+        return cls(
+            guid=guid,
+            node=node,
+            name=name,
+            count=len(kept),
+            first=kept[0],
+            last=kept[-1],
+            low=min(kept),
+            high=max(kept),
+            points=tuple(points[::step]),
+        )
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording tells, energy among it; ``problem`` says why it tells nothing."""
+
+    guid: int
+    path: str
+    nodes: tuple[str, ...] = ()
+    findings: tuple[Any, ...] = ()
+    problem: str = ""
+
+
+def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
+    """Return what the resources of a run wrote, and what was collected of them, at most `MAX_FILES`."""
+    known = set(guids)
+    found = []
+    for path, size_bytes in _files(folder):
+        within = path.relative_to(folder)
+        if within.parts[0].isdigit() and int(within.parts[0]) in known and len(within.parts) > 1:
+            found.append(TraceFile(guid=int(within.parts[0]), path=str(within), size_bytes=size_bytes))
+        elif (head := within.name.partition(".")[0]).isdigit() and int(head) in known:
+            found.append(TraceFile(guid=int(head), path=str(within), size_bytes=size_bytes, collected=True))
+        if len(found) == MAX_FILES:
+            break
+    return sorted(found, key=lambda each: (each.guid, each.collected, each.path))
+
+
+def reported_in(folder: Path, traces: Iterable[TraceFile]) -> list[Series]:
+    """Return what plans reported, by job, node and name. Lines that are none of ours are passed over."""
+    found: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+    for trace in traces:
+        if trace.collected or Path(trace.path).name != "scalars":
+            continue
+        for node, t, values in _scalars(folder / trace.path):
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    found.setdefault((trace.guid, node, name), []).append((t, float(value)))
+    return [Series.of(guid, node, name, values) for (guid, node, name), values in sorted(found.items())]
+
+
+def recordings_in(folder: Path, traces: Iterable[TraceFile], began: Mapping[int, float]) -> list[Recorded]:
+    """Return what the recordings of a run tell from when their resources ``began``, in Unix seconds, by guid."""
+    return [
+        _recorded(folder, trace, began.get(trace.guid))
+        for trace in traces
+        if not trace.collected and Path(trace.path).suffix in _RECORDINGS and trace.size_bytes
+    ]
+
+
+def _recorded(folder: Path, trace: TraceFile, began: float | None) -> Recorded:
+    from fedmon.report.extra import report_extra
+
+    try:
+        with report_extra("what a recording tells"):
+            from fedmon.report.findings import find
+            from fedmon.report.source import Source
+            from fedmon.report.subject import choose
+
+            with Source([folder / trace.path]) as source:
+                # A recording begins with the last sample before, taken at another pace: no part of what was watched.
+                # Where the clock of a node is far off, all of its samples are.
+                is_within = began is not None and all(_last(source, host.node_id) > began for host in source.hosts)
+                case = choose(source, since_t=began if is_within else None).read()
+    except FedmonError as error:
+        return Recorded(guid=trace.guid, path=trace.path, problem=str(error))
+    return Recorded(
+        guid=trace.guid,
+        path=trace.path,
+        nodes=tuple(node.name for node in case.nodes),
+        findings=tuple(find(case)),
+    )
+
+
+def _last(source: Source, node_id: str) -> float:
+    return max((one.last_t for one in source.streams if one.node_id == node_id), default=0.0)
+
+
+def _scalars(path: Path) -> Iterator[tuple[str, float, Mapping[str, Any]]]:
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    one = msgspec.json.decode(line)
+                except (msgspec.DecodeError, RecursionError):
+                    continue
+                t = one.get("t", 0.0) if isinstance(one, dict) else None
+                if isinstance(t, int | float) and isinstance(one.get("values"), dict):
+                    yield str(one.get("node", "")), t, one["values"]
+    except OSError:
+        return
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+    for where, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(where) / name
+            if name.startswith(".") or name.endswith(_OF_SQLITE) or (where == str(folder) and name in _NO_TRACES):
+                continue
+            try:
+                about = path.lstat()
+            except OSError:
+                continue
+            if stat.S_ISREG(about.st_mode):
+                yield path, about.st_size
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a run. ``values`` are attributes that resources set by themselves, such as outcomes.
+    """Everything about a run. ``values`` are attributes that resources set, such as outcomes.
 
-    ``measured`` is what conditions asked for, ``reported`` what plans reported.
+    ``measured`` has the values that conditions used, ``reported`` those that plans reported.
     """
 
     overview: Overview
@@ -54,8 +216,28 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[TraceFile, ...]
 
 
+def report(
+    run_dir: RunArgument,
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page, such as run.html.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Report on a run: states and times, failures, metrics, energy and traces."""
+    found, state = report_on(run_dir)
+    sections = sections_of(found)
+    if output is not None:
+        _write_page(output, found, sections, state)
+    written = [str(output)] if output is not None else []
+    text = "\n\n".join([*map(_text, sections), *(f"written: {path}" for path in written)])
+    document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
+    for one in (*document["measured"], *document["reported"]):
+        del one["points"]  # they are for drawings
+    document = {"well": found.overview.is_well, **document.pop("overview"), **document, "written": written}
+    emit(document, text=text, as_json=json)
+
+
 def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
-    """Return the report of a run, also of one that goes on, and its state. Raises NotFoundError and StorageError."""
+    """Return the report of a run, which may still be running, and its state. Raises NotFoundError and StorageError."""
     values: dict[tuple[int, str], list[tuple[float, float]]] = {}
 
     def take(event: AnyEvent) -> None:
@@ -78,7 +260,7 @@ def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
 
 
 def _own_values(resource: Resource) -> Iterator[tuple[str, Any]]:
-    """Return what a resource set by itself; of a type that is not known here, nothing."""
+    """Return the attributes that a resource set itself; none if its type is unknown here."""
     try:
         attributes = ResourceFactory.get_resource_type(resource.rtype).get_attributes()
     except UnknownTypeError:
@@ -89,299 +271,152 @@ def _own_values(resource: Resource) -> Iterator[tuple[str, Any]]:
             yield each.name, value
 
 
-_LONGEST, _FEW = 160, 4
-RESOURCES = "Resources, with when they came to their states"
-REPORTED, MEASURED = "What plans reported", "What conditions asked for"
-_SHOWN_STATES = ("READY", "STARTED", "STOPPED", "FAILED", "RELEASED")
-
-
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows under headers; the columns numbered in ``numeric`` are set to the right."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: frozenset[int] = frozenset()
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts, lines, what was found, and then a table, under a heading."""
-
-    title: str
-    facts: tuple[tuple[str, str], ...] = ()
-    lines: tuple[str, ...] = ()
-    findings: tuple[Any, ...] = ()
-    table: Table | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing in it."""
-        return not (self.facts or self.lines or self.findings or (self.table is not None and self.table.rows))
-
-
-def sections_of(report: RunReport) -> list[Section]:
-    """Return the sections of a report, what matters most first; those that would be empty are left out."""
-    found = [
-        _run(report),
-        _failures(report),
-        _series(REPORTED, report.reported, report),
-        _series(MEASURED, report.measured, report),
-        *(_recording(each, report) for each in report.recordings),
-        _resources(report),
-        _values(report),
-        _traces(report),
+def sections_of(found: RunReport) -> list[Section]:
+    """Return the sections of a report, most important first; empty ones are left out."""
+    names = {each.guid: f"{each.guid} {each.name}".rstrip() for each in found.overview.resources}
+    failures = [
+        Paragraph(
+            text=f"{names[each.guid]} ({each.rtype}){'' if each.critical else ', not critical'}: "
+            f"{each.reason or 'no reason was given'}"
+        )
+        for each in found.overview.resources
+        if each.failed
     ]
-    return [each for each in found if not each.is_empty]
+    values = [
+        (names[guid], name, shorten(value if isinstance(value, str) else json.dumps(value, default=str), _LONGEST))
+        for guid, of_one in found.values.items()
+        for name, value in of_one.items()
+    ]
+    traces = [(names[each.guid], each.path, size(each.size_bytes)) for each in found.traces]
+    total = Paragraph(text=f"{len(traces)} files, {size(sum(each.size_bytes for each in found.traces))}")
+    recordings = []
+    for one in found.recordings:
+        nodes = ", ".join(one.nodes) if 0 < len(one.nodes) <= 4 else f"{len(one.nodes) or ''} nodes".lstrip()
+        problem = [Paragraph(text=f"{one.path} cannot be evaluated: {one.problem}")] if one.problem else []
+        findings = [Findings(findings=one.findings)] if one.findings else []
+        title = f"Recording of {nodes} by {names.get(one.guid, one.guid)}"
+        recordings.append(Section(title=title, parts=(*problem, *findings)))
+    sections = [
+        Section(title="Run", parts=_run(found.overview)),
+        Section(title="Failures", parts=tuple(failures)),
+        Section(title=REPORTED, parts=_series(found.reported, names)),
+        Section(title=MEASURED, parts=_series(found.measured, names)),
+        *recordings,
+        Section(title=RESOURCES, parts=_resources(found.overview, names)),
+        Section(title="Attributes set by resources", parts=_rows(("resource", "attribute", "value"), values)),
+        Section(title="Traces", parts=(total, *_rows(("resource", "file", "size"), traces, {2})) if traces else ()),
+    ]
+    return [each for each in sections if each.parts]
 
 
-def when(t: float) -> str:
-    """Return a moment in UTC, to the second."""
-    return datetime.datetime.fromtimestamp(t, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _rows(
+    headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], numeric: set[int] | None = None
+) -> tuple[Table, ...]:
+    """Return a table without its empty columns; none without rows."""
+    kept = [at for at, _ in enumerate(headers) if any(row[at] for row in rows)]
+    if not kept:
+        return ()
+    shown = tuple(tuple(row[at] for at in kept) for row in rows)
+    right = frozenset(place for place, at in enumerate(kept) if at in (numeric or ()))
+    return (Table(headers=tuple(headers[at] for at in kept), rows=shown, numeric=right),)
 
 
-def size(size_bytes: int) -> str:
-    """Return the size of a file for people, in powers of 1000."""
-    value, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        del units[0]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def used(table: Table) -> Table:
-    """Return a table without the columns that are empty."""
-    kept = [at for at, _ in enumerate(table.headers) if any(row[at] for row in table.rows)]
-    return Table(
-        headers=tuple(table.headers[at] for at in kept),
-        rows=tuple(tuple(row[at] for at in kept) for row in table.rows),
-        numeric=frozenset(place for place, at in enumerate(kept) if at in table.numeric),
-    )
-
-
-def _run(report: RunReport) -> Section:
-    shown = report.overview
+def _run(shown: Overview) -> tuple[Part, ...]:
     reached = Counter(each.reached for each in shown.resources)
     counts = ", ".join(f"{reached[state.name]} {state.name}" for state in ResourceState if reached[state.name])
     released = sum(each.state == ResourceState.RELEASED.name for each in shown.resources)
     is_released = bool(released) and released == len(shown.resources)
     facts = [
-        ("began", when(shown.began) if shown.began else ""),
+        ("began", moment(shown.began) if shown.began else ""),
         ("took" if is_released else "so far", span(shown.until - shown.began) if shown.began else ""),
         ("resources", str(len(shown.resources))),
-        ("came to", counts + (", then released" if is_released else "")),
-        ("level", f"{shown.level}: {shown.level_reason}" if shown.level_reason else ""),
+        ("reached", counts + (", then released" if is_released else "")),
+        ("level", "" if shown.failed or not shown.level_reason else f"{shown.level}: {shown.level_reason}"),
         ("blocker", shown.blocker),
         ("files", shown.run_dir),
     ]
-    return Section(title="Run", lines=(heading(shown),), facts=tuple((name, value) for name, value in facts if value))
+    return Paragraph(text=heading(shown)), Facts(rows=tuple((name, value) for name, value in facts if value))
 
 
-def _resources(report: RunReport) -> Section:
-    shown = report.overview
+def _resources(shown: Overview, names: dict[int, str]) -> tuple[Table, ...]:
     rows = []
     for each in shown.resources:
         moments = [f"+{span(t - shown.began)}" if (t := each.times.get(name)) else "" for name in _SHOWN_STATES]
-        rows.append((_name(each), each.rtype, each.reached, *moments))
+        rows.append((names[each.guid], each.rtype, each.reached, *moments))
     headers = ("resource", "type", "reached", *(name.lower() for name in _SHOWN_STATES))
-    table = Table(headers=headers, rows=tuple(rows), numeric=frozenset(range(3, 8)))
-    return Section(title=RESOURCES, table=table)
+    return _rows(headers, rows, set(range(3, 8)))
 
 
-def _failures(report: RunReport) -> Section:
-    return Section(
-        title="What failed, and why",
-        lines=tuple(
-            f"{_name(each)} ({each.rtype}){'' if each.critical else ', which is not critical'}: "
-            f"{each.reason or 'no reason was told'}"
-            for each in report.overview.resources
-            if each.failed
-        ),
-    )
+def _series(series: tuple[Series, ...], names: dict[int, str]) -> tuple[Table, ...]:
+    who = [(names.get(one.guid, str(one.guid)), one.node, one.name) for one in series]
+    if all(one.count == 1 for one in series):
+        rows = [(*name, f"{one.last:.6g}") for name, one in zip(who, series, strict=True)]
+        return _rows(("resource", "node", "name", "value"), rows, {3})
+    more = [(str(one.count), *(f"{value:.6g}" for value in (one.first, one.last, one.low, one.high))) for one in series]
+    headers = ("resource", "node", "name", "values", "first", "last", "lowest", "highest")
+    return _rows(headers, [(*name, *numbers) for name, numbers in zip(who, more, strict=True)], set(range(3, 8)))
 
 
-def _values(report: RunReport) -> Section:
-    names = {each.guid: _name(each) for each in report.overview.resources}
-    rows = tuple(
-        (names[guid], name, _short(value)) for guid, found in report.values.items() for name, value in found.items()
-    )
-    return Section(
-        title="What resources say of themselves", table=Table(headers=("resource", "what", "value"), rows=rows)
-    )
-
-
-def _series(title: str, series: tuple[Series, ...], report: RunReport) -> Section:
-    names = {each.guid: _name(each) for each in report.overview.resources}
-    rows: tuple[tuple[str, ...], ...] = tuple(
-        (
-            names.get(one.guid, str(one.guid)),
-            one.node,
-            one.name,
-            str(one.count),
-            *(f"{value:.6g}" for value in (one.first, one.last, one.low, one.high)),
-        )
-        for one in series
-    )
-    headers: tuple[str, ...] = ("resource", "node", "name", "values", "first", "last", "lowest", "highest")
-    if all(one.count == 1 for one in series):  # of one number the first is the last, the lowest and the highest
-        rows = tuple((*row[:3], row[4]) for row in rows)
-        headers = ("resource", "node", "name", "value")
-        return Section(title=title, table=Table(headers=headers, rows=rows, numeric=frozenset({3})))
-    return Section(title=title, table=Table(headers=headers, rows=rows, numeric=frozenset(range(3, 8))))
-
-
-def _recording(one: Recorded, report: RunReport) -> Section:
-    names = {each.guid: _name(each) for each in report.overview.resources}
-    nodes = ", ".join(one.nodes) if 0 < len(one.nodes) <= _FEW else f"{len(one.nodes) or ''} nodes".lstrip()
-    title = f"What {names.get(one.guid, one.guid)} recorded of {nodes}"
-    lines = (f"{one.path} tells nothing: {one.problem}",) if one.problem else ()
-    return Section(title=title, lines=lines, findings=one.findings)
-
-
-def _traces(report: RunReport) -> Section:
-    names = {each.guid: _name(each) for each in report.overview.resources}
-    rows = tuple((names[each.guid], each.path, size(each.size_bytes)) for each in report.traces)
-    total = sum(each.size_bytes for each in report.traces)
-    lines = (f"{len(rows)} files, {size(total)}",) if rows else ()
-    headers = ("resource", "file", "size")
-    return Section(title="Traces", lines=lines, table=Table(headers=headers, rows=rows, numeric=frozenset({2})))
-
-
-def _name(each: Standing) -> str:
-    return f"{each.guid} {each.name}" if each.name else str(each.guid)
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-_WIDEST = 160
-MAX_CURVES = 20
-MAX_BARS = 200
-"""With more resources than this a timeline is too high to be looked at."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command(epilog=EPILOG)(report)
-
-
-def report(
-    run_dir: RunArgument,
-    *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page there, such as run.html.")] = None,
-    json: JsonOption = False,
-) -> None:
-    """Report on a run: states and times, failures and reasons, what was measured and reported, energy, and traces."""
-    found, state = report_on(run_dir)
-    sections = sections_of(found)
-    written = [str(output)] if output is not None else []
-    if output is not None:
-        _write_page(output, found, sections, state)
-    emit(document_of(found, written), text=_text(sections, written), as_json=json)
-
-
-def document_of(found: RunReport, written: list[str]) -> dict[str, Any]:
-    """Return a report for programs."""
-    document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
-    for one in (*document["measured"], *document["reported"]):
-        del one["points"]  # they are for drawings: the journal and the traces have all of them
-    return {"well": found.overview.is_well, **document.pop("overview"), **document, "written": written}
-
-
-def _text(sections: list[Section], written: list[str]) -> str:
+def _text(section: Section) -> str:
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
-    parts = []
-    for section in sections:
-        lines = [section.title, "-" * min(width, len(section.title))]
-        lines += _wrapped(section.lines, width)
-        lines += _facts(section.facts, width)
-        found = section.findings
-        lines += _wrapped((f"{each.title}: {each.text} {each.advice}".rstrip() for each in found), width)
-        if section.table is not None:
-            lines += _rows(section.table, width)
-        parts.append("\n".join(lines))
-    return "\n\n".join([*parts, *(f"written: {path}" for path in written)])
+    lines = [section.title, "-" * min(width, len(section.title))]
+    for part in section.parts:
+        match part:
+            case Paragraph(text=text):
+                lines += _wrapped(text, width)
+            case Findings(findings=findings):
+                for each in findings:
+                    lines += _wrapped(f"{each.title}: {each.text} {each.advice}".rstrip(), width)
+            case Facts(rows=rows):
+                for name, value in rows:
+                    lines += _wrapped(f"{name:<11}{value}", width)
+            case Table():
+                lines.append(table(part.headers, part.rows, width=width))
+    return "\n".join(lines)
 
 
-def _wrapped(texts: Iterable[str], width: int) -> Iterator[str]:
-    for text in texts:
-        yield from textwrap.wrap(
-            escape_control(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
-
-
-def _facts(facts: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    longest = max((len(name) for name, _ in facts), default=0) + 2
-    for name, value in facts:
-        yield from textwrap.wrap(
-            f"{name:{longest}}{escape_control(value)}",
-            width,
-            subsequent_indent=" " * longest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-
-
-def _rows(table: Table, width: int) -> list[str]:
-    """Return a table as lines, without the columns that are empty; the last one is cut where it is too wide."""
-    kept = used(table)
-    rows = [tuple(map(escape_control, row)) for row in (kept.headers, *kept.rows)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(kept.headers))]
-    lines = []
-    for row in rows:
-        cells = [
-            text.rjust(widths[place]) if place in kept.numeric else text.ljust(widths[place])
-            for place, text in enumerate(row)
-        ]
-        line = "  ".join(cells).rstrip()
-        lines.append(line if len(line) <= width else f"{line[: width - 1]}…")
-    return lines
+def _wrapped(text: str, width: int) -> list[str]:
+    text = escape_control(text)
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _write_page(path: Path, found: RunReport, sections: list[Section], state: State) -> None:
     from fedmon.report.extra import report_extra
 
     with report_extra("a page"):
-        from fedmon.report.document import model
         from fedmon.report.document.html import html
         from fedmon.report.plots.library import own_process
 
     shown = found.overview
     with own_process(path.parent):
         curves = {REPORTED: _curves(found, found.reported), MEASURED: _curves(found, found.measured)}
-        parts = [_section(section, curves.get(section.title, [])) for section in sections]
-        # A graph is long where one waits for the other all the way: it comes with the resources, below what matters.
-        titles = [section.title for section in sections]
-        for title, picture, at in (
-            ("Graph", _picture(found, state), titles.index(RESOURCES) + 1 if RESOURCES in titles else len(titles)),
-            ("Timeline", _timeline(found), 1 + any(each.failed for each in shown.resources)),
-        ):
-            if picture is not None:
-                parts.insert(at, model.Section(title=title, parts=(picture,)))
-        document = model.Document(
+        parts = [Section(title=one.title, parts=(*curves.get(one.title, ()), *one.parts)) for one in sections]
+        titles = [one.title for one in sections]
+        # A graph is long if each resource waits for the one before: it comes below what matters more.
+        at = titles.index(RESOURCES) + 1 if RESOURCES in titles else len(titles)
+        parts[at:at] = _pictures("Graph", "The resources and their conditions", _graph(found, state))
+        at = 1 + any(each.failed for each in shown.resources)
+        parts[at:at] = _pictures("Timeline", "The states of each resource over time", _timeline(found))
+        document = Document(
             title=f"Experiment {shown.exp_id}",
             subtitle=f"run {shown.run_id}: {shown.status}",
-            header=f"experiment {shown.exp_id}, run {shown.run_id}; made {when(time.time())}",
+            header=f"experiment {shown.exp_id}, run {shown.run_id}; made {moment(time.time())}",
             sections=tuple(parts),
         )
         with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(html(document))
 
 
-def _section(section: Section, pictures: list[Any]) -> Any:
-    from fedmon.report.document import model
-
-    parts: list[Any] = [model.Paragraph(text=line) for line in section.lines]
-    parts += [model.Facts(rows=section.facts)] if section.facts else []
-    parts += [model.Findings(findings=section.findings)] if section.findings else []
-    if section.table is not None and section.table.rows:
-        kept = used(section.table)
-        parts.append(model.Table(headers=kept.headers, rows=kept.rows, numeric=kept.numeric))
-    return model.Section(title=section.title, parts=(*pictures, *parts))
+def _pictures(title: str, meaning: str, png: bytes | None) -> list[Section]:
+    return [] if png is None else [Section(title=title, parts=(_picture(meaning, png),))]
 
 
-def _curves(found: RunReport, series: Sequence[Series]) -> list[Any]:
-    """Return a drawing for each name of which there are several numbers: a line for each node, or for each resource."""
+def _picture(title: str, png: bytes) -> Picture:
+    return Picture(title=title, png=lambda: png)
+
+
+def _curves(found: RunReport, series: Sequence[Series]) -> list[Picture]:
+    """Return a drawing for each name with several values: a line for each node, or for each resource."""
     from fedmon.report.curves import Curve, drawn
 
     names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in found.overview.resources}
@@ -393,12 +428,12 @@ def _curves(found: RunReport, series: Sequence[Series]) -> list[Any]:
     for name, of_name in list(lines.items())[:MAX_CURVES]:
         if any(len(points) > 1 for points in of_name.values()):
             png = drawn(name, [Curve(label=label, points=tuple(sorted(of_name[label]))) for label in sorted(of_name)])
-            pictures.append(_drawing(f"{name} while it ran", png))
+            pictures.append(_picture(f"{name} over time", png))
     return pictures
 
 
-def _timeline(found: RunReport) -> Any:
-    """Return when each resource came to which state, as bars; null where there is nothing, or too much."""
+def _timeline(found: RunReport) -> bytes | None:
+    """Return the states of resources as bars over time; None if there are none, or too many."""
     from fedmon.report.timeline import Bar, Timeline, drawn
 
     shown = found.overview
@@ -414,21 +449,13 @@ def _timeline(found: RunReport) -> Any:
             if state not in (ResourceState.NEW, ResourceState.RELEASED) and end > t
         )
         rows.append((f"{each.guid} {each.name or each.rtype}", bars))
-    png = drawn(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))
-    return _drawing("When each resource came to which state", png)
+    return drawn(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))
 
 
-def _picture(found: RunReport, state: State) -> Any:
-    """Return the drawing of a run; null for one that is too large to be drawn."""
+def _graph(found: RunReport, state: State) -> bytes | None:
+    """Return the drawing of a run; None if it is too large."""
     names = {each.guid: each.name for each in found.overview.resources if each.name}
     try:
-        png = draw(picture_of(as_reached(state), names=names), "png")
+        return draw(picture_of(as_reached(state), names=names), "png")
     except FedmonError:
         return None
-    return _drawing("The resources and their conditions", png)
-
-
-def _drawing(title: str, png: bytes) -> Any:
-    from fedmon.report.document import model
-
-    return model.Picture(title=title, png=lambda: png)

@@ -1,4 +1,4 @@
-"""`fedmon experiment run`, `show`, `watch` and `reconnect`: an experiment while it runs, and as it was left."""
+"""`fedmon experiment run`, `show`, `watch` and `reconnect`: a run while it goes on, and as it was left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -19,13 +19,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import escape_control
 from fedmon.experiment.checking import check
-from fedmon.experiment.cli.options import (
-    EPILOG,
-    EachOption,
-    FileArgument,
-    JsonOption,
-    RunArgument,
-)
+from fedmon.experiment.cli.documents import EachOption, FileArgument, JsonOption, RunArgument, connected
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.document.files import write
@@ -34,155 +28,69 @@ from fedmon.experiment.journal import NAME
 from fedmon.experiment.situation import State
 from fedmon.experiment.standing import Overview, followed, heading, is_over, overview_of
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.cli.shell import NO_ANSWER, emit, logs_above
+from fedmon.researcher.cli.shell import NO_ANSWER, BrokerOption, IdOption, SettingsOption, emit, logs_above
 
 REDRAW_S = 0.25
-
-
-class Show(Protocol):
-    """Shows how things stand."""
-
-    def __call__(self, shown: Overview) -> None:
-        """Show it."""
-
-
-@contextmanager
-def showing(look: Callable[[], Overview], *, silent: bool = False, as_json: bool = False) -> Iterator[Show]:
-    """Show a run on stdout; on a terminal it is looked at again by itself, so that the times in it go on."""
-    if silent:
-        yield lambda _shown: None
-    elif as_json:
-        yield _Documents()
-    elif sys.stdout.isatty():
-        with _on_terminal(look) as show:
-            yield show
-    else:
-        yield _Lines()
-
-
-class _Lines:
-    """Writes what changed since the last look."""
-
-    def __init__(self) -> None:
-        self._told: set[Moment] = set()
-        self._blocker = ""
-        self._is_begun = False
-
-    def __call__(self, shown: Overview) -> None:
-        if not self._is_begun:
-            self._is_begun = True
-            sys.stdout.write(f"{heading(shown)}\n")
-        for line in change_lines(self._told, shown):
-            sys.stdout.write(f"{line}\n")
-        # The times in it change all the while; what is new is who holds up whom.
-        blocking = shown.blocker.partition(": ")[0]
-        if blocking != self._blocker and shown.blocker:
-            sys.stdout.write(f"blocker: {shown.blocker}\n")
-        self._told, self._blocker = moments(shown), blocking
-        sys.stdout.flush()
-
-
-class _Documents:
-    """Writes a document a line for each change of a resource."""
-
-    def __init__(self) -> None:
-        self._states: dict[int, str] = {}
-
-    def __call__(self, shown: Overview) -> None:
-        for each in shown.resources:
-            if self._states.get(each.guid, "") != each.state:
-                sys.stdout.write(f"{msgspec.json.encode(each).decode()}\n")
-        self._states = {each.guid: each.state for each in shown.resources}
-        sys.stdout.flush()
-
-
-@contextmanager
-def _on_terminal(look: Callable[[], Overview]) -> Iterator[Show]:
-    from rich.console import Console, Group, RenderableType
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(highlight=False)
-
-    def screen() -> RenderableType:
-        shown, now = look(), time.time()
-        below = [Text(line) for line in closing(shown, now)]
-        above = Text(heading(shown))
-        rows = max(3, console.height - 9)
-        return Group(above, table(shown, now, rows=rows, width=console.width), *below)
-
-    terminal = sys.stderr
-    with (
-        Live(
-            console=console,
-            get_renderable=screen,
-            refresh_per_second=1 / REDRAW_S,
-            vertical_overflow="crop",
-            transient=True,
-        ),
-        logs_above(terminal),
-    ):
-        yield lambda _shown: None
-
-
 INTERRUPTED = 130
 LOOK_S = 1.0
-"""How old what is shown may become where the system does not tell of changes."""
+"""How old the shown state may become if the system reports no changes."""
 PACE_S = 0.05
 MANY = 100
-"""So many resources are listed at the end; a JSON document has all of them."""
+"""This many resources are listed at the end; a JSON document has all."""
 FOLDER = Path("experiments")
 PIPE_WIDTH = 200
-"""Of a table that goes into a pipe or a file."""
 
 TimeoutOption = Annotated[
-    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until it is to be over; then all is released.")
+    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
 ]
 ForOption = Annotated[
-    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to go on; without it until it is over.")
+    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to follow it (default: until it is over).")
 ]
-KeepOption = Annotated[
-    bool, typer.Option("--keep", help="When it is over, release nothing until Ctrl-C, to look around.")
-]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the verbs."""
-    app.command(epilog=EPILOG)(run)
-    app.command(epilog=EPILOG)(show)
-    app.command(epilog=EPILOG)(watch)
-    app.command(epilog=EPILOG)(reconnect)
+KeepOption = Annotated[bool, typer.Option("--keep", help="When it is over, release nothing until Ctrl-C.")]
 
 
 def run(
     file: FileArgument,
     *,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Folder for the files; without it the document's, or experiments here.")
+        Path | None, typer.Option("--dir", help="Folder for the files (default: the document's, or ./experiments).")
     ] = None,
     timeout: TimeoutOption = None,
     keep: KeepOption = False,
     each: EachOption = False,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run an experiment and show its states and who holds it up; at its end, and at Ctrl-C, everything is released."""
+    """Run an experiment and show its states and blockers; at its end and at Ctrl-C everything is released."""
     found = check(file, wait_all_ready=not each)
     found.plan.check()
     where = directory or found.description.local_dir or FOLDER
     description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
-    with ExperimentController.from_description(description) as ec:
-        # For those who look at the run later: its journal knows no names.
+    with (
+        connected(broker, settings, researcher) as federation,
+        ExperimentController.from_description(description, federation=federation) as ec,
+    ):
+        # For later readers of the run: its journal has no names.
         write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
         if any(ec.get_resource(guid).asks_federation for guid in ec.resources):
-            _ = ec.federation  # before anything begins that is in vain without it
+            _ = ec.federation  # nothing begins without a connection
         ec.deploy(wait_all_ready=not each)
         _finish(ec, found.plan.facts.names, timeout_s=timeout, keep=keep, as_json=json)
 
 
 def reconnect(
-    run_dir: RunArgument, *, timeout: TimeoutOption = None, keep: KeepOption = False, json: JsonOption = False
+    run_dir: RunArgument,
+    *,
+    timeout: TimeoutOption = None,
+    keep: KeepOption = False,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
+    researcher: IdOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Take up again a run whose process died: nothing is done twice, and jobs that go on are adopted."""
+    """Resume a run whose process died: nothing runs twice, and jobs that still run are adopted."""
     with Follower(run_dir) as follower:
         names = follower.names()
         shown = followed(follower, names, time.time())
@@ -193,12 +101,14 @@ def reconnect(
     was_deployed, is_whole = bool(follower.state.groups), (follower.folder / DOCUMENT).is_file()
     if not was_deployed and not is_whole:
         raise ConflictError(
-            f"the process of the run in {follower.folder} died before it deployed anything, and nobody can tell "
-            "whether all was registered: begin a new run"
+            f"the process of the run in {follower.folder} died before everything was registered: begin a new run"
         )
-    with ExperimentController.reconnect(run_dir) as ec:
+    with (
+        connected(broker, settings, researcher) as federation,
+        ExperimentController.reconnect(run_dir, federation=federation) as ec,
+    ):
         if not was_deployed:
-            ec.deploy()  # what `run` would have done next
+            ec.deploy()  # the next step of `run`
         if left_out := _undeployed(ec.snapshot):
             guids = ", ".join(map(str, left_out))
             sys.stderr.write(f"fedmon: resource {guids} was never deployed, and is not waited for\n")
@@ -206,7 +116,7 @@ def reconnect(
 
 
 def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
-    """Show how a run stands, also one that another process has: its journal is read, and nothing is changed."""
+    """Show the state of a run, also of another process, from its journal; nothing is changed."""
     with Follower(run_dir) as follower:
         shown = followed(follower, follower.names(), time.time())
     _print(shown, as_json=json)
@@ -218,7 +128,7 @@ def watch(
     timeout: ForOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line, for each change.")] = False,
 ) -> None:
-    """Follow a run that another process has until it is over: states, progress and who holds it up."""
+    """Follow a run of another process until it is over."""
     deadline = Deadline(10**9 if timeout is None else timeout)
     with Follower(run_dir) as follower:
         names = follower.names()
@@ -228,7 +138,8 @@ def watch(
             with showing(lambda: shown, silent=is_over_already, as_json=json) as on_change:
                 on_change(shown)
                 while shown.status == "running" and not deadline.passed():
-                    follower.wait(min(_pace(shown), deadline.left_s()))
+                    is_counted_down = sys.stdout.isatty() and len(shown.resources) <= MANY
+                    follower.wait(min(REDRAW_S if is_counted_down else LOOK_S, deadline.left_s()))
                     shown = followed(follower, names, time.time())
                     on_change(shown)
         except KeyboardInterrupt:
@@ -241,15 +152,80 @@ def watch(
         raise typer.Exit(1)
 
 
-def _pace(shown: Overview) -> float:
-    """Return how old what is shown may become: on a terminal what counts down does so, where that is little work."""
-    return REDRAW_S if sys.stdout.isatty() and len(shown.resources) <= MANY else LOOK_S
+@contextmanager
+def showing(
+    look: Callable[[], Overview], *, silent: bool = False, as_json: bool = False
+) -> Iterator[Callable[[Overview], None]]:
+    """Give what shows a run on stdout; a terminal is redrawn by itself, so that its times go on."""
+    if silent:
+        yield lambda _shown: None
+    elif as_json:
+        yield _Documents()
+    elif sys.stdout.isatty():
+        with _on_terminal(look):
+            yield lambda _shown: None
+    else:
+        yield _Lines()
+
+
+class _Lines:
+    """Writes the changes since the last look."""
+
+    def __init__(self) -> None:
+        self._told: set[Moment] = set()
+        self._blocker: str | None = None
+
+    def __call__(self, shown: Overview) -> None:
+        lines = [heading(shown)] if self._blocker is None else []
+        lines += change_lines(self._told, shown)
+        blocking = shown.blocker.partition(": ")[0]  # the rest counts the seconds
+        if blocking and blocking != self._blocker:
+            lines.append(escape_control(f"blocker: {shown.blocker}"))
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        self._told, self._blocker = moments(shown), blocking
+
+
+class _Documents:
+    """Writes a document a line for each change of a resource."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, str] = {}
+
+    def __call__(self, shown: Overview) -> None:
+        for each in shown.resources:
+            if self._states.get(each.guid) != each.state:
+                sys.stdout.write(f"{msgspec.json.encode(each).decode()}\n")
+        self._states = {each.guid: each.state for each in shown.resources}
+        sys.stdout.flush()
+
+
+@contextmanager
+def _on_terminal(look: Callable[[], Overview]) -> Iterator[None]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+
+    def screen() -> Any:
+        shown, now = look(), time.time()
+        rows = max(3, console.height - 9)
+        below = [Text(line) for line in closing(shown, now)]
+        return Group(Text(heading(shown)), table(shown, now, rows=rows, width=console.width), *below)
+
+    terminal, per_s = sys.stderr, 1 / REDRAW_S
+    live = Live(
+        console=console, get_renderable=screen, refresh_per_second=per_s, vertical_overflow="crop", transient=True
+    )
+    with live, logs_above(terminal):
+        yield
 
 
 def _finish(
     ec: ExperimentController, names: Mapping[int, str], *, timeout_s: float | None, keep: bool, as_json: bool
 ) -> None:
-    """Show a run of this process until it is over, release it, and end with the exit code of what came of it."""
+    """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
     began = time.time()
 
     def look() -> Overview:
@@ -300,20 +276,20 @@ def _until_over(
             changes.wait(min(LOOK_S, deadline.left_s()))
             if not _is_over(ec.snapshot):
                 on_change()
-                # Whoever shows each of a thousand changes holds up those who make them.
+                # To show each of a thousand changes would delay them.
                 ec.wait_finished(ec.resources, timeout=min(PACE_S, deadline.left_s()))
     return True
 
 
 def _undeployed(state: State) -> list[int]:
-    """Return the guids of those that nobody asked to deploy."""
+    """Return the guids of the resources that were never deployed."""
     return [
         guid for guid, one in sorted(state.resources.items()) if one.state is ResourceState.NEW and one.group is None
     ]
 
 
 def _is_over(state: State) -> bool:
-    """Tell whether all that was deployed is over."""
+    """Tell whether all deployed resources are over."""
     resources = state.resources.mutate()
     for guid in _undeployed(state):
         del resources[guid]
@@ -355,7 +331,7 @@ def _print(shown: Overview, *, as_json: bool) -> None:
         rows = None if len(shown.resources) <= MANY else MANY
         with console.capture() as capture:
             console.print(table(shown, now, rows=rows, width=console.width if is_terminal else None))
-        # What a table is filled up with would be broken into lines of their own in a file or a mail.
+        # Trailing blanks would wrap in a file or a mail.
         text = capture.get()
         sys.stdout.write(text if is_terminal else "\n".join(line.rstrip() for line in text.split("\n")))
     sys.stdout.write("\n".join([*closing(shown, now), escape_control(f"files: {shown.run_dir}")]) + "\n")

@@ -1,4 +1,4 @@
-"""How a run looks on a terminal: its resources with their states, and what is said above and below them."""
+"""The table of a run's resources, its summary, and its changes as lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedmon.common.log import escape_control
+from fedmon.common.text import rich_table
 from fedmon.experiment.explaining import span
 from fedmon.experiment.standing import RUNS, Overview, Standing
 from fedmon.experiment.states import ResourceState
@@ -19,26 +20,17 @@ _GOING = (ResourceState.FAILED, ResourceState.STARTED, ResourceState.READY, Reso
 
 
 def table(shown: Overview, now: float, *, rows: int | None = None, width: int | None = None) -> Any:
-    """Return the resources as a table; of more than ``rows`` those that failed or are under way come first.
+    """Return the resources as a table of at most ``rows``, failed and active ones first.
 
-    It fills a terminal of ``width`` columns; on a narrow one names have to do, without types.
+    It fills a terminal of ``width`` columns; a narrow one shows no types beside names.
     """
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     now = _moment(shown, now)
     who = {each.guid: each for each in shown.resources}
     chosen, more = _chosen(shown.resources, rows)
-    found = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1),
-        collapse_padding=True,
-        expand=width is not None,
-    )
+    found = rich_table(expand=width is not None)
     found.add_column("#", justify="right", no_wrap=True)
     has_names = any(each.name for each in chosen)
     if has_names:
@@ -62,12 +54,12 @@ def table(shown: Overview, now: float, *, rows: int | None = None, width: int | 
 
 
 def _moment(shown: Overview, now: float) -> float:
-    """Return up to when times are counted: of a run that no process has, nobody knows more than its last event."""
+    """Return up to when times are counted: the last event, if no process has the run."""
     return now if shown.status == "running" else shown.until
 
 
 def closing(shown: Overview, now: float) -> list[str]:
-    """Return what is said below the resources: how many are where, who holds them up, and what failed."""
+    """Return the summary: the number of resources by state, the blocker, and the failure."""
     end = _moment(shown, now)
     counts = ", ".join(f"{count} {name}" for name, count in shown.counts.items()) or "no resources"
     over = sum(_is_over(each) for each in shown.resources)
@@ -78,31 +70,28 @@ def closing(shown: Overview, now: float) -> list[str]:
     ]
     if shown.blocker:
         lines.append(f"blocker: {shown.blocker}")
-    if shown.level_reason:
+    if shown.level_reason and not shown.failed:  # else the resource says it
         lines.append(f"{shown.level}: {shown.level_reason}")
     return [escape_control(line) for line in lines]
 
 
 Moment = tuple[int, str, float]
-"""A resource, a state, and when it came to it."""
+"""A resource, a state, and the time."""
 
 
 def moments(shown: Overview) -> set[Moment]:
-    """Return which resource came to which state when."""
+    """Return the states that resources reached, and when."""
     return {(each.guid, state, t) for each in shown.resources for state, t in each.times.items()}
 
 
 def change_lines(before: Collection[Moment], shown: Overview) -> list[str]:
-    """Return a line for each state that resources came to since ``before``, who came to the same one sharing it."""
+    """Return a line for each state that resources reached since ``before``."""
     by_guid = {each.guid: each for each in shown.resources}
     moved: dict[str, list[tuple[float, Standing]]] = {}
     for guid, state, t in sorted(moments(shown).difference(before), key=lambda moment: moment[2]):
         moved.setdefault(state, []).append((t, by_guid[guid]))
     lines = []
     for state, those in sorted(moved.items(), key=lambda found: found[1][-1][0]):
-        if state == ResourceState.FAILED.name:
-            lines += [f"{clock(t)} FAILED {_who(each)}: {each.reason}" for t, each in those]
-            continue
         listed = ", ".join(_who(each) for _, each in those[:8])
         more = f" and {len(those) - 8} more" if len(those) > 8 else ""
         lines.append(f"{clock(those[-1][0])} {state} {listed}{more}")
@@ -125,7 +114,7 @@ def _state_text(each: Standing) -> str:
 
 
 def _for(each: Standing, now: float) -> str:
-    """Return how long it is at its state; of one that was released, how long it ran."""
+    """Return how long it is in its state; of a released one, how long it ran."""
     began, ended = each.times.get("STARTED"), each.times.get("STOPPED", each.times.get("FAILED"))
     if each.state in ("STOPPED", "FAILED", "RELEASED"):
         ended = each.times.get("RELEASED") if ended is None else ended
@@ -134,7 +123,7 @@ def _for(each: Standing, now: float) -> str:
 
 
 def _why(each: Standing, who: Mapping[int, Standing]) -> str:
-    """Return why it failed, or whom it waits for, briefly; `waiting` has it in full."""
+    """Return briefly why it failed or what it waits for; `waiting` has the full text."""
     if each.failed:
         return each.reason if each.critical else f"(not critical) {each.reason}"
     if not each.action:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -28,12 +29,12 @@ MAX_BYTES = 32 * 2**20
 _MAX_PARTS = 200
 _MANY_PARTS = re.compile(rf"""(?:[\w"'-]+[ \t]*\.[ \t]*){{{_MAX_PARTS}}}""")
 PATHS = {
-    "fedmon::TrainingPlan": "plan",
-    "local::Process": "cwd",
-    "fedmon::Collector": "storeDir",
-    "Collector": "storeDir",
+    "fedmon::Collector": ("storeDir",),
+    "Collector": ("storeDir",),
+    "fedmon::TrainingPlan": ("plan",),
+    "local::Process": ("cwd",),
 }
-"""The attribute of a type that is a path."""
+"""The attributes of types that are paths."""
 
 
 class SFormats(StrEnum):
@@ -77,11 +78,11 @@ def write(description: Description, path: Path | str) -> Path:
     return path
 
 
-def checked_format(format: object) -> SFormats:  # noqa: A002 - NEPI's name
+def checked_format(name: object) -> SFormats:
     """Return a format by its name. Raises InvalidInputError."""
-    if format not in list(SFormats):
-        raise InvalidInputError(f"{format!r:.80} is not a format of documents; use one of: {', '.join(SFormats)}")
-    return SFormats(str(format))
+    if name not in list(SFormats):
+        raise InvalidInputError(f"{name!r:.80} is not a format of documents; use one of: {', '.join(SFormats)}")
+    return SFormats(str(name))
 
 
 def text_in(kind: SFormats, description: Description) -> str:
@@ -94,16 +95,18 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
 
     Raises DescriptionError.
     """
-    return _xml("from_xml")(source, nepi=nepi)  # type: ignore[no-any-return]
+    found: Description = _xml().from_xml(source, nepi=nepi)
+    return found
 
 
 def to_xml(description: Description) -> str:
     """Return an experiment as XML. Raises DescriptionError."""
-    return _xml("to_xml")(description)  # type: ignore[no-any-return]
+    text: str = _xml().to_xml(description)
+    return text
 
 
-def _xml(name: str) -> Callable[..., Any]:
-    return getattr(nepi("xml_files"), name)  # type: ignore[no-any-return]
+def _xml() -> ModuleType:
+    return nepi("xml_files")
 
 
 def from_toml(source: bytes | str) -> Description:
@@ -234,11 +237,12 @@ def _with_paths(description: Description, folder: Path) -> Description:
     """Return a description whose relative paths are those below a folder."""
     resources = []
     for each in description.resources:
-        name = PATHS.get(each.rtype, "")
-        value = each.attributes.get(name)
-        is_path = isinstance(value, str) and value and "\n" not in value  # a plan may be its source
-        found = {name: _below(folder, str(value))} if is_path else {}
-        resources.append(replace(each, attributes={**each.attributes, **found}))
+        attributes = dict(each.attributes)
+        for name in PATHS.get(each.rtype, ()):
+            value = attributes.get(name)
+            if isinstance(value, str) and value and "\n" not in value:  # a plan may be its source
+                attributes[name] = _below(folder, value)
+        resources.append(replace(each, attributes=attributes))
     local_dir = description.local_dir and _below(folder, description.local_dir)
     return replace(description, local_dir=local_dir, resources=tuple(resources))
 

@@ -152,12 +152,15 @@ def test_wrong_calls_and_limits_are_refused() -> None:
         runner.put("nothing")  # type: ignore[arg-type] # a caller without types may do that
     runner.destroy()
 
-    for late in (lambda: runner.put(threads), lambda: runner.put_nowait(threads), runner.start):
+    for put in (runner.put, runner.put_nowait):
         with pytest.raises(InvalidTaskError, match="destroyed"):
-            late()
-    for options in ({"maxthreads": -1}, {"maxqueue": -1}):
-        with pytest.raises(InvalidTaskError, match="negative"):
-            ParallelRun(**options)
+            put(threads)
+    with pytest.raises(InvalidTaskError, match="destroyed"):
+        runner.start()
+    with pytest.raises(InvalidTaskError, match="negative"):
+        ParallelRun(maxthreads=-1)
+    with pytest.raises(InvalidTaskError, match="negative"):
+        ParallelRun(maxqueue=-1)
 
 
 def test_without_results_none_are_kept() -> None:

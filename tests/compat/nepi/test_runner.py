@@ -103,7 +103,6 @@ def giving(*values: Any) -> Callable[[Any, int], Any]:
         ({"compute_metric_callback": giving(10), "max_runs": 1}, 1),
         ({"compute_metric_callback": giving(None, None, 10)}, 4),
         ({"compute_metric_callback": giving(-1, 1, -1), "max_runs": 3}, 3),
-        ({"compute_metric_callback": giving((1, 5), (1, 9), (1, 5)), "max_runs": 4}, 4),
         ({"compute_metric_callback": giving("x"), "evaluate_convergence_callback": lambda _ec, run, _all: run == 3}, 3),
     ],
 )
@@ -190,8 +189,6 @@ def test_a_runner_can_be_stopped_while_it_waits(ec: ExperimentController) -> Non
         # std 10, n 16: 2 * 10 / 4 = 5, just 5 % of 100; with n 12 it is more.
         ([90, 110] * 8, True),
         ([90, 110] * 6, False),
-        ([(1, 5), (1, 5)], True),
-        ([(1, 5), (1, 9)], False),
     ],
 )
 def test_the_default_rule(samples: list[Any], expected: bool) -> None:
@@ -202,8 +199,6 @@ def test_the_default_rule(samples: list[Any], expected: bool) -> None:
 def test_the_default_rule_refuses_what_is_not_a_number(bad: Any) -> None:
     with pytest.raises(RunnerError, match="not a finite number"):
         has_converged([bad, bad])
-    with pytest.raises(RunnerError, match="different"):
-        has_converged([(1, 2), (1,)])
 
 
 def test_each_run_has_credentials_failure_manager_federation_and_options(tmp_path: Path) -> None:
@@ -220,7 +215,7 @@ def test_each_run_has_credentials_failure_manager_federation_and_options(tmp_pat
 
     own = Own(limit=5)
     # when
-    with Special("runs", tmp_path, persist=True, fm=own, federation=federation) as ec:
+    with Special("runs", tmp_path, persist=True, fm=own, federation=federation, journal=False) as ec:
         ec.register_resource("runs::Short", password="hunter2", unread="unsaid")
         assert ExperimentRunner().run(ec, max_runs=2, min_runs=2, wait_guids=1, compute_metric_callback=look) == 2
         assert (own.ec is ec, own.count) == (True, 0)

@@ -30,8 +30,8 @@ def test_next_works_as_in_nepi() -> None:
     scheduler = HeapScheduler()
     task = scheduler.schedule(Task(1.0, nothing))
 
-    assert next(scheduler) is task  # type: ignore[call-overload] # NEPI's scheduler is no iterator either
-    assert next(scheduler) is None  # type: ignore[call-overload]
+    assert next(scheduler) is task
+    assert next(scheduler) is None
 
 
 def test_due_times_may_be_numbers_datetimes_and_texts() -> None:

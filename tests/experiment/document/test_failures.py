@@ -63,7 +63,7 @@ def test_a_file_says_what_failures_mean_and_both_forms_say_the_same(
     [
         ("[failures]", "policy"),
         ('[failures]\npolicy = "none"', "'critical', 'optional'|critical|policy"),
-        ('[failures]\npolicy = "optional"\nat_least = 1\nof = ["a"]', "no quorum"),
+        ('[failures]\npolicy = "optional"\nat_least = 1\nof = ["a"]', "1 quorums"),
         ('[failures]\npolicy = "quorum"', "at_least"),
         ('[failures]\npolicy = "quorum"\nof = ["a"]', "at_least"),
         ('[failures]\npolicy = "quorum"\nat_least = 1', "one of the two"),

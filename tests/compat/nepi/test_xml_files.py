@@ -1,0 +1,214 @@
+"""NEPI's files are read as it meant them; nothing in XML is evaluated, and what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedmon.experiment.conditions import StateCondition
+from fedmon.experiment.document import DescriptionError, from_toml, from_xml, to_toml
+from fedmon.experiment.document.description import Net, TopologyNode
+from fedmon.experiment.states import ResourceAction, ResourceState
+
+NEPI = """<?xml version="1.0" encoding="UTF-8"?>
+<experiment exp_id="exp-1" local_dir="/tmp" nthreads="20" run_id="20140301120000000001">
+    <topology topo-type="linear">
+        <nodes>
+            <node nid="0" nid-type="integer" target="True">
+                <node-annotations>
+                    <node-annotation name="ips" type="string" value="['10.0.0.1']"/>
+                    <node-annotation name="target" type="bool" value="True"/>
+                </node-annotations>
+            </node>
+            <node nid="1" nid-type="integer"/>
+        </nodes>
+        <edges>
+            <edge nid1="0" nid1-type="integer" nid2="1" nid2-type="integer">
+                <edge-annotations>
+                    <edge-annotation name="net" type="string"
+ value="{0: '10.0.0.1', 1: '10.0.0.2', 'prefix': 30, 'mask': '255.255.255.252', 'network': '10.0.0.0'}"/>
+                </edge-annotations>
+            </edge>
+        </edges>
+    </topology>
+    <rms>
+        <rm guid="1" ready_time="20140301120001000000" rtype="linux::Node" start_time="20140301120003000000"
+            failed_time="None" state="5">
+            <attributes>
+                <attribute name="hostname" type="string" value="host.example"/>
+                <attribute name="cleanHome" type="bool" value="True"/>
+                <attribute name="port" type="integer" value="22L"/>
+                <attribute name="gatewayUser" type="string" value="None"/>
+                <attribute name="ratio" type="double" value="0.5"/>
+            </attributes>
+            <connections><connection guid="2"/></connections>
+        </rm>
+        <rm guid="2" rtype="linux::Application" state="0">
+            <conditions>
+                <condition action="1" group="[1L]" state="5" time="5s"/>
+                <condition action="2" group="set([1])" state="6" time="None"/>
+                <condition action="0" group="(1,)" state="1" time="1.5m"/>
+                <condition action="1" group="set([])" state="5"/>
+            </conditions>
+            <traces><trace name="stdout"/></traces>
+        </rm>
+    </rms>
+</experiment>
+"""
+
+
+def test_a_file_of_nepi_is_read_with_all_that_it_says() -> None:
+    description = from_xml(NEPI)
+    node, application = description.resources
+
+    # NEPI writes 20 threads also where nobody asked for that.
+    assert (description.exp_id, description.nthreads, description.local_dir) == ("exp-1", None, "/tmp")
+    values = {"hostname": "host.example", "cleanHome": True, "port": 22, "gatewayUser": None, "ratio": 0.5}
+    assert node.attributes == values
+    assert (node.connections, application.connections) == ((2,), (1,))
+    assert application.traces == ("stdout",)
+    assert node.state is ResourceState.STARTED
+    assert [state for state, _ in node.times] == [ResourceState.READY, ResourceState.STARTED]
+    assert node.times[1][1] - node.times[0][1] == 2.0
+    assert application.conditions == (
+        (ResourceAction.DEPLOY, StateCondition(number=1, group=(1,), state=ResourceState.DISCOVERED, delay_s=90.0)),
+        (ResourceAction.START, StateCondition(number=2, group=(1,), state=ResourceState.STARTED, delay_s=5.0)),
+        (ResourceAction.STOP, StateCondition(number=3, group=(1,), state=ResourceState.STOPPED)),
+    )
+    assert from_toml(to_toml(description)) == description
+
+
+def test_the_topology_of_nepi_is_read_with_its_addresses() -> None:
+    topology = from_xml(NEPI).topology
+
+    assert topology is not None
+    assert topology.nodes[0] == TopologyNode(nid=0, is_target=True, ips=("10.0.0.1",))
+    net = Net(ip1="10.0.0.1", ip2="10.0.0.2", mask="255.255.255.252", network="10.0.0.0", prefix=30)
+    assert topology.edges[0].net == net
+
+
+@pytest.mark.parametrize("group", ["[]", "set()", "set([])", "()", "{}", " [ ] "])
+def test_a_condition_that_nepi_left_without_members_asks_for_nothing(group: str) -> None:
+    assert from_xml(NEPI.replace("set([1])", group)).resources[1].conditions[-1][0] is ResourceAction.START
+
+
+def condition_in(state: str) -> str:
+    return (
+        '<experiment exp_id="e"><rms><rm guid="1" rtype="a"/><rm guid="2" rtype="a"><conditions>'
+        f'<condition action="1" group="[1]" state="{state}"/></conditions></rm></rms></experiment>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "nepi", "expected"),
+    [("4", 3, "STARTED"), ("4", 6, "READY"), ("4", None, "READY"), ("STARTED", 3, "STARTED")],
+)
+def test_states_are_read_by_name_or_by_the_numbers_of_the_named_version(
+    state: str, nepi: int | None, expected: str
+) -> None:
+    ((_, condition),) = from_xml(condition_in(state), nepi=nepi).resources[1].conditions
+
+    assert isinstance(condition, StateCondition)
+    assert condition.state.name == expected
+
+
+@pytest.mark.parametrize(("state", "nepi"), [("8", 3), ("9", 6), ("-1", 6), ("4.0", 6), ("GONE", 6), ("4", 5)])
+def test_an_unknown_state_or_version_is_refused(state: str, nepi: int) -> None:
+    with pytest.raises(DescriptionError, match=r"RELEASED|NEPI 3 and 6"):
+        from_xml(condition_in(state), nepi=nepi)
+
+
+BOMB = (
+    '<!DOCTYPE e [<!ENTITY a "aaaaaaaaaa">'
+    + "".join(f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 10}">' for i in range(9))
+    + ']><experiment exp_id="&j;"/>'
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB,
+        '<!DOCTYPE experiment><experiment exp_id="e"/>',
+        '<!DOCTYPE e [<!ENTITY x SYSTEM "file:///etc/passwd">]><experiment exp_id="&x;"/>',
+    ],
+    ids=["bomb", "type", "external entity"],
+)
+def test_declarations_are_refused(text: str) -> None:
+    with pytest.raises(DescriptionError, match="document type or entities"):
+        from_xml(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", "<experiment", "<experiment></rms>", "<a/>", "<experiment/>", b"\xff\xfe", "\x00",
+             b'<?xml version="1.0" encoding="no-such"?><experiment exp_id="e"/>', "<experiment exp_id='e'/><b/>",
+             '<experiment exp_id="e" fedmon="2"/>', "<experiment>" * 100_000,
+             "<experiment>" * 100_000 + "</experiment>" * 100_000]
+)  # fmt: skip
+def test_xml_without_an_experiment_is_refused(text: str | bytes) -> None:
+    with pytest.raises(DescriptionError):
+        from_xml(text)
+
+
+def rm(inside: str = "", given: str = "") -> str:
+    return (
+        f'<experiment exp_id="e"><rms><rm guid="1" rtype="t" {given}>{inside}</rm><rm guid="2" rtype="t"/></rms>'
+        "</experiment>"
+    )
+
+
+CODE = "__import__('os').mkdir('harm')"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        f'<conditions><condition action="1" group="{CODE}" state="5"/></conditions>',
+        f'<conditions><condition action="1" group="[{CODE}]" state="5"/></conditions>',
+        f'<conditions><condition action="1" group="[2]" state="{CODE}"/></conditions>',
+        f'<conditions><condition action="{CODE}" group="[2]" state="5"/></conditions>',
+        f'<conditions><condition action="1" group="[2]" state="5" time="{CODE}"/></conditions>',
+        f'<attributes><attribute name="a" value="{CODE}" type="integer"/></attributes>',
+        f'<attributes><attribute name="a" value="{CODE}" type="bool"/></attributes>',
+        f'<connections><connection guid="{CODE}"/></connections>',
+    ],
+)
+def test_code_in_place_of_a_value_is_refused_and_not_run(
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DescriptionError, match="resource 1"):
+        from_xml(rm(inside))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_code_in_a_topology_is_refused_and_code_in_a_text_stays_text() -> None:
+    with pytest.raises(DescriptionError, match="node 0"):
+        from_xml(NEPI.replace("['10.0.0.1']", f"[{CODE}]"))
+    text = from_xml(rm(f'<attributes><attribute name="a" value="{CODE}" type="string"/></attributes>'))
+
+    assert text.resources[0].attributes == {"a": CODE}
+
+
+@pytest.mark.parametrize(
+    ("inside", "given"),
+    [
+        ('<attributes><attribute name="a"/></attributes>', ""),
+        ('<attributes><attribute name="a" value="x"/><attribute name="a" value="y"/></attributes>', ""),
+        ('<connections><connection guid="1"/></connections>', ""),
+        ("", 'state="12"'),
+        ("", 'start_time="20149999999999999999"'),
+        ("", 'start_time="soon"'),
+        ("", 'name="no good"'),
+        ('<conditions><condition action="1" group="[2]" state="5" time="2 weeks"/></conditions>', ""),
+        ('<conditions><condition action="1" state="5"/></conditions>', ""),
+        ('<conditions><condition action="1" group="[2]" metric="m" comparison="~" value="1"/></conditions>', ""),
+        ('<conditions><condition action="1" group="[2]" state="5" at_least="2"/></conditions>', ""),
+        ('<policies><retry verb="dance" times="1"/></policies>', ""),
+    ],
+)
+def test_a_fault_in_a_resource_is_named_with_the_resource(inside: str, given: str) -> None:
+    with pytest.raises(DescriptionError, match=r"resource (1|name)"):
+        from_xml(rm(inside, given))

@@ -1,0 +1,160 @@
+"""A document that describes no experiment is refused, with the file, the place and the remedy."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+from fedmon.experiment.conditions import StateCondition
+from fedmon.experiment.document import (
+    Description,
+    DescriptionError,
+    ResourceDescription,
+    even,
+    from_toml,
+    from_xml,
+    read,
+    to_toml,
+    to_xml,
+    write,
+)
+from fedmon.experiment.document.conditions import condition_from
+from fedmon.experiment.states import ResourceAction, ResourceState
+
+
+def toml(condition: str, *, more: str = "") -> str:
+    return (
+        '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n[[resource]]\nname = "b"\ntype = "t"\n'
+        f'[[resource]]\nname = "c"\ntype = "t"\nstart = [{condition}]\n{more}'
+    )
+
+
+ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("a = 1\nb == 2", "line 2"),
+        (f"{ONE}conect = [1]", "resource a.*there is: .*connect"),
+        ('[experiment]\nid = "e"\n[[resource]]\nname = "a"', "resource a.*type"),
+        (f"{ONE}connect = ['b']", "resource a.*'b'.*there is: a"),
+        (f"{ONE}start = ['sometime']", "resource a: start condition 1.*write it like"),
+        (f"{ONE}attributes = {{ when = 2026-01-01 }}", "resource a: when.*date"),
+        (f"{ONE}retry = {{ dance = {{ times = 1 }} }}", "resource a.*'dance'.*start"),
+        (f"{ONE}state = 'GONE'", "resource a.*'GONE'.*STOPPED"),
+        (f"{ONE}[[resource]]\nname = 'a'\ntype = 't'", "two resources have the name 'a'"),
+        (f"{ONE}[[resource]]\nguid = 1\ntype = 't'", "two resources have the guid 1"),
+        (f"{ONE}[[resource]]\nname = 'all'\ntype = 't'", "'all' is not usable"),
+        (f"{ONE}connect = ['a']", "resource a is connected to itself"),
+        ("a = " + "[" * 100_000, "nested"),
+        ("[" + "a." * 100_000 + "b]", "more than 200 parts"),
+        (toml("", more='set = [{ attribute = "r", value = 1, when = "0 of [a, b] are STARTED" }]'), "c: set r: 0 of 2"),
+        (toml('"[a, c] are STOPPED"'), "resource c: start condition 1.*itself"),
+    ],
+)
+def test_a_fault_is_named_with_its_place_and_remedy(text: str, named: str) -> None:
+    with pytest.raises(DescriptionError, match=rf"(?s){named}"):
+        from_toml(text)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        '"when a.m > 1e999"', '"when a.m > 1 for 0 samples"', '"0 of [a, b] are STARTED"', '"3 of [a, b] are STARTED"',
+        '"2 of [a, a] are STARTED"', '"[] are STARTED"', '{ group = [], state = "STARTED" }', "1", "{ group = ['a'] }",
+        '{ group = ["a"], metric = "m", value = inf }', '{ group = ["a"], metric = "m", value = 1, samples = 0 }',
+        '{ group = ["a"], metric = "m", value = 1, comparison = "~" }', '{ group = ["a"], state = "ALIVE" }',
+        '{ group = ["a", "b"], state = "STARTED", at_least = 0 }', '{ group = ["a"], state = "STARTED", delay_s = -1 }',
+        '{ group = ["a"], state = "STARTED", timeout_s = nan }',
+    ],
+)  # fmt: skip
+def test_an_impossible_condition_is_refused_with_its_place(condition: str) -> None:
+    with pytest.raises(DescriptionError, match="resource c: start condition 1"):
+        from_toml(toml(condition))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'group="[1, 2]" metric="m" comparison="&gt;" value="nan"',
+        'group="[1, 2]" metric="m" comparison="&gt;" value="1" samples="-5"',
+        'group="[1, 2]" state="STARTED" at_least="3"',
+        'group="[1, 1]" state="STARTED" at_least="2"',
+        'group="[]" state="STARTED"',
+        'group="[1, 3]" state="STARTED"',
+    ],
+)
+def test_xml_goes_through_the_same_checks(condition: str) -> None:
+    with pytest.raises(DescriptionError, match="resource 3: start condition 1"):
+        from_xml(
+            '<experiment exp_id="e" fedmon="1"><rms><rm guid="1" rtype="t"/><rm guid="2" rtype="t"/><rm guid="3" '
+            f'rtype="t"><conditions><condition action="START" {condition}/></conditions></rm></rms></experiment>'
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "after", "train", "train is", "train is GONE", "after nobody is READY", "train is READY for", "[a, b",
+        "train is READY for ever", "4 of [a, b, c] are READY", "train.x > ", "train.x > a", "train.x ~ 1",
+        "a is READY b", "train.x > 1 for 2s samples", "train is READY within", "train is READY within 1 hour",
+        "train.x > 1 for 3 sample x", "train.x > 1.2.3",
+    ],
+)  # fmt: skip
+def test_a_text_that_is_not_a_condition_is_refused(text: str) -> None:
+    with pytest.raises(DescriptionError, match="resource x: start"):
+        condition_from(text, {"train": 1, "a": 2, "b": 3, "c": 4}, number=1, where="resource x: start")
+
+
+def test_long_nonsense_is_refused_at_once() -> None:
+    began = time.process_time()
+    for text in ("a " * 40_000, "[" + "a," * 40_000, "a.x" + " " * 90_000, "within " * 10_000, "a" * 200_000):
+        with pytest.raises(DescriptionError):
+            condition_from(text, {}, number=1, where="x")
+
+    assert time.process_time() - began < 2
+
+
+def test_a_member_that_is_named_twice_counts_once() -> None:
+    expected = StateCondition(number=1, group=(1, 2), at_least=2, state=ResourceState.STARTED)
+    for condition in ('"2 of [a, b, a] are STARTED"', '{ group = ["a", "b", 1], state = "STARTED", at_least = 2 }'):
+        assert from_toml(toml(condition)).resources[2].conditions == ((ResourceAction.START, expected),)
+
+
+@pytest.mark.parametrize(
+    "exp_id", ["..", "", " ", "a/b", "/etc", "../x", "a\\b", "a\nb", "a\x00b", "x" * 300, " a", "my exp", "-x", "é"]
+)
+def test_an_id_that_cannot_name_a_folder_is_refused(exp_id: str) -> None:
+    for refuse in (even, to_xml, to_toml):
+        with pytest.raises(DescriptionError, match=r"experiment id .*cannot name a folder"):
+            refuse(Description(exp_id=exp_id))
+    with pytest.raises(DescriptionError, match="run id"):
+        even(Description(exp_id="e", run_id=exp_id))
+
+
+@pytest.mark.parametrize("value", [object(), {1: "a"}, b"x", {"a": object()}, {1, 2}])
+def test_a_value_that_no_document_holds_is_refused_by_name(value: object) -> None:
+    description = Description(exp_id="e", resources=(ResourceDescription(guid=7, rtype="t", attributes={"a": value}),))
+    for refuse in (to_xml, to_toml):
+        with pytest.raises(DescriptionError, match="resource 7: a"):
+            refuse(description)
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "bad.xml").write_text("<a/>")
+    (tmp_path / "folder.xml").mkdir()
+
+    with pytest.raises(NotFoundError, match=r"no\.xml"):
+        read(tmp_path / "no.xml")
+    with pytest.raises(DescriptionError, match=r"bad\.xml"):
+        read(tmp_path / "bad.xml")
+    with pytest.raises(StorageError, match=r"folder\.xml"):
+        read(tmp_path / "folder.xml")
+    with pytest.raises(InvalidInputError, match=r"\.toml"):
+        read(tmp_path / "exp.json")
+    with pytest.raises(StorageError):
+        write(Description(exp_id="e"), tmp_path / "bad.xml" / "x.xml")
