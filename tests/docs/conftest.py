@@ -19,9 +19,15 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="package")
-def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def hospital_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds those of the three nodes."""
+    return tmp_path_factory.mktemp("hospitals")
+
+
+@pytest.fixture(scope="package")
+def hospitals(hospital_folder: Path) -> Iterator[str]:
     """Three nodes whose owners have approved the three plans; the URL of their broker."""
-    folder = tmp_path_factory.mktemp("hospitals")
+    folder = hospital_folder
     with ExitStack() as stack:
         broker = Broker("embedded", folder / "broker")
         stack.callback(broker.stop)
@@ -36,7 +42,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with Federation(broker.url, folder=folder / "researcher") as fed:
             wait_until(lambda: online(fed) >= set(TABLES), 20, what="three nodes online")
             for plan in sorted((EXAMPLES / "plans").glob("*.py")):
-                _approved_everywhere(fed, plan, folder)
+                approve(fed, plan, folder, *TABLES)
         yield broker.url
 
 
@@ -45,7 +51,9 @@ def online(fed: Federation) -> set[str]:
     return {str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE}
 
 
-def _approved_everywhere(fed: Federation, plan: Path, folder: Path) -> None:
-    for node_id, reply in fed.approve(plan).ok.items():
+def approve(fed: Federation, plan: Path, folder: Path, *hospitals: str) -> None:
+    """Ask all owners to approve a plan, and have those of some hospitals do so."""
+    asked = fed.approve(plan).ok
+    for node_id in hospitals:
         with ControlClient(folder / node_id) as owner:
-            owner.call("plan-decide", plan=reply.sha256, by_id=True, status="approved", note="", by="owner")
+            owner.call("plan-decide", plan=asked[node_id].sha256, by_id=True, status="approved", note="", by="owner")

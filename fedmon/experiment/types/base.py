@@ -50,8 +50,7 @@ class NeighbourLostError(ExperimentError):
     exit_code = 1
 
     def __init__(self, who: str, lost: ResourceManager) -> None:
-        why = f": {lost.reason}" if lost.reason else ""
-        super().__init__(f"{who} needs {lost.name}, which is {lost.state.name}{why}")
+        super().__init__(f"{who} needs {lost.name}, which is {lost.state.name}{lost.reason and f': {lost.reason}'}")
 
 
 class MissingPartError(ExperimentError):

@@ -190,8 +190,7 @@ class Job(LinkedResource):
         super().__init__(ec, guid)
         self._followed: FollowedRun | None = None
         self._is_stopping = self._is_given_back = self._is_releasing = self._hears = False
-        self._starting = ""
-        self._may_have_begun = False
+        self._starting, self._may_have_begun = "", False
 
     own_attributes = (
         CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
@@ -301,7 +300,6 @@ class Job(LinkedResource):
         tags = datasets[0].get("tags") if datasets else self.get("tags")
         values = self._inputs()
         self._set_own("jobId", job_id)  # before any node is asked: after a crash it says what to look for
-        self._is_stopping = False
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
             nodes=nodes,
@@ -332,6 +330,8 @@ class Job(LinkedResource):
         if self.state < ResourceState.STARTED:
             self.set_started()
         self._follow(handle, told_before(self.ec.run_dir, self.guid))
+        if self._is_stopping:  # a stop was faster
+            handle.stop()
         return True
 
     def _found(self) -> RunHandle | None:

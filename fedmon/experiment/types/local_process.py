@@ -22,7 +22,8 @@ from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError
 from fedmon.experiment.types.values import CheckedAttribute, command, duration, environment, own, path_text
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SUPERVISOR = (sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py")))
+_IGNORED_BY_PYTHON = f"{signal.SIGPIPE:d},{signal.SIGXFSZ:d}"
 _RECORD_BYTES = 63
 _TAIL_BYTES = 500
 
@@ -47,17 +48,15 @@ class SupervisedCommand:
     def begin(cls, record: Path, words: list[str], *, cwd: Path, env: dict[str, str]) -> Self:
         """Run a command that appends to ``stdout`` and ``stderr`` beside the record. Raises OSError, ValueError."""
         with contextlib.ExitStack() as opened:
-            lock = opened.enter_context(open(os.open(record, os.O_RDWR | os.O_CREAT, 0o600), "r+b"))
+            lock = opened.enter_context(open(os.open(record, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.truncate(0)
             lock.write(b" " * _RECORD_BYTES)
-            lock.flush()
             streams = [opened.enter_context(record.with_name(name).open("ab")) for name in ("stdout", "stderr")]
             read, write = os.pipe()
             pipe = opened.enter_context(open(read, "rb"))
             with open(write, "wb") as told:
                 supervisor = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_SUPERVISOR), str(lock.fileno()), str(told.fileno()), *words],
+                    [*_SUPERVISOR, str(lock.fileno()), str(told.fileno()), _IGNORED_BY_PYTHON, *words],
                     cwd=cwd,
                     env=env,
                     stdin=subprocess.DEVNULL,
@@ -176,6 +175,7 @@ class LocalProcess(LinkedResource):
         """Start it; its end comes by itself."""
         words, cwd = self.get("command"), Path(self.fixed_path("cwd")) if self.get("cwd") else self.folder
         env = {**os.environ, **(self.get("env") or {})}
+        self._is_stopping = False
         with self.lock:  # its end waits until it is STARTED
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -189,9 +189,11 @@ class LocalProcess(LinkedResource):
     def _record(self) -> Path:
         return self.written("process")
 
-    def _follow(self, process: SupervisedCommand, *, is_stopping: bool = False) -> None:
+    def _follow(self, process: SupervisedCommand) -> None:
         with self.lock:
-            self._process, self._is_stopping = process, is_stopping
+            if self._process is not None:  # a release was faster than the reconnect
+                return
+            self._process = process
             threading.Thread(target=self._wait, args=(process,), name=f"process-{process.pid}", daemon=True).start()
             if process.pid != self.get("pid"):
                 self.note("pid", process.pid)
@@ -236,8 +238,9 @@ class LocalProcess(LinkedResource):
         # A record of the last run is there if the new one was not begun.
         is_of_last = found is not None and found.pid == self.get("pid") and self.get("exitCode") is not None
         if found is not None and (is_started or not is_of_last):
-            self._follow(found, is_stopping=verb == "stop")
-            if verb == "stop":
+            self._is_stopping |= verb == "stop"
+            self._follow(found)
+            if self._is_stopping:  # also where a stop was faster than the reconnect
                 self.end_work()
         elif is_started:
             self.fail("no record of its process is left in the run's folder")

@@ -72,7 +72,6 @@ def test_runs_are_adopted_and_what_waited_for_them_goes_on(
         (_, _, _, _, long, total, after, command, lost) = ec.resources
         job_id = ec.get(long, "jobId")
         assert ec.state(command) is STARTED
-        wait_until(lambda: ec.get_resource(long).handle is not None)  # type: ignore[attr-defined]
         assert ec.state(long) is STARTED
         assert json.loads(ec.get(total, "result"))["rows"] == 6
         wait_until(lambda: ec.get_resource(lost).handle is not None)  # type: ignore[attr-defined]

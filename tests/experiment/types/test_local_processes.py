@@ -262,8 +262,6 @@ def test_a_command_of_another_process_is_ended_as_ones_own(tmp_path: Path, verb:
 
     with ExperimentController.reconnect(crash.run_dir) as ec:
         if verb == "stop":
-            ec.wait_started(1, timeout=10)
-            wait_until(lambda: ec.state(1) is ResourceState.STARTED)
             ec.stop(1)
             assert ec.wait_finished([1, 2, 3], timeout=30)
             assert (ec.state(1), ec.get(1, "exitCode")) == (STOPPED, -signal.SIGTERM)
