@@ -245,11 +245,11 @@ def test_whoever_names_the_folder_of_an_experiment_is_told_of_its_latest_run(she
     assert "EXPERIMENT/RUN" in shell("show", "runs/trial/no").err
 
 
-def test_what_we_raise_is_logged_without_where_in_our_code(shell: Shell, tmp_path: Path) -> None:
+def test_a_failure_is_reported_once_and_without_a_traceback(shell: Shell, tmp_path: Path) -> None:
     done = shell("run", written(tmp_path / "bad.toml", process("no", ["no-such-program"])), "--timeout", "20")
 
     assert done.code == 1
-    assert done.out.count("cannot run no-such-program") == 1
+    assert (done.out + done.err).count("cannot run no-such-program") == 1
     assert "Traceback" not in done.err
     assert "1 of 1 over, 1 failed" in done.out
 

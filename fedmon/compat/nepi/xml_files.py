@@ -39,6 +39,7 @@ _KINDS: dict[str, Callable[[str], Any]] = {
     "null": lambda _: None,
     "json": lambda text: {"json": text},
 }
+_LONGEST = 100_000
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -210,7 +211,7 @@ def _group(text: str, where: str) -> list[int]:
 def _literal(text: str, kind: Any, where: str) -> Any:
     """Return a list or table as Python writes it; only literals are understood."""
     try:
-        found = ast.literal_eval(text.strip())
+        found = ast.literal_eval(text.strip()) if len(text) <= _LONGEST else None
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         found = None
     if not isinstance(found, kind):
