@@ -245,11 +245,11 @@ def test_whoever_names_the_folder_of_an_experiment_is_told_of_its_latest_run(she
     assert "EXPERIMENT/RUN" in shell("show", "runs/trial/no").err
 
 
-def test_what_we_raise_is_logged_without_where_in_our_code(shell: Shell, tmp_path: Path) -> None:
+def test_a_failure_is_reported_once_and_without_a_traceback(shell: Shell, tmp_path: Path) -> None:
     done = shell("run", written(tmp_path / "bad.toml", process("no", ["no-such-program"])), "--timeout", "20")
 
     assert done.code == 1
-    assert done.out.count("cannot run no-such-program") == 1
+    assert (done.out + done.err).count("cannot run no-such-program") == 1
     assert "Traceback" not in done.err
     assert "1 of 1 over, 1 failed" in done.out
 
@@ -309,14 +309,20 @@ def test_a_check_looks_for_the_file_of_a_plan(shell: Shell, tmp_path: Path) -> N
     assert checked.out.splitlines()[-1] == "it can work, with 1 warning"
 
 
-def test_without_a_broker_nothing_begins_that_would_be_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["variable", "--broker", "--settings"])
+def test_without_a_broker_nothing_begins_that_would_be_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    place = f"127.0.0.1:{free_port()}"
-    environ = plain_environment(FEDMON_BROKER_URL=f"mqtt://{place}", FEDMON_RESEARCHER_TIMEOUT_S="0.2")
-    marker = tmp_path / "ran"
+    place, marker = f"127.0.0.1:{free_port()}", tmp_path / "ran"
+    (tmp_path / "mine.toml").write_text(f'[broker]\nurl = "mqtt://{place}"\n')
+    (tmp_path / "mine.toml").chmod(0o600)
+    variables = {"FEDMON_BROKER_URL": f"mqtt://{place}"} if how == "variable" else {}
+    options = {"--broker": ["--broker", f"mqtt://{place}"], "--settings": ["--settings", "mine.toml"]}.get(how, [])
+    environ = plain_environment(FEDMON_RESEARCHER_TIMEOUT_S="0.2", **variables)
     document = written(tmp_path / "federated.toml", FEDERATED, process("touch", ["touch", str(marker)]))
 
-    done = fedmon_here("experiment", "run", str(document), environ=environ)
+    done = fedmon_here("experiment", "run", str(document), "--researcher", "me", *options, environ=environ)
 
     assert done.returncode == 5
     assert f"cannot connect to the broker at {place}" in done.stderr

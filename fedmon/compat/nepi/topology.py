@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from fedmon.common.errors import InvalidInputError
 from fedmon.experiment.document.description import Net, Nid, Topology, TopologyEdge, TopologyNode
 from fedmon.experiment.errors import ExperimentError, UnknownNameError
@@ -16,6 +18,7 @@ from fedmon.report.extra import report_extra
 
 OWN_NODE_NOTES = frozenset({"ips", "source", "target"})
 OWN_EDGE_NOTES = frozenset({"net"})
+_NET = ("ip1", "ip2", "mask", "network", "prefix")
 MAX_MESH = 3000
 _BASE = {4: ("10.0.0.0", 8), 6: ("fd00::", 8)}
 _LINK = {4: 30, 6: 126}
@@ -65,13 +68,13 @@ def generate(topo_type: str, node_count: int, branches: int | None = None) -> An
 
 
 def _star(node_count: int, branches: int) -> Any:
-    graph = _networkx().empty_graph(1)
-    if node_count > 1 and (branches < 1 or (node_count - 1) % branches):
+    if node_count == 1:
+        return _networkx().empty_graph(1)
+    if branches < 1 or (node_count - 1) % branches:
         raise TopologyError(f"a star of {node_count} nodes cannot have {branches} branches of one length")
-    length = (node_count - 1) // max(branches, 1)
-    for first in range(1, node_count, max(length, 1)):
-        _networkx().add_path(graph, [0, *range(first, first + length)])
-    return graph
+    length = (node_count - 1) // branches
+    # The first node of each arm is joined to the centre, each other one to the node before.
+    return _networkx().Graph((0 if nid % length == 1 % length else nid - 1, nid) for nid in range(1, node_count))
 
 
 class NetGraph:
@@ -304,16 +307,14 @@ def describe(netgraph: NetGraph) -> Topology:
             TopologyEdge(
                 nid1=nid1,
                 nid2=nid2,
-                net=_net(*netgraph.get_p2p_info(nid1, nid2)) if "net" in notes else None,
+                net=msgspec.convert(dict(zip(_NET, netgraph.get_p2p_info(nid1, nid2), strict=True)), Net)
+                if "net" in notes
+                else None,
                 annotations={n: _plain(n, value) for n, value in notes.items() if n not in OWN_EDGE_NOTES},
             )
             for nid1, nid2, notes in netgraph.topology.edges(data=True)
         ),
     )
-
-
-def _net(ip1: str, ip2: str, mask: str, network: str, prefix: int) -> Net:
-    return Net(ip1=ip1, ip2=ip2, mask=mask, network=network, prefix=prefix)
 
 
 def build(topology: Topology) -> NetGraph:

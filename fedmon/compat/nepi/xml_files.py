@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -29,6 +29,17 @@ _TIMES = {
 _STATES_OF_3 = tuple(state.name for state in ResourceState if state is not ResourceState.RESERVED)
 _RETRY = {"times": "times", "delay": "delay_s", "factor": "factor", "max_delay": "max_delay_s"}
 _CONDITION = {"time": "delay_s", "timeout": "timeout_s"}
+_ACTIONS = tuple(action.name.lower() for action in ResourceAction)
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "string": str,
+    "bool": lambda text: {"true": True, "false": False}[text.strip().lower()],
+    "integer": lambda text: int(text.strip().rstrip("L")),
+    "float": float,
+    "double": float,
+    "null": lambda _: None,
+    "json": lambda text: {"json": text},
+}
+_LONGEST = 100_000
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -62,11 +73,9 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
         whole["topology"] = reader.topology(topology)
     if (failures := root.find("failures")) is not None:
         quorums = [
-            {**each.attrib, **({"of": _group(each.get("group"), "failures")} if "group" in each.attrib else {})}
+            {"of": _group(each.attrib.pop("group", "[]"), "failures"), **each.attrib}
             for each in failures.iter("quorum")
         ]
-        for each in quorums:
-            each.pop("group", None)
         whole["failures"] = {**failures.attrib, "quorums": quorums}
     return from_tables(whole, strict=False)
 
@@ -96,15 +105,16 @@ class _Reader:
             "set": [],
         }
         for each in element.findall("conditions/condition"):
-            action = _action(_needed(each, "action", where), where)
-            conditions = table.setdefault(action.lower(), [])
-            found = self._condition(each, f"{where}: {action.lower()} condition {len(conditions) + 1}")
+            action = each.get("action", "").strip().lower()
+            action = dict(enumerate(_ACTIONS)).get(int(action), action) if action.isdecimal() else action
+            conditions = table.setdefault(action, [])
+            found = self._condition(each, f"{where}: {action} condition {len(conditions) + 1}")
             if found["group"] or self._is_ours:  # NEPI leaves conditions whose members were all taken out
                 conditions.append(found)
         for each in element.findall("sets/set"):
-            (value,) = self._values([each], where).items()
-            when = [self._condition(one, f"{where}: set {value[0]}") for one in each.findall("condition")]
-            table["set"].append({"attribute": value[0], "value": value[1], "when": when[0] if when else None})
+            ((name, value),) = self._values([each], where).items()
+            when = [self._condition(one, f"{where}: set {name}") for one in each.findall("condition")]
+            table["set"].append({"attribute": name, "value": value, "when": when[0] if when else None})
         return table
 
     def topology(self, element: Any) -> dict[str, Any]:
@@ -145,27 +155,12 @@ class _Reader:
         return values
 
     def _value(self, text: str, kind: str, where: str) -> Any:
-        if not self._is_ours:
-            kind = {"double": "float", "bool": "bool", "integer": "integer", "float": "float"}.get(kind.lower(), "")
-            if text == "None" or not kind:
-                return None if text == "None" else text
+        if not self._is_ours:  # an unknown type of NEPI's is text
+            kind = "null" if text == "None" else kind.lower() if kind.lower() in _KINDS else "string"
         try:
-            match kind:
-                case "string":
-                    return text
-                case "bool":
-                    return {"true": True, "false": False}[text.strip().lower()]
-                case "integer":
-                    return int(text.strip().rstrip("L"))
-                case "float":
-                    return float(text)
-                case "null":
-                    return None
-                case "json":
-                    return {"json": text}
-        except (KeyError, ValueError):
-            pass
-        raise DescriptionError(f"{where}: {text[:60]!r} is not a value of type {kind[:20]!r}")
+            return _KINDS[kind](text)
+        except (KeyError, ValueError) as error:
+            raise DescriptionError(f"{where}: {text[:60]!r} is not a value of type {kind[:20]!r}") from error
 
     def _condition(self, element: Any, where: str) -> dict[str, Any]:
         table = {_CONDITION.get(name, name): text for name, text in element.items() if name != "action"}
@@ -204,13 +199,6 @@ def _needed(element: Any, name: str, where: str) -> str:
     return value
 
 
-def _action(text: str, where: str) -> str:
-    for action in ResourceAction:
-        if text.strip().upper() in {action.name, str(action.value)}:
-            return action.name
-    raise DescriptionError(f"{where}: unknown action {text[:60]!r}; use one of {', '.join(ResourceAction.__members__)}")
-
-
 def _group(text: str, where: str) -> list[int]:
     inner = re.sub(r"^set\((.*)\)$", r"\1", text.strip()) or "[]"
     found = _literal(re.sub(r"(?<=[0-9])L\b", "", inner), (list, tuple, set, dict, int), where)
@@ -223,7 +211,7 @@ def _group(text: str, where: str) -> list[int]:
 def _literal(text: str, kind: Any, where: str) -> Any:
     """Return a list or table as Python writes it; only literals are understood."""
     try:
-        found = ast.literal_eval(text.strip())
+        found = ast.literal_eval(text.strip()) if len(text) <= _LONGEST else None
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         found = None
     if not isinstance(found, kind):

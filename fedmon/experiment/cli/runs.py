@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
-from fedmon.common.log import escape_control
+from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.experiment.checking import check
 from fedmon.experiment.cli.documents import EachOption, FileArgument, JsonOption, RunArgument, connected
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
@@ -70,6 +71,7 @@ def run(
     description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
     with (
         connected(broker, settings, researcher) as federation,
+        _failures_told_once(),
         ExperimentController.from_description(description, federation=federation) as ec,
     ):
         # For later readers of the run: its journal has no names.
@@ -105,6 +107,7 @@ def reconnect(
         )
     with (
         connected(broker, settings, researcher) as federation,
+        _failures_told_once(),
         ExperimentController.reconnect(run_dir, federation=federation) as ec,
     ):
         if not was_deployed:
@@ -316,6 +319,24 @@ def _heard_signals() -> Iterator[threading.Event]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def _failures_told_once() -> Iterator[None]:
+    """Keep the failures of resources out of the log: the result has each with its reason."""
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        is_failure = record.name.startswith(f"{OUR_LOGGER}.experiment.resource") and record.levelno >= logging.ERROR
+        return not is_failure and record.name != f"{OUR_LOGGER}.experiment.failure"
+
+    handlers = list(logging.getLogger(OUR_LOGGER).handlers)
+    for handler in handlers:
+        handler.addFilter(is_kept)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_kept)
 
 
 def _print(shown: Overview, *, as_json: bool) -> None:

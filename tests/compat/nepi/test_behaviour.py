@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -145,18 +143,6 @@ def test_a_bad_delay_is_refused_at_every_call_and_the_experiment_goes_on(ec: Exp
     assert ec.ecstate is ECState.TERMINATED
 
 
-def test_failed_resources_leave_no_thread(ec: ExperimentController) -> None:
-    before = threading.active_count()
-    guids = [ec.register_resource("test::Failing", critical=False) for _ in range(100)]
-    ec.register_condition(guids, STOP, ec.register_resource("test::Simple"), STOPPED, "1h")
-
-    ec.deploy(guids)
-
-    assert len(ec.wait_started(guids, timeout=30).failed) == 100
-    assert not ec.abort
-    wait_until(lambda: threading.active_count() <= before + 2)
-
-
 def test_a_delay_after_a_failure_counts_from_the_failure(ec: ExperimentController) -> None:
     failing = ec.register_resource("test::Failing", critical=False)
     rescue = ec.register_resource("test::Simple")
@@ -184,18 +170,6 @@ def test_a_controller_that_failed_is_shut_down_all_the_same(tmp_path: Path) -> N
 
     assert ec.ecstate is ECState.TERMINATED
     assert {ec.state(guid) for guid in (simple, failing)} == {ResourceState.RELEASED}
-
-
-def test_a_chain_registered_in_reverse_takes_no_half_second_a_link(ec: ExperimentController) -> None:
-    guids = [ec.register_resource("test::Simple") for _ in range(100)]
-    for guid, following in itertools.pairwise(guids):
-        ec.register_condition(guid, START, following, STARTED)
-    began = time.monotonic()
-
-    ec.deploy()
-    assert ec.wait_started(guids, timeout=30)
-
-    assert time.monotonic() - began < 10  # NEPI takes 50 s
 
 
 def test_ids_and_guids_are_given_once_whichever_thread_asks(ec: ExperimentController, tmp_path: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
+from pathlib import Path
 from typing import Any
 
 import networkx
 import pytest
 
 from fedmon.compat.nepi.topology import NetGraph, TopologyError, TopologyType, build, describe
+from fedmon.experiment import ExperimentController
 from fedmon.experiment.document import Description, from_toml, from_xml, to_toml, to_xml
+from fedmon.report.extra import MissingExtraError
 
 
 @pytest.mark.parametrize(
@@ -157,3 +161,15 @@ def test_a_topology_comes_back_from_documents() -> None:
     assert describe(build(topology)) == topology
     assert from_xml(to_xml(description)).topology == topology
     assert from_toml(to_toml(description)).topology == topology
+
+
+def test_only_topologies_need_networkx_and_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "e.toml").write_text('[experiment]\nid = "e"\n[topology]\nnodes = [{ nid = 1 }]\n')
+    monkeypatch.setitem(sys.modules, "networkx", None)
+
+    with ExperimentController.load(tmp_path / "e.toml", local_dir=tmp_path) as ec:
+        assert "nid = 1" in ec.serialize("toml")
+        with pytest.raises(MissingExtraError, match=r"a topology needs networkx: pip install 'fedmon\[report\]'"):
+            _ = ec.netgraph

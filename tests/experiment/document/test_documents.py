@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
 from fedmon.experiment.document import (
@@ -281,94 +277,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert again.resources[0].attributes == {"plan": str(tmp_path / "../plans/mean.py")}
 
 
-guids = st.integers(min_value=1, max_value=9)
-seconds = st.none() | st.floats(min_value=0, max_value=1e6)
-groups = st.lists(guids, min_size=1, max_size=3, unique=True).map(tuple)
-values: Any = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=3), each, max_size=2),
-    max_leaves=3,
-)
-state_conditions = st.builds(
-    StateCondition,
-    number=st.just(1),
-    group=groups,
-    state=st.sampled_from(ResourceState),
-    delay_s=st.floats(min_value=0, max_value=1e6),
-    timeout_s=seconds,
-    at_least=st.none() | st.just(1),
-)
-metric_conditions = st.builds(
-    MetricCondition,
-    number=st.just(1),
-    group=groups,
-    metric=st.builds(
-        Metric,
-        name=st.text(min_size=1, alphabet=st.characters(min_codepoint=32, max_codepoint=0x2FF)),
-        comparison=st.sampled_from([">", ">=", "<", "<=", "==", "!="]),
-        value=st.floats(allow_nan=False, allow_infinity=False),
-        samples=st.integers(min_value=1, max_value=5),
-    ),
-    timeout_s=seconds,
-)
-conditions = state_conditions | metric_conditions
-quorums = st.builds(
-    QuorumDescription, at_least=st.integers(min_value=1, max_value=3), rtype=st.sampled_from(["a", "fedmon::Node"])
-)
-failures = (
-    st.none()
-    | st.sampled_from([FailurePolicy(policy="optional"), FailurePolicy(policy="critical")])
-    | st.builds(FailurePolicy, policy=st.just("quorum"), quorums=st.lists(quorums, min_size=1, max_size=2).map(tuple))
-)
+@pytest.mark.parametrize("seconds", [0.008932394977904306, 1e-7, 1e6, 0.1])
+def test_no_digit_of_a_delay_is_lost(seconds: float) -> None:
+    condition = StateCondition(number=1, group=(1,), state=ResourceState.STARTED, delay_s=seconds, timeout_s=seconds)
+    waiting = ResourceDescription(guid=2, rtype="a", conditions=((ResourceAction.START, condition),))
+    description = Description(exp_id="e", resources=(ResourceDescription(guid=1, rtype="a"), waiting))
 
-
-def without_own_state(resource: ResourceDescription) -> ResourceDescription:
-    """Take out what no experiment takes: conditions on the resource itself."""
-    kept = tuple(each for each in resource.conditions if resource.guid not in each[1].group)
-    return replace(resource, conditions=kept)
-
-
-descriptions = st.builds(
-    lambda resources, policy: even(
-        Description(
-            exp_id="e",
-            failures=policy,
-            resources=tuple({each.guid: without_own_state(each) for each in resources}.values()),
-        )
-    ),
-    st.lists(
-        st.builds(
-            ResourceDescription,
-            guid=guids,
-            rtype=st.sampled_from(["a", "fedmon::Node"]),
-            attributes=st.dictionaries(st.sampled_from(["a", "b c", "é"]), values, max_size=2),
-            connections=st.just(()),
-            conditions=st.lists(st.tuples(st.sampled_from(ResourceAction), conditions), max_size=3).map(tuple),
-            sets=st.lists(
-                st.builds(SetDescription, attribute=st.just("a"), value=values, condition=st.none() | conditions),
-                max_size=1,
-            ).map(tuple),
-        ),
-        max_size=3,
-    ),
-    failures,
-)
-
-
-LONG_DELAY = StateCondition(number=1, group=(1,), state=ResourceState.STARTED, delay_s=0.008932394977904306)
-
-
-@example(
-    Description(
-        exp_id="e",
-        resources=tuple(
-            ResourceDescription(guid=guid, rtype="a", conditions=((ResourceAction.START, LONG_DELAY),) * (guid - 1))
-            for guid in (1, 2)
-        ),
-    )
-)
-@given(descriptions)
-@settings(max_examples=25, deadline=None)
-def test_any_description_comes_back_from_both_forms(description: Description) -> None:
     assert from_xml(to_xml(description)) == description
     assert from_toml(to_toml(description)) == description

@@ -81,23 +81,6 @@ def test_what_no_policy_is_is_refused_with_the_table(failures: str, named: str) 
 
 
 @pytest.mark.parametrize(
-    "element",
-    [
-        "<failures/>",
-        '<failures policy="no"/>',
-        '<failures policy="quorum"/>',
-        '<failures policy="quorum"><quorum group="[1]"/></failures>',
-        '<failures policy="quorum"><quorum at_least="x" group="[1]"/></failures>',
-        '<failures policy="quorum"><quorum at_least="2" group="[1, 1]"/></failures>',
-        '<failures policy="quorum"><quorum at_least="1" group="[7]"/></failures>',
-    ],
-)
-def test_xml_is_refused_with_the_element(element: str) -> None:
-    with pytest.raises(DescriptionError, match="failures"):
-        from_xml(f'<experiment exp_id="e" fedmon="1">{element}<rms><rm guid="1" rtype="t"/></rms></experiment>')
-
-
-@pytest.mark.parametrize(
     "failures",
     [OF_TYPE.replace("3", "4"), OF_TYPE.replace("local::", "no::"), OF_TYPE.replace("local::Process", "fedmon::Node")],
 )
