@@ -1,4 +1,4 @@
-"""One meter for a node: its energy, the share of each job, and what they emit, read once for each instant."""
+"""One meter for a node: its energy, the share of each job, and their emissions, read once for each instant."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import series
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Roots, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.energy.carbon import chosen_factor
 from fedmon.node.collectors.energy.hwmon_power import HwmonReader
 from fedmon.node.collectors.energy.node_total import GpuEnergy, Method, NodeEnergy, NodeTotal
 from fedmon.node.collectors.energy.rapl import RaplReader
 from fedmon.node.collectors.procfile import ProcFile
 
+NODE_JOULES = "node_energy_joules_total"
+NODE_KILOWATT_HOURS = "node_energy_kilowatt_hours_total"
+NODE_GRAMS = "node_emissions_grams_total"
+NODE_FACTOR = "node_emissions_factor_info"
+JOB_JOULES = "job_energy_joules_total"
+JOB_KILOWATT_HOURS = "job_energy_kilowatt_hours_total"
+JOB_GRAMS = "job_emissions_grams_total"
 _NS = 1_000_000_000
 
 
@@ -317,3 +325,122 @@ def kilowatt_hours_of_a_job(uj: int) -> float:
 
 def _down(numerator: int, denominator: int, *, bits: int) -> float:
     return ((numerator << bits) // denominator) / (1 << bits)
+
+
+class NodeEnergyCollector:
+    """Reports the energy of the whole machine since the node's start; the label says how it was found."""
+
+    name = "node_energy"
+
+    def __init__(self, meter: EnergyMeter) -> None:
+        self._meter = meter
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often the meter can be read."""
+        return self._meter.lane
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy = self._meter.node(now)
+        if self._meter.method is None:
+            return Reading({})
+        key = series(NODE_JOULES, method=self._meter.method)
+        if energy.uj is None:
+            return Reading({key: None}, {key: energy.reason or ""})
+        return Reading({key: joules(energy.uj)})
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether there is a way to find the energy."""
+        return {NODE_JOULES: None if self._meter.method else self._meter.no_method}
+
+
+class NodeEmissionsCollector:
+    """Reports the same energy in kilowatt-hours, and what it emitted where the owner has chosen a factor."""
+
+    name = "node_emissions"
+    lane = Lane.MEDIUM
+
+    def __init__(self, meter: EnergyMeter) -> None:
+        self._meter = meter
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy, method = self._meter.node(now), self._meter.method
+        if method is None:
+            return Reading({})
+        keys = [series(NODE_KILOWATT_HOURS, method=method)]
+        if self._meter.no_factor is None:
+            keys.append(series(NODE_GRAMS, method=method))
+        if energy.uj is None:
+            return Reading(dict.fromkeys(keys), dict.fromkeys(keys, energy.reason or ""))
+        return Reading(dict(zip(keys, (kilowatt_hours(energy.uj), self._meter.grams(energy.uj)), strict=False)))
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether there is a way to find the energy, and a factor."""
+        reason, no_factor = None if self._meter.method else self._meter.no_method, self._meter.no_factor
+        return {NODE_KILOWATT_HOURS: reason, NODE_GRAMS: no_factor or reason, NODE_FACTOR: no_factor}
+
+
+class JobEnergyCollector:
+    """Reports a job's share of the machine's energy since the job was seen first; ``close`` ends its account.
+
+    ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time.
+    """
+
+    name = "job_energy"
+
+    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
+        self._meter, self._job_id = meter, job_id
+        self.joules: float | None = None
+        self.read_at = 0.0
+        meter.watch(job_id)
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often the meter can be read."""
+        return self._meter.lane
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy = self._meter.job(now, self._job_id)
+        if self._meter.no_shares_ever:
+            return Reading({})
+        if energy.uj is None:
+            return Reading({JOB_JOULES: None}, {JOB_JOULES: energy.reason or ""})
+        self.joules, self.read_at = joules_of_a_job(energy.uj), now.t
+        return Reading({JOB_JOULES: self.joules})
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether jobs get a share."""
+        return {JOB_JOULES: self._meter.no_shares()}
+
+    def close(self) -> None:
+        """Let the meter forget the job."""
+        self._meter.forget(self._job_id)
+
+
+class JobEmissionsCollector:
+    """Reports the same share in kilowatt-hours, and what it emitted where the owner has chosen a factor."""
+
+    name = "job_emissions"
+    lane = Lane.MEDIUM
+
+    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
+        self._meter, self._job_id = meter, job_id
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy = self._meter.job(now, self._job_id)
+        if self._meter.no_shares_ever:
+            return Reading({})
+        keys = [JOB_KILOWATT_HOURS] if self._meter.no_factor else [JOB_KILOWATT_HOURS, JOB_GRAMS]
+        if energy.uj is None:
+            return Reading(dict.fromkeys(keys), dict.fromkeys(keys, energy.reason or ""))
+        found = kilowatt_hours_of_a_job(energy.uj), self._meter.grams_of_a_job(energy.uj)
+        return Reading(dict(zip(keys, found, strict=False)))
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether jobs get a share, and whether there is a factor."""
+        reason = self._meter.no_shares()
+        return {JOB_KILOWATT_HOURS: reason, JOB_GRAMS: self._meter.no_factor or reason}
