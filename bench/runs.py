@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from bench.line import medians, print_line
-from fedmon.common.settings import BrokerSettings, Host, RepositorySettings, ResearcherSettings
+from fedmon.common.settings import BrokerHost, BrokerSettings, RepositorySettings, ResearcherSettings
 from fedmon.demo.hospitals import DATA, HOSPITALS
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
@@ -102,7 +102,7 @@ def party(names: Sequence[str], *, repository: str | None = None, tables: bool =
             nodes.append(stack.enter_context(NodeProcess(made)))
         settings = ResearcherSettings(
             id="bench",
-            broker=BrokerSettings(hosts=(Host(host="127.0.0.1", port=broker.port),)),
+            broker=BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=broker.port),)),
             repository=RepositorySettings(url=repository) if repository else RepositorySettings(),
             folder=folder / "researcher",
             timeout_s=60.0,

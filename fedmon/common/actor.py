@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from enum import IntEnum
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from fedmon.common.errors import FedmonError
 
@@ -34,7 +34,7 @@ class Priority(IntEnum):
 
 
 class Bound(NamedTuple):
-    """The most jobs and bytes that may wait at one priority."""
+    """The most jobs and bytes that may wait at one priority; the job that goes beyond the bytes still gets in."""
 
     jobs: int
     size_bytes: int = 64 * 2**20
@@ -42,7 +42,59 @@ class Bound(NamedTuple):
 
 URGENT_BOUND, BULK_BOUND = Bound(20_000), Bound(10_000)
 ROOM_AGAIN = 0.5
-"""An inbox that was full has room again below this share of its bound, so that senders are told now and then."""
+"""A backlog that was full has room again below this share of its bound, so that senders are told now and then."""
+
+
+class Backlog(Generic[T]):
+    """What waits, within a bound for each priority, urgent before bulk; used under the lock of its owner."""
+
+    def __init__(self, urgent: Bound, bulk: Bound) -> None:
+        self.dropped = [0, 0]
+        self._bounds = (urgent, bulk)
+        self._waiting: tuple[deque[tuple[T, int]], ...] = (deque(), deque())
+        self._bytes = [0, 0]
+        self._was_full = False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting))
+
+    def put(self, item: T, priority: Priority, size_bytes: int) -> bool:
+        """Append an item; return False, and count it, if there is no room."""
+        if not self._is_below(1.0, priority):
+            self.dropped[priority] += 1
+            return False
+        self._waiting[priority].append((item, size_bytes))
+        self._bytes[priority] += size_bytes
+        return True
+
+    def take(self) -> T | None:
+        """Take the next item; return None if there is none."""
+        for priority, waiting in enumerate(self._waiting):
+            if waiting:
+                item, size_bytes = waiting.popleft()
+                self._bytes[priority] -= size_bytes
+                return item
+        return None
+
+    def clear(self) -> None:
+        """Drop everything, uncounted."""
+        for waiting in self._waiting:
+            waiting.clear()
+        self._bytes = [0, 0]
+
+    def has_room(self) -> bool:
+        """Tell whether bulk items are taken; after a no, not before half of them are gone."""
+        self._was_full = not self._is_below(ROOM_AGAIN if self._was_full else 1.0)
+        return not self._was_full
+
+    def has_room_again(self) -> bool:
+        """Return True once after `has_room` said no."""
+        return self._was_full and self.has_room()
+
+    def _is_below(self, share: float, priority: Priority = Priority.BULK) -> bool:
+        bound = self._bounds[priority]
+        is_short = len(self._waiting[priority]) < share * bound.jobs
+        return is_short and self._bytes[priority] <= share * bound.size_bytes
 
 
 class Actor:
@@ -50,26 +102,15 @@ class Actor:
 
     Every method is safe from any thread, its own included. A job that raises is logged and ends nothing. If an inbox
     is full, `post` drops the job and counts it in ``dropped``, because a network thread must never wait. The thread is
-    a daemon, so that a forgotten actor cannot keep the process alive; its owner still closes it. ``on_room`` is called
-    on the actor's thread once bulk jobs have room again after `has_room` said no.
+    a daemon, so that a forgotten actor cannot keep the process alive; its owner still closes it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        urgent: Bound = URGENT_BOUND,
-        bulk: Bound = BULK_BOUND,
-        on_room: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.dropped = [0, 0]
-        self._bounds, self._on_room = (urgent, bulk), on_room
-        self._inbox: tuple[deque[tuple[Job, int]], ...] = (deque(), deque())
-        self._waiting_bytes = [0, 0]
+    def __init__(self, name: str, *, urgent: Bound = URGENT_BOUND, bulk: Bound = BULK_BOUND) -> None:
+        self._inbox = Backlog[Job](urgent, bulk)
         self._timers: list[tuple[float, int, Job]] = []
         self._order = itertools.count()
         self._changed = threading.Condition(threading.Lock())
-        self._closing = self._was_full = False
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -88,26 +129,22 @@ class Actor:
     @property
     def backlog(self) -> int:
         """How many jobs wait."""
-        return sum(map(len, self._inbox))
+        return len(self._inbox)
+
+    @property
+    def dropped(self) -> list[int]:
+        """How many jobs were dropped, by priority."""
+        return self._inbox.dropped
 
     def post(self, job: Job, *, priority: Priority = Priority.URGENT, size_bytes: int = 0) -> bool:
         """Queue a job; return False, and count it, if its inbox is full or the actor is closing."""
         with self._changed:
-            bound, inbox = self._bounds[priority], self._inbox[priority]
-            full = len(inbox) >= bound.jobs or self._waiting_bytes[priority] + size_bytes > bound.size_bytes
-            if full or self._closing:
+            if self._closing:
                 self.dropped[priority] += 1
-                return False
-            inbox.append((job, size_bytes))
-            self._waiting_bytes[priority] += size_bytes
-            self._changed.notify()
-            return True
-
-    def has_room(self) -> bool:
-        """Tell whether bulk jobs are taken; after a no, ``on_room`` is called when half of the inbox is empty."""
-        with self._changed:
-            self._was_full = not self._is_below(ROOM_AGAIN if self._was_full else 1.0)
-            return not self._was_full
+            elif self._inbox.put(job, priority, size_bytes):
+                self._changed.notify()
+                return True
+            return False
 
     def at(self, due: float, job: Job) -> None:
         """Run a job at ``due``, on the monotonic clock; never if the actor closes before."""
@@ -173,9 +210,7 @@ class Actor:
         with self._changed:
             self._closing = True
             if drop:
-                for inbox in self._inbox:
-                    inbox.clear()
-                self._waiting_bytes = [0, 0]
+                self._inbox.clear()
             self._changed.notify()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
@@ -195,19 +230,7 @@ class Actor:
                 now = time.monotonic()
                 if self._timers and self._timers[0][0] <= now and not self._closing:
                     return heapq.heappop(self._timers)[2]
-                if self._was_full and self._is_below(ROOM_AGAIN):
-                    self._was_full = False
-                    return self._on_room
-                for priority, inbox in enumerate(self._inbox):
-                    if inbox:
-                        job, size_bytes = inbox.popleft()
-                        self._waiting_bytes[priority] -= size_bytes
-                        return job
-                if self._closing:
-                    return None
+                job = self._inbox.take()
+                if job is not None or self._closing:
+                    return job
                 self._changed.wait(self._timers[0][0] - now if self._timers else None)
-
-    def _is_below(self, share: float) -> bool:
-        bound = self._bounds[Priority.BULK]
-        is_short = len(self._inbox[Priority.BULK]) < share * bound.jobs
-        return is_short and self._waiting_bytes[Priority.BULK] <= share * bound.size_bytes

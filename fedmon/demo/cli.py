@@ -1,31 +1,66 @@
-"""`fedmon demo`: the guided first run."""
+"""`fedmon demo`: the guided first run, step by step; each step has a deadline and fails with a sentence.
+
+Its last step is a logistic regression over the hospitals, in rounds, with the cost of each. The arithmetic is that of
+docs/examples/federated_logistic_regression.py, which is there to be read.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json as json_text
 import signal
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
 from fedmon.broker.engine import BrokerEngine, choose_engine
 from fedmon.broker.errors import BrokerStartError, PortInUseError
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
-from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
-from fedmon.demo.hospitals import Hospitals
+from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
+from fedmon.common.wire.messages import PlanDecision
+from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.demo.screen import DemoScreen
-from fedmon.demo.story import NODES, Story
+from fedmon.plan import parcels
+from fedmon.researcher.asking.outcome import Outcomes
+from fedmon.researcher.cli.readings import Latest, WatchState
+from fedmon.researcher.cli.screen import HOST
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import Node, NodeState
+from fedmon.researcher.runs.handle import RunHandle
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
 """Of the address that researchers have without any setting."""
+STEPS = 9
+WATCH_S = 4.0
+SAMPLE_EVERY_S = 0.5
+OFFLINE_WITHIN_S = 2.0
+NEWEST = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")
+NODES = [hospital.node_id for hospital in HOSPITALS]
+VICTIM = NODES[1]
+PLAN = "logistic_regression_plan.py"
+TAGS = ("breast-cancer",)
+_MEASURES = ("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave_points")
+COLUMNS = tuple(f"worst_{name}" for name in (*_MEASURES, "symmetry", "fractal_dimension"))
+TABLE: Mapping[str, Any] = {"columns": list(COLUMNS), "outcome": "diagnosis", "positive": "M"}
+PENALTY = 1.0
+ENOUGH = 1e-9
+MAX_ROUNDS = 12
+ROUND_S = 60.0
+
+Parts = Mapping[str, Mapping[str, Any]]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -80,7 +115,7 @@ def _tell(
 ) -> None:
     settings = ResearcherSettings(
         id=RESEARCHER,
-        broker=BrokerSettings(hosts=(Host(host=broker.host, port=broker.port),)),
+        broker=BrokerSettings(hosts=(BrokerHost(host=broker.host, port=broker.port),)),
         folder=folder / "researcher",
     )
     with Federation(settings=settings) as federation:
@@ -112,3 +147,385 @@ def _keep(
         threading.Event().wait()
     except KeyboardInterrupt:
         screen.note("stopping")
+
+
+class Story:
+    """One walk through a federation; ``document`` gathers what `--json` prints."""
+
+    def __init__(self, federation: Federation, hospitals: Hospitals, screen: DemoScreen, folder: Path) -> None:
+        self._fed, self._hospitals, self._screen, self._folder = federation, hospitals, screen, folder
+        self._plan = folder / PLAN
+        self._changed = threading.Condition()
+        self._decisions: dict[str, tuple[PlanDecision, float]] = {}
+        self.document: dict[str, Any] = {"ok": False, "timings_s": {}}
+
+    def run(self) -> None:
+        """Tell the whole story. Raises DemoError, or what a part of fedmon raised."""
+        with self._fed.on("presence", self._on_presence), self._fed.on("decision", self._on_decision):
+            self._online()
+            self._datasets()
+            self._search()
+            self._approval()
+            self._watch()
+            self._loss()
+            self._return()
+            self._regression()
+            self._summary()
+        self.document["ok"] = True
+
+    # --- the steps -------------------------------------------------------------------------------------------------
+
+    def _online(self) -> None:
+        self._screen.step(1, STEPS, "Who is online?")
+        started = time.monotonic()
+        self._wait(lambda: self._are(NodeState.ONLINE, *NODES), 15.0, "the three nodes did not come online")
+        self._time("all_nodes_online", started)
+        nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
+        pings = self._answered(self._fed.ping(), "ping")
+        self._time_exactly("ping", pings.elapsed_s)
+        self._screen.table(
+            ("node", "state", "since (UTC)", "version", "ping"),
+            [
+                (
+                    node.node_id,
+                    node.state.value,
+                    f"{node.since:%H:%M:%S}" if node.since else "-",
+                    node.agent_version,
+                    _ms(pings[node.node_id].elapsed_s),
+                )
+                for node in nodes
+            ],
+        )
+        self.document["nodes"] = [{"node_id": node.node_id, "state": node.state.value} for node in nodes]
+
+    def _datasets(self) -> None:
+        self._screen.step(2, STEPS, "Which datasets do they offer?")
+        found = self._answered(self._fed.datasets(), "list")
+        self._time_exactly("list", found.elapsed_s)
+        rows = [
+            (node_id, dataset.name, " x ".join(map(str, dataset.shape or ())), ", ".join(dataset.tags))
+            for node_id, outcome in found.items()
+            for dataset in (outcome.reply.datasets if outcome.reply else [])
+        ]
+        self._screen.table(("node", "dataset", "rows x columns", "tags"), rows)
+        self.document["datasets"] = [
+            {"node_id": node, "name": name, "shape": shape, "tags": tags} for node, name, shape, tags in rows
+        ]
+
+    def _search(self) -> None:
+        self._screen.step(3, STEPS, "Who has data tagged breast-cancer and south?")
+        found = self._answered(self._fed.search(["breast-cancer", "south"]), "search")
+        self._time_exactly("search", found.elapsed_s)
+        matches: dict[str, int] = {
+            str(node_id): outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()
+        }
+        self._screen.table(("node", "matches"), [(node, str(count)) for node, count in matches.items()])
+        if matches.get("hospital-south") != 1 or sum(matches.values()) != 1:
+            raise DemoError(f"the search should match one dataset of hospital-south, and matched {matches}")
+        self.document["search"] = matches
+
+    def _approval(self) -> None:
+        self._screen.step(4, STEPS, "May this code run on your data?")
+        plan = self._plan
+        plan.write_bytes((DATA / plan.name).read_bytes())
+        asked = self._answered(self._fed.approve(plan, description="Logistic regression, in rounds"), "approval")
+        self._time_exactly("approve", asked.elapsed_s)
+        sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
+        self._screen.note(f"sent {plan.name}; every node says it is pending")
+        self._screen.note(f"SHA-256 {sha256}")
+        started = time.monotonic()
+        for node_id in NODES:
+            self._decide(node_id, sha256)
+        self._wait(lambda: set(self._decisions) >= set(NODES), 5.0, "the owners' decisions did not arrive")
+        self._time("three_owners_decide", started)
+        rows = [
+            (node_id, decision.status.value, decision.note)
+            for node_id, (decision, _) in sorted(self._decisions.items())
+        ]
+        self._screen.note("pushed to the researcher:")
+        self._screen.table(("node", "decision", "note"), rows)
+        status = self._answered(self._fed.plan_status(plan), "training-plan-status")
+        self.document["plan"] = {
+            "sha256": sha256,
+            "decisions": {node: decision.status.value for node, (decision, _) in self._decisions.items()},
+            "status": {
+                node: outcome.reply.status.value if outcome.reply and outcome.reply.status else None
+                for node, outcome in status.items()
+            },
+        }
+
+    def _decide(self, node_id: str, sha256: str) -> None:
+        """Let an owner look, then decide: two processes of the owner's command line."""
+        self._screen.command(f"fedmon node plan show {sha256[:8]} --dir {node_id}")
+        shown = self._hospitals.owner(node_id, "plan", "show", sha256)
+        if "LogisticRegression" not in str(shown):
+            raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
+        note = "sums only"
+        verb, words = "approve", ("--note", note)
+        self._screen.command(f"fedmon node plan {verb} {sha256[:8]} --note '{note}' --dir {node_id}")
+        self._hospitals.owner(node_id, "plan", verb, sha256, *words)
+
+    def _watch(self) -> None:
+        self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
+        state = WatchState()
+        deadline = Deadline(WATCH_S)
+        with (
+            self._fed.monitor(nodes=NODES, interval_s=SAMPLE_EVERY_S) as watch,
+            self._screen.live("the newest sample of each node") as update,
+        ):
+            while not deadline.passed():
+                sample = watch.next(timeout_s=min(0.2, deadline.left_s()))
+                if sample is not None:
+                    state.take(sample)
+                table = HOST.table(state).narrowed(self._screen.width)
+                rows = [[cell.text for cell in row.cells] for row in table.rows]
+                update(table.headers, rows, min(1.0, deadline.elapsed_s() / WATCH_S))
+            lost = watch.lost
+        latest = {node: state.latest(node, "host") or Latest() for node in NODES}
+        counts = {node: newest.samples for node, newest in latest.items()}
+        if min(counts.values()) < 3:
+            raise DemoError(f"live samples are missing: {counts} in {WATCH_S:g} s")
+        self._screen.note(f"{sum(counts.values())} samples in {WATCH_S:g} s, {lost} lost")
+        newest_of = {node: {name: newest.value(name) for name in NEWEST} for node, newest in latest.items()}
+        self.document["metrics"] = {"samples": counts, "lost": lost, "newest": newest_of}
+
+    def _loss(self) -> None:
+        self._screen.step(6, STEPS, f"The process of {VICTIM} is killed")
+        started = time.monotonic()
+        self._hospitals.kill(VICTIM)
+        self._wait(lambda: self._are(NodeState.OFFLINE, VICTIM), 10.0, f"{VICTIM} was not seen going offline")
+        node, took_s = self._fed.nodes()[VICTIM], time.monotonic() - started
+        self._time_exactly("offline_seen", took_s)
+        self._screen.table(
+            ("node", "state", "reason", "seen after"), [(VICTIM, node.state.value, node.reason, _ms(took_s))]
+        )
+        if took_s > OFFLINE_WITHIN_S:
+            raise DemoError(f"{VICTIM} was seen going offline after {took_s:.1f} s, not within {OFFLINE_WITHIN_S:g} s")
+        self.document["offline"] = {"node_id": VICTIM, "reason": node.reason, "seen_after_s": round(took_s, 4)}
+
+    def _return(self) -> None:
+        self._screen.step(7, STEPS, f"{VICTIM} comes back")
+        started = time.monotonic()
+        self._hospitals.start(VICTIM)
+        self._wait(lambda: self._are(NodeState.ONLINE, VICTIM), 15.0, f"{VICTIM} did not come back online")
+        self._time("back_online", started)
+        answered = self._answered(self._fed.ping(), "ping")
+        self._screen.note(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
+
+    def _regression(self) -> None:
+        self._screen.step(8, STEPS, "The approved plan runs: a logistic regression that sees no row, in rounds")
+        if importlib.util.find_spec("numpy") is None:
+            reason = "numpy is not installed: pip install 'fedmon[runs]'"
+            self._screen.note(f"left out, since {reason}")
+            self.document["regression"] = {"rounds": [], "reason": reason}
+            return
+        started = time.monotonic()
+        rounds: list[TrainingRound] = []
+        with self._screen.live("how good the model was that each round began with, over all rows") as update:
+            for one in Regression(self._fed, self._plan).rounds():
+                rounds.append(one)
+                update(round_columns(NODES), [round_row(each, NODES) for each in rounds], one.progress)
+        self._time("regression", started)
+        self._screen.note(explanation(rounds[-1]))
+        if not rounds[-1].is_last:
+            raise DemoError(f"the regression did not come to rest within {len(rounds)} rounds")
+        self.document["regression"] = {"rounds": msgspec.to_builtins(rounds)}
+
+    def _summary(self) -> None:
+        self._screen.step(9, STEPS, "Summary")
+        names = {
+            "all_nodes_online": "three nodes online",
+            "ping": "ping, three nodes",
+            "list": "list datasets, three nodes",
+            "search": "search by tags, three nodes",
+            "approve": "plan on three nodes' disks",
+            "three_owners_decide": "owners look and decide (6 commands)",
+            "offline_seen": "killed node seen offline",
+            "back_online": "killed node back online",
+            "regression": "logistic regression, all rounds",
+        }
+        timings = self.document["timings_s"]
+        rows = [(text, _ms(timings[name])) for name, text in names.items() if name in timings]
+        self._screen.table(("what", "time"), rows)
+
+    # --- helpers of the steps ----------------------------------------------------------------------------------------
+
+    def _on_presence(self, _node: Node) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _on_decision(self, decision: PlanDecision) -> None:
+        with self._changed:
+            self._decisions[decision.node_id] = (decision, time.monotonic())
+            self._changed.notify_all()
+
+    def _are(self, state: NodeState, *node_ids: str) -> bool:
+        # Not from the callback, which hears nothing of what was known before it was registered.
+        known = self._fed.nodes()
+        return all(node_id in known and known[node_id].state is state for node_id in node_ids)
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = Deadline(timeout_s)
+        with self._changed:
+            # A short turn lets us see a node that ended by itself, which nobody would tell us.
+            while not self._changed.wait_for(condition, timeout=min(0.5, deadline.left_s())):
+                if not what.endswith("going offline"):
+                    self._hospitals.check_alive()
+                if deadline.passed():
+                    raise DemoError(f"timed out after {timeout_s:g} s: {what}; {self._hospitals.ends_of_logs()}")
+
+    def _answered(self, outcomes: Outcomes[Any], what: str) -> Outcomes[Any]:
+        missing = {node: str(outcomes[node].reason) for node in outcomes if not outcomes[node].ok}
+        if missing or set(outcomes) < set(NODES):
+            raise DemoError(f"not every node answered {what}: {missing or outcomes}")
+        return outcomes
+
+    def _time(self, name: str, started: float) -> None:
+        self._time_exactly(name, time.monotonic() - started)
+
+    def _time_exactly(self, name: str, seconds: float) -> None:
+        self.document["timings_s"][name] = round(seconds, 4)
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+
+
+class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round took of one node.
+
+    ``seconds`` is how long the plan ran there; bytes are those of the model on its way there, and of what came back;
+    ``joules`` of the job is None where the node does not measure it.
+    """
+
+    seconds: float | None
+    bytes_sent: int
+    bytes_received: int
+    joules: float | None
+    sandbox: str | None
+
+
+class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
+    """One round: how good the model was that it began with, how far it was moved, and what that took.
+
+    ``seconds`` is what the round took at the researcher, from the request to the last answer.
+    """
+
+    number: int
+    loss: float
+    accuracy: float
+    step: float
+    seconds: float
+    nodes: dict[str, RoundCost]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing changes any more."""
+        return self.step < ENOUGH
+
+    @property
+    def progress(self) -> float:
+        """How much of the training is over at the least, 0 to 1."""
+        return 1.0 if self.is_last else self.number / MAX_ROUNDS
+
+
+class Regression:
+    """Trains a model that no hospital and no researcher could train alone. ``model`` is what there is so far."""
+
+    def __init__(self, federation: Federation, plan: Path) -> None:
+        self._federation, self._plan = federation, plan
+        self.model: dict[str, npt.NDArray[Any]] = {}
+
+    def rounds(self) -> Iterator[TrainingRound]:
+        """Run round after round until nothing changes any more. Raises RunFailedError, or what asking raises."""
+        import numpy as np
+
+        described = self._run({"task": "describe"}, {}).result(timeout_s=ROUND_S)
+        center = _average(described, "mean")
+        scale = np.sqrt(_average(described, "square") - center**2)
+        self.model = {"weights": np.zeros(len(COLUMNS) + 1), "center": center, "scale": scale}
+        for number in range(1, MAX_ROUNDS + 1):
+            began = time.monotonic()
+            sent_bytes = parcels.pack(self.model).size_bytes
+            run = self._run({"task": "step", "round": number}, self.model)
+            parts = run.result(timeout_s=ROUND_S)
+            taken_s = time.monotonic() - began
+            done = TrainingRound(
+                number=number,
+                loss=float(_average(parts, "loss")),
+                accuracy=float(_average(parts, "accuracy")),
+                step=self._move(parts),
+                seconds=taken_s,
+                nodes={node_id: _cost(run, node_id, sent_bytes, part) for node_id, part in parts.items()},
+            )
+            yield done
+            if done.is_last:
+                return
+
+    def _run(self, task: Mapping[str, Any], inputs: Mapping[str, Any]) -> RunHandle:
+        return self._federation.run(self._plan, tags=list(TAGS), args={**TABLE, **task}, inputs=inputs)
+
+    def _move(self, parts: Parts) -> float:
+        """Make one Newton step on the averages of all hospitals, and return how long it was."""
+        import numpy as np
+
+        rows, weights = sum(part["rows"] for part in parts.values()), self.model["weights"]
+        penalty = np.diag([0.0, *[PENALTY / rows] * len(COLUMNS)])
+        gradient = _average(parts, "gradient") + penalty @ weights
+        step = np.linalg.solve(_average(parts, "curvature") + penalty, gradient)
+        self.model["weights"] = weights - step
+        return float(np.linalg.norm(step))
+
+
+def _average(parts: Parts, name: str) -> Any:
+    """Average what hospitals return under a name, each weighted by its rows."""
+    rows = sum(part["rows"] for part in parts.values())
+    return sum(part["rows"] * part[name] for part in parts.values()) / rows
+
+
+def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]) -> RoundCost:
+    job = run.states()[node_id].job
+    return RoundCost(
+        seconds=None if job is None else job.usage.wall_s,
+        bytes_sent=sent_bytes,
+        bytes_received=parcels.pack(part).size_bytes,
+        joules=None if job is None else job.usage.energy_j,
+        sandbox=None if job is None else job.sandbox,
+    )
+
+
+def round_columns(nodes: Sequence[str]) -> list[str]:
+    """Return the heads of the table."""
+    # On 80 columns there is no room for what all names begin with.
+    alike = len({node.rpartition("-")[0] for node in nodes}) == 1
+    return ["round", "accuracy", "loss", "took", *(node.rpartition("-")[2] if alike else node for node in nodes)]
+
+
+def round_row(one: TrainingRound, nodes: Sequence[str]) -> list[str]:
+    """Return the row of a round."""
+    costs = [_cost_cell(one.nodes.get(node)) for node in nodes]
+    return [str(one.number), f"{one.accuracy:.1%}", f"{one.loss:.4f}", f"{one.seconds:.2f} s", *costs]
+
+
+def explanation(one: TrainingRound) -> str:
+    """Say what the columns of hospitals hold, and how plans were confined there."""
+    energy = "joules" if any(cost.joules is not None for cost in one.nodes.values()) else "no energy is measured here"
+    levels = {node: str(cost.sandbox) for node, cost in one.nodes.items()}
+    if len(set(levels.values())) == 1:
+        confined = f"confined at level {next(iter(levels.values()))}"
+    else:
+        confined = "confined at level " + ", ".join(f"{level} at {node}" for node, level in levels.items())
+    sent = {cost.bytes_sent for cost in one.nodes.values()} | {cost.bytes_received for cost in one.nodes.values()}
+    each = next(iter(one.nodes.values()))
+    ways = f" ({each.bytes_sent} of the model there, {each.bytes_received} back)" if len(sent) <= 2 else ""
+    return f"at each hospital: seconds, bytes{ways}, {energy}; {confined}"
+
+
+def _cost_cell(cost: RoundCost | None) -> str:
+    if cost is None:
+        return "-"
+    seconds = "-" if cost.seconds is None else f"{cost.seconds:.2f} s"
+    joules = "" if cost.joules is None else f" {cost.joules:.2f} J"
+    return f"{seconds} {cost.bytes_sent + cost.bytes_received} B{joules}"

@@ -1,23 +1,51 @@
-"""`fedmon doctor`."""
+"""`fedmon doctor`: checks of a broker, a researcher and a node, each in the order in which one needs the other."""
 
 from __future__ import annotations
 
+import enum
 import os
+import re
+import secrets
+import socket
+import statistics
 import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import TracebackType
+from typing import Annotated, Self
 
 import msgspec
 import typer
 
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConnectionFailedError, FedmonError, SettingsError
 from fedmon.common.log import escape_control
+from fedmon.common.settings import BrokerSettings, ResearcherSettings, broker_from_url, sources
+from fedmon.common.wire import topics
+from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
+from fedmon.common.wire.connection import BrokerConnection, Will
+from fedmon.common.wire.messages import Pong
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
+from fedmon.researcher.federation import Federation
 
-if TYPE_CHECKING:
-    from fedmon.doctor.broker import Check
+ROUND_TRIPS = 20
+SLOW_S = 0.04
+PRODUCT_WITHIN_S = 1.0
+VERSION_TOPIC = "$SYS/broker/version"
+AMQP_PORT, NATS_PORT = 5672, 4222
+AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
+# Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
+_RABBITMQ = re.compile(rb"\x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00.([\w.+-]{1,32})", re.DOTALL)
+_NATS = re.compile(rb'^INFO \{.*"version":"([\w.+-]{1,32})"')
+RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this party read and write its own topics"
+CLOCK_TOLERANCE_S = 5.0
+_MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-_MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
 
 
 @app.command(epilog="Exit codes: 0 nothing failed, 1 a check failed, 2 wrong use.")
@@ -29,8 +57,6 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Check settings, broker, rights, delivery, nodes, clocks and repository, and say what to do about each failure."""
-    from fedmon.doctor.parties import check_node, check_researcher
-
     checks: list[Check] = []
     if directory is not None:
         found = check_node(directory, os.environ)
@@ -52,3 +78,388 @@ def _show(check: Check) -> None:
     typer.echo(escape_control(f"{_MARKS[check.verdict.value]}  {check.name}: {check.found}", keep="\n"))
     if check.advice:
         typer.echo(escape_control(f"         -> {check.advice}", keep="\n"))
+
+
+class CheckStatus(enum.Enum):
+    """How a check ended; a skipped one could not be made, or does not apply."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One check: what was found, and what to do about it."""
+
+    name: str
+    verdict: CheckStatus
+    found: str
+    advice: str = ""
+
+
+def ok(name: str, found: str) -> Check:
+    """Return a passed check."""
+    return Check(name=name, verdict=CheckStatus.OK, found=found)
+
+
+def warning(name: str, found: str, advice: str) -> Check:
+    """Return a check with a warning."""
+    return Check(name=name, verdict=CheckStatus.WARNING, found=found, advice=advice)
+
+
+def failed(name: str, found: str, advice: str) -> Check:
+    """Return a failed check."""
+    return Check(name=name, verdict=CheckStatus.FAILED, found=found, advice=advice)
+
+
+def skipped(name: str, found: str) -> Check:
+    """Return a check that was not made, with the reason."""
+    return Check(name=name, verdict=CheckStatus.SKIPPED, found=found)
+
+
+class EchoClient:
+    """A client that sends messages to itself on ``topic`` and waits for them; a context manager.
+
+    Raises ConnectionFailedError on entering.
+    """
+
+    def __init__(
+        self, broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float, will: bytes | None = None
+    ) -> None:
+        self._topic, self._timeout_s = topic, timeout_s
+        self._arrived = threading.Condition()
+        self._messages: list[tuple[bytes, bool, float]] = []
+        self.transport = BrokerConnection(
+            broker,
+            client_id=client_id,
+            subscriptions=[(topic, 1)],
+            on_message=self._on_message,
+            quiet_until_up=True,
+            will=lambda: None if will is None else Will(topic=topic, payload=will, retain=False),
+        )
+
+    def __enter__(self) -> Self:
+        self.transport.start()
+        try:
+            self.transport.wait_connected(self._timeout_s)
+        except BaseException:
+            self.transport.stop(1.0)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.transport.stop(1.0)
+
+    def send(self, payload: bytes, *, qos: int = 0, retain: bool = False) -> float | None:
+        """Send to ourselves; return the seconds of the round trip, or None after the timeout."""
+        started = time.monotonic()
+        self.transport.publish(self._topic, payload, qos=qos, retain=retain)
+        if not payload:
+            return None
+        seen = self.wait(payload)
+        return None if seen is None else seen[1] - started
+
+    def wait(self, start: bytes) -> tuple[bool, float] | None:
+        """Wait for a payload that begins so; return whether it was retained and its time, None after the timeout."""
+
+        def found() -> tuple[bool, float] | None:
+            return next(((retained, when) for text, retained, when in self._messages if text.startswith(start)), None)
+
+        with self._arrived:
+            self._arrived.wait_for(found, timeout=self._timeout_s)
+            return found()
+
+    def _on_message(self, _topic: str, payload: bytes, retained: bool) -> None:
+        with self._arrived:
+            self._messages.append((payload, retained, time.monotonic()))
+            del self._messages[:-100]
+            self._arrived.notify_all()
+
+
+def reach(broker: BrokerSettings) -> Iterator[Check]:
+    """Resolve and reach each of the broker's hosts."""
+    for host in broker.hosts:
+        try:
+            found = socket.getaddrinfo(host.host, host.port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:
+            yield failed(
+                "name resolution", f"{host.host} cannot be resolved: {error}", "check the spelling, or the name server"
+            )
+            continue
+        addresses = sorted({str(entry[4][0]) for entry in found})
+        yield ok("name resolution", f"{host.host} is {', '.join(addresses)}")
+        where = f"{host.host}:{host.port}"
+        try:
+            socket.create_connection((host.host, host.port), timeout=broker.connect_timeout_s).close()
+        except OSError as error:
+            advice = "start the broker (`fedmon broker start`), or check port and firewall"
+            yield failed("network", f"{where} does not accept connections: {error}", advice)
+        else:
+            yield ok("network", f"{where} accepts connections")
+
+
+def is_mosquitto(broker: BrokerSettings, *, client_id: str, timeout_s: float) -> bool:
+    """Tell whether the broker publishes its version as mosquitto does; a party may lack the right to read it."""
+    client_id, timeout_s = f"{client_id}-doctor-v{secrets.token_hex(16)}", min(PRODUCT_WITHIN_S, timeout_s)
+    try:
+        with EchoClient(broker, client_id=client_id, topic=VERSION_TOPIC, timeout_s=timeout_s) as client:
+            return client.wait(b"mosquitto") is not None
+    except ConnectionFailedError:
+        return False
+
+
+def products(broker: BrokerSettings) -> Iterator[Check]:
+    """Check the needs of RabbitMQ or NATS, where one greets at the port of its own protocol beside MQTT."""
+    for host in broker.hosts:
+        rabbitmq = _RABBITMQ.search(_greeting(host.host, AMQP_PORT, AMQP_HEADER, broker.connect_timeout_s))
+        nats = _NATS.search(_greeting(host.host, NATS_PORT, b"", broker.connect_timeout_s))
+        if rabbitmq and len(broker.hosts) == 1:
+            yield warning(
+                "sessions",
+                f"RabbitMQ {rabbitmq[1].decode()} with one host in the url: sessions are clean and end with that host",
+                "if the host is part of a cluster, name all of its hosts in the url",
+            )
+        elif rabbitmq:
+            yield ok(
+                "sessions",
+                f"RabbitMQ {rabbitmq[1].decode()}; sessions survive a host if mqtt.durable_queue_type is quorum",
+            )
+        if nats:
+            yield warning(
+                "limits",
+                f"NATS {nats[1].decode()} lets in about 1000 nodes by default: each has a consumer of QoS 1",
+                "for more nodes raise jetstream max_consumers of the account",
+            )
+        if rabbitmq or nats:
+            return
+
+
+def _greeting(host: str, port: int, opening: bytes, timeout_s: float) -> bytes:
+    """Return the first bytes that a port sends, empty where nothing answers."""
+    try:
+        with socket.create_connection((host, port), timeout=min(PRODUCT_WITHIN_S, timeout_s)) as client:
+            client.sendall(opening)
+            return client.recv(4096)
+    except (OSError, UnicodeError):
+        return b""
+
+
+def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float) -> Iterator[Check]:
+    """Connect as this party, and try on its own topic what the wire needs."""
+    mark = secrets.token_hex(16)
+
+    def connection(kind: str, will: bytes | None = None) -> EchoClient:
+        name = f"{client_id}-doctor-{kind}{mark}"
+        return EchoClient(broker, client_id=name, topic=topic, timeout_s=timeout_s, will=will)
+
+    try:
+        with connection("") as client:
+            yield ok("credentials", _identity(broker))
+            yield from _deliveries(client, mark)
+            yield _retained(client, connection("r"), f"retained-{mark}".encode())
+            will = f"will-{mark}".encode()
+            yield _last_will(client, connection("w", will), will)
+    except ConnectionFailedError as error:
+        yield failed("credentials", error.cause, "check user name, password file and certificates in your settings")
+
+
+def _identity(broker: BrokerSettings) -> str:
+    who = f"user {broker.username}" if broker.username else "no user name"
+    certificate = ", with a client certificate" if broker.cert_file else ""
+    return f"let in with {who}{certificate}, {'TLS' if broker.tls else 'no TLS'}, MQTT {broker.mqtt_version}"
+
+
+def _deliveries(client: EchoClient, mark: str) -> Iterator[Check]:
+    for qos in (0, 1):
+        took_s = client.send(f"qos{qos}-{mark}".encode(), qos=qos)
+        if took_s is None:
+            yield failed(f"QoS {qos}", "a message to our own topic did not come back", RIGHTS_ADVICE)
+            return
+        yield ok(f"QoS {qos}", f"delivered in {took_s * 1000:.1f} ms")
+    times = [client.send(f"{number}-{mark}".encode(), qos=1) for number in range(ROUND_TRIPS)]
+    known = [took_s for took_s in times if took_s is not None]
+    if len(known) < ROUND_TRIPS:
+        yield warning("round trip", f"{ROUND_TRIPS - len(known)} of {ROUND_TRIPS} were lost", "check the network")
+    elif statistics.median(known) >= SLOW_S:
+        yield warning(
+            "round trip",
+            f"{statistics.median(known) * 1000:.1f} ms, median of {ROUND_TRIPS} at QoS 1",
+            "when the broker is near, set `set_tcp_nodelay true` in mosquitto.conf: without it each takes 44 ms",
+        )
+    else:
+        yield ok("round trip", f"{statistics.median(known) * 1000:.1f} ms, median of {ROUND_TRIPS} at QoS 1")
+    large = f"large-{mark}-".encode().ljust(MAX_PAYLOAD_BYTES, b".")
+    if client.send(large, qos=1) is None:
+        yield failed(
+            "payload", f"{MAX_PAYLOAD_BYTES} bytes did not come back", "raise the broker's packet size limit to 256 KiB"
+        )
+    else:
+        yield ok("payload", f"{MAX_PAYLOAD_BYTES} bytes are carried")
+
+
+def _retained(client: EchoClient, other: EchoClient, payload: bytes) -> Check:
+    client.send(payload, qos=1, retain=True)
+    try:
+        with other:
+            seen = other.wait(payload)
+    except ConnectionFailedError as error:
+        return skipped("retained", f"a second connection was not let in: {error.cause}")
+    finally:
+        client.send(b"", qos=1, retain=True)
+    if seen is None or not seen[0]:
+        return failed(
+            "retained", "the broker does not keep retained messages", "presence needs them: use another broker"
+        )
+    return ok("retained", "kept for those who come later")
+
+
+def _last_will(client: EchoClient, other: EchoClient, will: bytes) -> Check:
+    try:
+        with other:
+            other.transport.abort()
+            seen = client.wait(will)
+    except ConnectionFailedError as error:
+        return skipped("last will", f"a second connection was not let in: {error.cause}")
+    if seen is None:
+        return failed(
+            "last will", "the broker did not publish a last will", "nodes that vanish are not noticed: use another"
+        )
+    return ok("last will", "published when a client vanishes")
+
+
+def check_researcher(
+    settings_file: Path | None, broker_url: str | None, environ: Mapping[str, str], *, timeout_s: float
+) -> Iterator[Check]:
+    """Make every check of a researcher, in the order in which one needs the other."""
+    try:
+        settings = sources.load_researcher(settings_file, environ)
+        broker = settings.broker if broker_url is None else broker_from_url(broker_url)
+        broker.password()
+    except FedmonError as error:
+        yield failed("settings", str(error), "mend the file or variable that is named")
+        return
+    yield ok("settings", f"researcher {settings.id}, broker {broker.url}, folder {settings.folder}")
+    network = list(reach(broker))
+    yield from network
+    if not any(check.name == "network" and check.verdict is CheckStatus.OK for check in network):
+        yield from products(broker)
+        return
+    instance = f"doctor-{secrets.token_hex(4)}"
+    topic = topics.reply(settings.id, instance, settings.id)
+    talked = list(talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s))
+    yield from talked
+    is_refused = any(check.name == "credentials" and check.verdict is CheckStatus.FAILED for check in talked)
+    if is_refused or not is_mosquitto(broker, client_id=settings.id, timeout_s=timeout_s):
+        yield from products(broker)
+    if is_refused:
+        return
+    try:
+        with Federation(broker_url, settings=settings, instance=instance, timeout_s=timeout_s) as federation:
+            yield from _nodes(federation)
+    except FedmonError as error:
+        yield failed("nodes", str(error), RIGHTS_ADVICE)
+    yield _repository(settings, timeout_s)
+
+
+def _nodes(federation: Federation) -> Iterator[Check]:
+    known = federation.nodes()
+    if not known:
+        yield warning(
+            "nodes",
+            "no node is known",
+            "start one (`fedmon node start`); if one runs, ask the operator whether you may read general/status/+",
+        )
+        return
+    if known.beyond:
+        yield warning(
+            "max_nodes",
+            f"{known.beyond} nodes are not kept track of, beyond max_nodes = {federation.settings.max_nodes}",
+            "raise max_nodes in [researcher]",
+        )
+    outcomes = federation.ping()
+    answered = sum(outcome.ok for outcome in outcomes.values())
+    found = f"{answered} of {len(known)} known nodes answer"
+    refused = [outcome for outcome in outcomes.values() if outcome.status is OutcomeStatus.REFUSED]
+    if refused:
+        yield warning(
+            "nodes",
+            f"{found}; {len(refused)} refuse researcher {federation.researcher_id}",
+            f"ask their owners to run: fedmon node policy allow {federation.researcher_id}",
+        )
+    elif not answered:
+        reasons = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.items())
+        yield failed("nodes", f"{found} ({reasons})", "see each reason")
+    else:
+        yield ok("nodes", found)
+    yield _clocks(outcomes)
+
+
+def _clocks(outcomes: Outcomes[Pong]) -> Check:
+    """Compare clocks; a pong was written at most its round trip before now."""
+    pongs = outcomes.ok
+    if not pongs:
+        return skipped("clock offset", "no node answered")
+    now = utc_now()
+    offsets = {node_id: (pong.time - now).total_seconds() for node_id, pong in pongs.items()}
+    worst = max(offsets, key=lambda node_id: abs(offsets[node_id]))
+    found = f"{offsets[worst]:+.1f} s at most ({worst})"
+    if abs(offsets[worst]) > CLOCK_TOLERANCE_S:
+        return warning("clock offset", found, "set the clocks by NTP; times of nodes are shown by their own clocks")
+    return ok("clock offset", found)
+
+
+def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
+    url = settings.repository.url
+    if url is None:
+        return skipped("repository", "none is configured; plans over 100 KB cannot be sent")
+    import requests
+
+    try:
+        settings.repository.token()
+        answer = requests.get(url, timeout=timeout_s, allow_redirects=False)
+    except SettingsError as error:
+        return failed("repository", str(error), "mend the token file")
+    except requests.RequestException as error:
+        cause = type(error).__name__
+        return failed("repository", f"{url} cannot be reached: {cause}", "start it, or mend [repository] url")
+    if answer.status_code >= 500:
+        return failed("repository", f"{url} answers {answer.status_code}", "look into the log of the repository")
+    return ok("repository", f"{url} answers")
+
+
+def check_node(path: Path, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Make every check of a node."""
+    try:
+        folder = NodeFolder.open(path)
+        settings = sources.load_node(folder.path, environ)
+        settings.broker.password()
+    except FedmonError as error:
+        yield failed("settings", str(error), "mend the file or variable that is named")
+        return
+    yield ok("settings", f"node {settings.id}, broker {settings.broker.url}, folder {folder.path}")
+    yield from reach(settings.broker)
+    yield from products(settings.broker)
+    if not settings.policy.researchers:
+        yield warning("policy", "the node obeys nobody", "allow one with: fedmon node policy allow RESEARCHER")
+    else:
+        yield ok("policy", f"obeys {', '.join(settings.policy.researchers)}")
+    try:
+        with ControlClient(folder.path) as client:
+            live = client.call("status").get("live") or {}
+    except DaemonNotRunningError:
+        yield skipped("connection", "the node does not run, so nobody was let in: start it with `fedmon node start`")
+        return
+    except FedmonError as error:
+        yield failed("connection", str(error), "look into the node's log")
+        return
+    if live.get("connected"):
+        yield ok("connection", f"connected to {live.get('host')} since {live.get('since')}, boot {live.get('boot')}")
+    else:
+        yield failed(
+            "connection",
+            f"not connected: {live.get('last_error') or 'no reason known'}",
+            "check user name, password file and certificates in node.toml; the node goes on trying",
+        )

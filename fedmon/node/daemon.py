@@ -1,8 +1,8 @@
 """The node daemon: puts the parts together, connects, and stops in order.
 
-Threads: the router thread owns the registers and serves requests, the owner's commands and timers; the transport
-connects; the sampler measures; the control server hears the owner; checker and fetcher do slow work. Only the main
-thread waits for others.
+Threads: the router's owns the registers and serves requests, the owner's commands and timers; the transport connects;
+the sampler measures; the control server listens to the owner; checker and fetcher do slow work. The main thread starts
+and stops the others, and waits for signals.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ class LocalNode:
         }
 
     def follow(self, settings: NodeSettings) -> None:
-        """Obey other rules from now on; on the router's thread."""
+        """Apply changed settings; on the router's thread."""
         self._settings = settings
         self.policy.follow(settings.policy)
         self.runs.follow(settings)
@@ -228,8 +228,6 @@ class Daemon:
         self._started = utc_now()
         self._link: Link | None = None
         self._link_since = ""
-        self._finished = threading.Event()
-        self._signals = 0
         self._stop_by = Deadline(STOP_WITHIN_S)
         self._actor = Actor("fedmon-router", bulk=MESSAGES_BOUND)
         self._presence = PresenceKeeper(
@@ -266,19 +264,25 @@ class Daemon:
 
     def run(self) -> None:
         """Serve until a signal comes; on the main thread. Raises FedmonError if the node cannot start."""
+        # Threads inherit the mask, so that each signal waits for `sigwait`, also one that comes during the start.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._actor.post(self._node.registers.database.adopt)
         with contextlib.ExitStack() as stack:
             try:
-                with self._signals_handled():
-                    self._start(stack)
+                self._start(stack)
                 if self._node.policy.obeys_nobody:
                     logger.warning(
                         "node %s obeys nobody yet: every request is refused; allow a researcher with: "
                         "fedmon node policy allow RESEARCHER --dir %s", self._settings.id, self._folder.path,
                     )  # fmt: skip
-                self._finished.wait()
+                while signal.sigwait(_SIGNALS) == signal.SIGHUP:
+                    self._actor.post(self._reload)
             finally:
                 self._stop_by = Deadline(STOP_WITHIN_S)
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, lambda number, _frame: os._exit(128 + number))
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         """Start each part, and note on the stack how it is stopped: last started, first stopped."""
@@ -306,24 +310,8 @@ class Daemon:
         fedmon_logger.addHandler(self._logs)
         stack.callback(fedmon_logger.removeHandler, self._logs)
 
-    @contextlib.contextmanager
-    def _signals_handled(self) -> Iterator[None]:
-        """Handle signals from now on, after the block at the earliest, and on this thread alone.
-
-        Threads inherit the mask: the kernel may hand a signal to any thread that takes it, and only the main one, which
-        sleeps until its end, would be woken by it.
-        """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: self._actor.post(self._reload))
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-
     def _disconnect(self) -> None:
-        """Say farewell, once every request that was heard is answered."""
+        """Publish the farewell once every request that arrived is answered."""
         answered = threading.Event()
         if self._actor.post(answered.set, priority=Priority.BULK):
             answered.wait(min(1.5, self._stop_by.left_s()))
@@ -337,10 +325,10 @@ class Daemon:
             logger.error("the node did not end in order within %.1f s", STOP_WITHIN_S)
             os._exit(1)
 
-    # --- called on other threads: they put and return --------------------------------------------------------------
+    # --- called on other threads: they put and return ----------------------------------------------------------------
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
-        # What is over the limit is refused by its length alone; its bytes need not wait for that.
+        # A message over the limit is refused for its length: the rest of its bytes need not be kept.
         payload = payload[: codec.MAX_PAYLOAD_BYTES + 1]
 
         def serve() -> None:
@@ -356,12 +344,6 @@ class Daemon:
         self._link_since = utc_now().isoformat(timespec="seconds")
         if link.up:
             self._actor.post(self._on_up)
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._signals += 1
-        if self._signals > 1:
-            os._exit(128 + number)
-        self._finished.set()
 
     def _send(self, outgoing: Outgoing) -> bool:
         return self._transport.publish(outgoing.topic, outgoing.payload, qos=outgoing.qos)
@@ -393,7 +375,7 @@ class Daemon:
         self._node.delivery.push()
 
     def _reload(self) -> None:
-        """Read the settings again; a bad file changes nothing."""
+        """Read the settings again; if they are refused, nothing changes."""
         try:
             self._follow(load_node(self._folder.path, os.environ))
             self._node.registers.audit.record("settings-reloaded")
@@ -402,7 +384,7 @@ class Daemon:
             logger.error("the settings stay as they were: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def _follow(self, settings: NodeSettings) -> None:
-        """Obey other rules from now on. Id and broker stay until the next start."""
+        """Apply changed settings. Id and broker stay until the next start."""
         self._settings = settings
         self._logs.setLevel(_log_level(settings))
         self._node.follow(settings)
@@ -486,7 +468,7 @@ def _log_level(settings: NodeSettings) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the node of a folder in the foreground; what `fedmon node start` becomes."""
+    """Run the node of a folder in the foreground; `fedmon node start` becomes this process."""
     parser = argparse.ArgumentParser(prog="fedmon node start", description="Run the node of a folder.")
     parser.add_argument("--dir", type=Path, required=True, help="The node's folder.")
     parser.add_argument("--log-level", default="INFO", help="The lowest level that is shown here.")

@@ -36,7 +36,7 @@ BUDGETS = {
     "Ping": {"Researcher": 15, "Node": 10},
     "Sample": {"Node": 11, "Researcher": 14},
     "Experiment START": {"Researcher": 24},
-    "Run": {"Researcher": 27, "Node": 58},
+    "Run": {"Researcher": 26, "Node": 56},
 }
 UNCOUNTED = re.compile(r"(^|/)__init__\.py$|^common/(errors|ids|clock|text|log|actor|backoff)\.py$")
 COLLECTORS = "node/collectors"

@@ -14,20 +14,20 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (251, 3, 139),
     "broker": (2057, 11, 1142),
-    "common": (8853, 53, 5063),
+    "common": (8726, 52, 4981),
     "compat": (3510, 21, 2286),
-    "demo": (849, 7, 580),
-    "doctor": (504, 4, 329),
+    "demo": (821, 5, 561),
+    "doctor": (466, 2, 314),
     "experiment": (17301, 92, 11251),
-    "node": (33383, 210, 21056),
+    "node": (33337, 191, 21014),
     "plan": (2135, 13, 1473),
     "report": (13037, 93, 7523),
-    "researcher": (10090, 47, 6570),
+    "researcher": (10028, 46, 6521),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
-SMALL_MODULES = 32
+SMALL_MODULES = 30
 """Modules of less than 50 lines, ``__init__`` not counted."""
-SUPPRESSIONS = {"noqa": 210, "type: ignore": 43}
+SUPPRESSIONS = {"noqa": 209, "type: ignore": 43}
 
 
 def size(package: str) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ MAX_TOGETHER = 600
 MIN_CATALOGUE = 3
 """A folder of so many modules, all imported by the same one, is a catalogue."""
 MAX_CHAIN = 15
-LONGEST_CHAIN = 22
+LONGEST_CHAIN = 17
 MAX_CLASSES_ABOVE = 2
 LOADER = "import_module("
 NOUNS = {"asking", "messaging", "ping", "recording", "setting", "string", "training"}

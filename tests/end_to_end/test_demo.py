@@ -16,10 +16,9 @@ import psutil
 import pytest
 
 from fedmon.broker.engine import choose_engine
+from fedmon.demo.cli import RoundCost, Story, TrainingRound, explanation, round_columns, round_row
 from fedmon.demo.hospitals import DemoError, Hospitals
-from fedmon.demo.regression import RoundCost, TrainingRound, explanation, round_columns, round_row
 from fedmon.demo.screen import DemoScreen
-from fedmon.demo.story import Story
 from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment

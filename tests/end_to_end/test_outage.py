@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.clock import Deadline
-from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
+from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample, Watch
@@ -165,7 +165,7 @@ def test_an_outage_of_the_broker_of_ten_minutes_at_1_hz_loses_nothing(mosquitto:
 def link_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: float) -> None:
     """Cut the link of the node for a time, and then that of the researcher."""
     with Proxy(broker.port) as far, Proxy(broker.port) as near:
-        place = BrokerSettings(hosts=(Host(host="127.0.0.1", port=near.port),))
+        place = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=near.port),))
         settings = ResearcherSettings(id="anna", broker=place, folder=folder / "anna")
         with (
             NodeProcess(node_folder(folder, f"mqtt://127.0.0.1:{far.port}", interval_s)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -50,6 +51,22 @@ def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, mosquitto: Brok
 
     assert done.returncode == 1
     assert "control.sock" in done.stderr
+
+
+def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_order(
+    tmp_path: Path, mosquitto: Broker
+) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
+    with NodeProcess(folder) as node:
+        wait_until(lambda: "connected to the broker" in node.log())
+        node.signal(signal.SIGHUP)
+        wait_until(lambda: "settings read again" in node.log())
+        node.signal(signal.SIGTERM)
+        while node.alive():
+            node.signal(signal.SIGHUP)
+
+        assert node.wait(10) == 0
+        assert "Traceback" not in node.log()
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", "²".encode(), b"9" * 5000, b"", b"-4"])

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
-from fedmon.node.collectors.energy.job_energy import GRAMS, JOULES, KILOWATT_HOURS, JobEnergyCollector
-from fedmon.node.collectors.energy.meter import joules, joules_of_a_job
+from fedmon.node.collectors.energy.meter import JOB_GRAMS as GRAMS
+from fedmon.node.collectors.energy.meter import JOB_JOULES as JOULES
+from fedmon.node.collectors.energy.meter import JOB_KILOWATT_HOURS as KILOWATT_HOURS
+from fedmon.node.collectors.energy.meter import JobEnergyCollector, joules, joules_of_a_job
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
 FRANCE = EnergySettings(region="FR")

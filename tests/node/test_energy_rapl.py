@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.node.collectors.energy.counter import EnergyCounter
-from fedmon.node.collectors.energy.rapl import LOOK_AGAIN_S, METRIC, RaplCollector, RaplReader
-from fedmon.node.collectors.energy.zones import Part, find_zones
+from fedmon.node.collectors.energy.rapl import LOOK_AGAIN_S, METRIC, Part, RaplCollector, RaplReader, find_zones
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
 REPOSITORY = Path(__file__).parents[2]

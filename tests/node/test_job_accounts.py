@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fedmon.node.collectors.base import Reading, Roots
-from fedmon.node.collectors.job.files import Descriptors
 from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Process
 from fedmon.node.collectors.job.tree import Ledger
+from fedmon.node.collectors.sysfs import Descriptors
 from tests.node.jobs_real import Program, Watch, cpu_s
 from tests.node.jobs_trees import PAGE, TICKS, ProcTree
 

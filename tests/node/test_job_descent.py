@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedmon.node.collectors.job.descent import descended
-from fedmon.node.collectors.job.process import Birth
+from fedmon.node.collectors.job.process import Birth, descended
 
 
 def births(**parents: int) -> list[Birth]:

@@ -17,9 +17,9 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
-from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector, PerfProcess, Session
+from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector, PerfProcess, PerfSession
 from fedmon.node.perf.command import WholeMachine
-from fedmon.node.perf.event import Scope
+from fedmon.node.perf.event import PerfScope
 from fedmon.node.perf.source import PerfSource
 from tests.support.waiting import wait_until
 
@@ -226,11 +226,11 @@ def test_a_missing_perf_says_what_to_install(replay: Replay) -> None:
     assert "linux-perf" in reading.reasons["perf_counted_seconds_total"]
 
 
-def session(replay: Replay, *, interval_s: float = 0.1) -> Session:
+def session(replay: Replay, *, interval_s: float = 0.1) -> PerfSession:
     source = replay.source("cycles", interval_s=interval_s)
-    return Session(
+    return PerfSession(
         perf=str(replay.perf),
-        prepare=lambda stopping: source.plan(Scope.HOST, whole_machine=True, stopping=stopping),
+        prepare=lambda stopping: source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping),
         target=WholeMachine,
         interval_s=interval_s,
         paranoia="",
@@ -241,7 +241,7 @@ def session(replay: Replay, *, interval_s: float = 0.1) -> Session:
 
 
 @contextmanager
-def running(made: Session) -> Iterator[Session]:
+def running(made: PerfSession) -> Iterator[PerfSession]:
     made.start()
     try:
         yield made

@@ -11,7 +11,7 @@ import pytest
 from fedmon.common.metrics.table import METRICS, metric_of
 from fedmon.node.collectors.base import Roots
 from fedmon.node.perf.architectures import NAMES, architecture
-from fedmon.node.perf.event import Architecture, Counter, Derived, Group, Scope
+from fedmon.node.perf.event import Architecture, Counter, Derived, Group, PerfScope
 from fedmon.node.perf.groups import GENERIC, OF_ARCHITECTURE, SOFTWARE, choose
 from fedmon.node.perf.plan import make_plan
 from fedmon.node.perf.source import cgroup_name, processor, watchdog_takes_one
@@ -61,7 +61,7 @@ def test_each_group_fits_the_counters_with_two_threads_and_a_watchdog(name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_event_is_spelled_as_perf_reads_it_under_a_name_of_its_own(name: str) -> None:
-    groups = (*table(name).groups, *GENERIC, SOFTWARE[Scope.JOB])
+    groups = (*table(name).groups, *GENERIC, SOFTWARE[PerfScope.JOB])
     printed = [event.printed(group.name) for group in groups for event in group.events]
 
     assert len(set(printed)) == len(printed)
@@ -73,8 +73,8 @@ def test_each_event_is_spelled_as_perf_reads_it_under_a_name_of_its_own(name: st
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("scope", Scope)
-def test_each_promised_metric_is_counted_or_missing_with_a_reason(name: str, scope: Scope) -> None:
+@pytest.mark.parametrize("scope", PerfScope)
+def test_each_promised_metric_is_counted_or_missing_with_a_reason(name: str, scope: PerfScope) -> None:
     choice = choose(TOPICS, scope=scope, architecture=table(name), described="x", counters=table(name).counters)
     plan = make_plan(choice.groups, TOPICS, dict.fromkeys((g.name for g in choice.groups), None), choice.missing)
 
@@ -84,7 +84,7 @@ def test_each_promised_metric_is_counted_or_missing_with_a_reason(name: str, sco
     assert all(metric_of(series) is not None for series in report)
     assert all(reason is None or reason.startswith("unsupported: ") for reason in report.values())
     memory = report["perf_memory_bandwidth_bytes_per_second"]
-    assert memory is None if scope is Scope.HOST else "only the whole machine" in str(memory)
+    assert memory is None if scope is PerfScope.HOST else "only the whole machine" in str(memory)
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_floating_point_events_have_intels_public_codes(name: str) -> None:
 
 
 def test_what_a_processor_cannot_count_has_its_reason() -> None:
-    haswell = choose(TOPICS, scope=Scope.HOST, architecture=table("haswell"), described="x").missing
-    zen3 = choose(TOPICS, scope=Scope.HOST, architecture=table("zen3"), described="x", counters=6).missing
-    none = choose(("l2", "cycles"), scope=Scope.JOB, architecture=None, described="Quark (family 5, model 9)")
+    haswell = choose(TOPICS, scope=PerfScope.HOST, architecture=table("haswell"), described="x").missing
+    zen3 = choose(TOPICS, scope=PerfScope.HOST, architecture=table("zen3"), described="x", counters=6).missing
+    none = choose(("l2", "cycles"), scope=PerfScope.JOB, architecture=None, described="Quark (family 5, model 9)")
 
     assert haswell['perf_flops_per_second{precision="double"}'] == (
         "unsupported: Haswell counts no floating point operations by precision"
@@ -156,7 +156,7 @@ def test_what_a_processor_cannot_count_has_its_reason() -> None:
 
 
 def test_a_group_that_needs_more_counters_than_there_are_is_not_tried() -> None:
-    choice = choose(("flops_dp",), scope=Scope.JOB, architecture=table("skylake_x"), described="x", counters=2)
+    choice = choose(("flops_dp",), scope=PerfScope.JOB, architecture=table("skylake_x"), described="x", counters=2)
 
     assert [group.name for group in choice.groups] == ["software"]
     assert choice.missing['perf_flops_per_second{precision="double"}'] == (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import FedmonError, InvalidIdError
-from fedmon.common.settings import Host, ResearcherSettings, broker_from_url
+from fedmon.common.settings import BrokerHost, ResearcherSettings, broker_from_url
 from fedmon.researcher.federation import Federation
 
 
@@ -32,7 +32,7 @@ def file(tmp_path: Path, password_file: Path) -> Path:
 def test_without_anything_it_is_the_local_broker_and_an_id_that_is_kept(tmp_path: Path) -> None:
     federation = Federation(folder=tmp_path)
 
-    assert federation.settings.broker.hosts == (Host(host="localhost", port=1883),)
+    assert federation.settings.broker.hosts == (BrokerHost(host="localhost", port=1883),)
     assert federation.researcher_id == (tmp_path / "researcher_id").read_text().strip()
 
 
@@ -40,7 +40,7 @@ def test_a_settings_file_says_it_all(file: Path) -> None:
     federation = Federation(settings=file)
 
     assert federation.researcher_id == "carol"
-    assert federation.settings.broker.hosts == (Host(host="hospital.org", port=8883),)
+    assert federation.settings.broker.hosts == (BrokerHost(host="hospital.org", port=8883),)
     assert federation.settings.broker.password() == "sesame"
     assert federation.settings.timeout_s == 7.0
 
@@ -57,7 +57,7 @@ def test_arguments_rule_over_settings_and_environment(
     assert by_environment.researcher_id == "from-the-environment"
     assert by_environment.settings.broker.hosts[0].host == "from-the-environment"
     assert by_argument.researcher_id == "dave"
-    assert by_argument.settings.broker.hosts == (Host(host="argument", port=2000),)
+    assert by_argument.settings.broker.hosts == (BrokerHost(host="argument", port=2000),)
     assert by_argument.settings.folder == tmp_path / "dave"
 
 

@@ -8,7 +8,7 @@ import psutil
 
 from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine
 from fedmon.broker.ports import ProbeAnswer, probe
-from fedmon.common.settings import BrokerSettings, Host
+from fedmon.common.settings import BrokerHost, BrokerSettings
 from tests.support.ports import free_port
 from tests.support.requirements import require
 
@@ -38,7 +38,7 @@ class Broker:
     @property
     def settings(self) -> BrokerSettings:
         """What a transport needs to connect."""
-        return BrokerSettings(hosts=(Host(host="127.0.0.1", port=self.port),))
+        return BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=self.port),))
 
     @property
     def pid(self) -> int | None:

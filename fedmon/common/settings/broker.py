@@ -22,7 +22,7 @@ _MAX_SECRET_BYTES = 16_384
 _OTHERS = 0o077
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerHost(msgspec.Struct, frozen=True, kw_only=True):
     """One address of the broker."""
 
     host: str
@@ -35,7 +35,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach the broker; ``hosts`` are tried in turn."""
 
-    hosts: Annotated[tuple[Host, ...], Meta(min_length=1)]
+    hosts: Annotated[tuple[BrokerHost, ...], Meta(min_length=1)]
     tls: bool = False
     ca_file: Annotated[
         Path | None, Meta(description="Certificates that the broker's own must come from; the system's when absent.")
@@ -125,7 +125,7 @@ def broker_from_url(url: str, **options: Unpack[BrokerOptions]) -> BrokerSetting
     return BrokerSettings(hosts=hosts, tls=scheme == "mqtts", **options)
 
 
-def _host(address: str, scheme: str) -> Host:
+def _host(address: str, scheme: str) -> BrokerHost:
     address = address.strip(" ")
     try:
         parts = urlsplit(f"//{address}")
@@ -137,7 +137,7 @@ def _host(address: str, scheme: str) -> Host:
     only_address = parts.netloc == address and not address.endswith(":") and "@" not in address
     if not only_address or not _HOST.fullmatch(host) or port == 0:
         raise SettingsError(f"broker address {address!r} is not a host with an optional port: write {_SHAPE}")
-    return Host(host=host, port=port if port is not None else _PORTS[scheme])
+    return BrokerHost(host=host, port=port if port is not None else _PORTS[scheme])
 
 
 def read_secret(path: Path, *, what: str) -> str:

@@ -1,8 +1,8 @@
-"""The kept connection to the first broker that answers: attempts, back-off, rotation of hosts, and the MQTT client.
+"""The connection to the first broker that answers: attempts, back-off, rotation of hosts, and the MQTT client.
 
-Each attempt is a fresh client of the MQTT library: a message that made a broker drop us is not sent again for ever,
-nothing waits unseen in a client's memory, and the last will can change from one connection to the next. What is not
-delivered is asked for again by the application, which alone can know that it was not.
+Each attempt is a new client of the MQTT library: a message that made a broker drop us is not sent again for ever, no
+message waits unseen in a client's memory, and the last will can change from one connection to the next. Only the
+application can know that a message was not delivered, and asks for it again.
 
 A broker of one host keeps nothing of us. In a cluster RabbitMQ ties a clean session to one host, so there the session
 is kept, as long as the broker's settings allow (with MQTT 5 for `SESSION_EXPIRES_S`). After an absence of more than
@@ -32,7 +32,7 @@ from paho.mqtt.properties import Properties
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError
-from fedmon.common.settings import BrokerSettings, Host
+from fedmon.common.settings import BrokerHost, BrokerSettings
 from fedmon.common.wire import topics
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the connection, as told to `on_link`."""
 
     up: bool
-    host: Host
+    host: BrokerHost
     cause: str = ""
 
 
@@ -119,7 +119,7 @@ class BrokerConnection:
         self._error: ConnectionFailedError | None = None
         self._permanent = False
         self._quick_losses = 0
-        self._up_since = float("inf")
+        self._up_since = math.inf
         self._lasting_s = QUICK_LOSS_S
         self._quick_cause = ""
         self.dropped = 0
@@ -161,7 +161,7 @@ class BrokerConnection:
         return self._quick_cause
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
-        """Send a message, or return False when there is no connection or too much is on its way already.
+        """Send a message; return False if there is no connection, or too many messages are unconfirmed.
 
         Raises InvalidMessageError for a topic or size that a broker might answer by dropping us.
         """
@@ -192,7 +192,7 @@ class BrokerConnection:
                 self._client.unsubscribe(topic_filter)
 
     def stop(self, timeout_s: float = 2.0, farewell: Will | None = None) -> None:
-        """Say farewell, disconnect in order and end the threads, within about ``timeout_s``."""
+        """Publish the farewell, disconnect in order and end the threads, within about ``timeout_s``."""
         deadline = Deadline(timeout_s)
         client = self._client
         if farewell is not None and self._up and client is not None:
@@ -204,7 +204,7 @@ class BrokerConnection:
         self._up = False
 
     def abort(self) -> None:
-        """Vanish without a word, as a crash would, so that the broker publishes our last will."""
+        """Cut the connection, as a crash would, so that the broker publishes our last will."""
         if (client := self._stop_trying()) is not None:
             client.cut()
 
@@ -226,7 +226,7 @@ class BrokerConnection:
             if self._stopping:
                 return
             contested = TAKEN_OVER in cause or self._id_is_contested()
-            if lasted_s is not None and self._was_long(lasted_s, cause, contested=contested):
+            if lasted_s is not None and self._has_lasted(lasted_s, cause, contested=contested):
                 backoff.reset()
             is_taken_over = contested and self._quick_losses >= QUICK_LOSSES
             backoff.longest_s = LAST_CONTESTED_RETRY_S if is_taken_over else LAST_RETRY_S
@@ -238,7 +238,7 @@ class BrokerConnection:
                 if self._changed.wait_for(lambda: self._stopping, timeout=delay_s):
                     return
 
-    def _connect_once(self, host: Host) -> tuple[float | None, str]:
+    def _connect_once(self, host: BrokerHost) -> tuple[float | None, str]:
         """Hold one connection until it ends; return how many seconds it was up, or None, and why it ended."""
         connected_at: float | None = None
         client: MqttClient | None = None
@@ -278,8 +278,8 @@ class BrokerConnection:
             broker = msgspec.structs.replace(broker, connect_timeout_s=timeout_s)
         return MqttClient(broker, client_id, will, self._on_message, session=session)
 
-    def _was_long(self, lasted_s: float, cause: str, *, contested: bool) -> bool:
-        """Count a lost connection; return whether it had lasted.
+    def _has_lasted(self, lasted_s: float, cause: str, *, contested: bool) -> bool:
+        """Tell whether a lost connection had lasted; count it if not.
 
         Two clients with one client id take turns, so each connection lasts as long as the other's back-off.
         """
@@ -300,7 +300,7 @@ class BrokerConnection:
             logger.warning("%s; connecting again, with back-off", self._quick_cause)
         return False
 
-    def _came_up(self, client: MqttClient, wanted: dict[str, int], host: Host) -> None:
+    def _came_up(self, client: MqttClient, wanted: dict[str, int], host: BrokerHost) -> None:
         with self._changed:
             if self._stopping:
                 return
@@ -317,7 +317,7 @@ class BrokerConnection:
         logger.info("connected to the broker at %s:%d", host.host, host.port)
         self._tell(Link(up=True, host=host))
 
-    def _failed(self, error: ConnectionFailedError, host: Host) -> None:
+    def _failed(self, error: ConnectionFailedError, host: BrokerHost) -> None:
         first = self._error is None or str(self._error) != str(error)
         with self._changed:
             self._error = error
@@ -384,7 +384,7 @@ class MqttClient:
         self._client = client
         self._network_thread = f"paho-mqtt-client-{client_id}"
 
-    def open(self, host: Host, wanted: dict[str, int]) -> bool:
+    def open(self, host: BrokerHost, wanted: dict[str, int]) -> bool:
         """Connect and subscribe; return whether the broker granted it, even if the connection has ended since."""
         if self._session is SessionKind.NEW and not self._forgotten(host):
             return False
@@ -401,7 +401,7 @@ class MqttClient:
             self._end(f"it accepts connections but did not answer as an MQTT broker within {waited}")
         return self.granted
 
-    def _forgotten(self, host: Host) -> bool:
+    def _forgotten(self, host: BrokerHost) -> bool:
         """Have the broker drop what it keeps of us: a clean session of the same id replaces it, and ends."""
         clean = MqttClient(self._broker, self._client_id, None, self._deliver)
         is_done = clean.open(host, {})
@@ -418,14 +418,15 @@ class MqttClient:
         return {"clean_start": False, "properties": properties}
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
-        """Hand a message over; False when the broker did not let us in, or too much is on its way already."""
+        """Hand a message over; return False if the broker did not let us in, or too many are unconfirmed."""
         if not self._may_publish or self.closed.is_set() or self._sent - self._done > MAX_OUTSTANDING:
             return False
-        self._sent += 1
-        return self._client.publish(topic, payload, qos=qos, retain=retain).rc == MQTTErrorCode.MQTT_ERR_SUCCESS
+        is_sent = self._client.publish(topic, payload, qos=qos, retain=retain).rc == MQTTErrorCode.MQTT_ERR_SUCCESS
+        self._sent += is_sent  # a refused message is never confirmed, and must not count as outstanding
+        return is_sent
 
     def publish_and_wait(self, will: Will, timeout_s: float) -> None:
-        """Send a message and wait until the broker has it, or the time is over."""
+        """Send a message and wait until the broker has it, or ``timeout_s`` has passed."""
         info = self._client.publish(will.topic, will.payload, qos=will.qos, retain=will.retain)
         with contextlib.suppress(ValueError, RuntimeError):
             info.wait_for_publish(min(1.0, timeout_s))
@@ -439,7 +440,7 @@ class MqttClient:
         self._client.unsubscribe(topic_filter)
 
     def cut(self) -> None:
-        """End without a word, as a crash would."""
+        """Cut the connection, as a crash would."""
         with contextlib.suppress(OSError, AttributeError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -525,7 +526,7 @@ def _is_permanent(cause: str) -> bool:
     return any(words in cause for words in (*_REFUSED_AT_ONCE, "certificate", "CERTIFICATE"))
 
 
-def _explained(error: Exception, host: Host, timeout_s: float) -> str:
+def _explained(error: Exception, host: BrokerHost, timeout_s: float) -> str:
     if isinstance(error, socket.gaierror):
         return f"the name {host.host!r} cannot be resolved ({error.strerror}); check the spelling and the name server"
     if isinstance(error, ConnectionRefusedError):

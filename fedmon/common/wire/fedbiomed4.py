@@ -13,13 +13,13 @@ from fedmon.common.ids import checked_id
 from fedmon.common.wire.codec import decode_document
 from fedmon.common.wire.fedbiomed4_messages import (
     PROTOCOL_VERSION,
-    AddScalar,
     AnyReply,
     AnyRequest,
     Log,
     LogText,
-    Reply,
     WireMessage,
+    WireReply,
+    WireScalar,
 )
 from fedmon.common.wire.messages import ErrorCode
 
@@ -49,7 +49,7 @@ _OURS = (1, 0, 0)
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,2}")
 _MAX_ID = 256
 
-M = TypeVar("M", bound=Reply)
+M = TypeVar("M", bound=WireReply)
 
 _encoder = msgspec.json.Encoder()
 _decode_log_text = msgspec.json.Decoder(LogText).decode
@@ -98,9 +98,9 @@ def decode_reply(payload: bytes, *, researcher_id: str) -> AnyReply | None:
     return _from_usable_node(reply)
 
 
-def decode_scalar(payload: bytes) -> AddScalar:
+def decode_scalar(payload: bytes) -> WireScalar:
     """Decode values of a training loop. Raises InvalidMessageError."""
-    scalar: AddScalar = _converted(_document(payload), AddScalar, frozenset({"add_scalar"}))
+    scalar: WireScalar = _converted(_document(payload), WireScalar, frozenset({"add_scalar"}))
     return _from_usable_node(scalar)
 
 

@@ -22,29 +22,29 @@ class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # --- researcher to node ---------------------------------------------------------------------------------------------
 
 
-class Request(WireMessage, frozen=True, kw_only=True):
+class WireRequest(WireMessage, frozen=True, kw_only=True):
     """What every request carries."""
 
     researcher_id: str
 
 
-class PingRequest(Request, frozen=True, kw_only=True, tag="ping"):
+class PingRequest(WireRequest, frozen=True, kw_only=True, tag="ping"):
     """Ask for a sign of life."""
 
     sequence: int
 
 
-class ListRequest(Request, frozen=True, kw_only=True, tag="list"):
+class ListRequest(WireRequest, frozen=True, kw_only=True, tag="list"):
     """Ask for all datasets; the reply carries nothing that tells to which request it belongs."""
 
 
-class SearchRequest(Request, frozen=True, kw_only=True, tag="search"):
+class SearchRequest(WireRequest, frozen=True, kw_only=True, tag="search"):
     """Ask for the datasets that carry every one of ``tags``; not answered when there is none."""
 
     tags: list[str]
 
 
-class ApprovalRequest(Request, frozen=True, kw_only=True, tag="approval"):
+class ApprovalRequest(WireRequest, frozen=True, kw_only=True, tag="approval"):
     """Ask for approval of the training plan that lies at a URL."""
 
     description: str
@@ -52,14 +52,14 @@ class ApprovalRequest(Request, frozen=True, kw_only=True, tag="approval"):
     training_plan_url: str
 
 
-class StatusRequest(Request, frozen=True, kw_only=True, tag="training-plan-status"):
+class StatusRequest(WireRequest, frozen=True, kw_only=True, tag="training-plan-status"):
     """Ask where the training plan that lies at a URL stands; the reply repeats ``job_id``."""
 
     job_id: str
     training_plan_url: str
 
 
-class TrainRequest(Request, frozen=True, kw_only=True, tag="train"):
+class TrainRequest(WireRequest, frozen=True, kw_only=True, tag="train"):
     """Ask for one round of training. Version 4.4 refuses ``aux_var_urls``, which only 4.5 knows."""
 
     job_id: str
@@ -79,7 +79,7 @@ class TrainRequest(Request, frozen=True, kw_only=True, tag="train"):
     aux_var_urls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class SecaggRequest(Request, frozen=True, kw_only=True, tag="secagg"):
+class SecaggRequest(WireRequest, frozen=True, kw_only=True, tag="secagg"):
     """Ask to set up an element of secure aggregation with these parties."""
 
     secagg_id: str
@@ -89,7 +89,7 @@ class SecaggRequest(Request, frozen=True, kw_only=True, tag="secagg"):
     parties: list[Any]
 
 
-class SecaggDeleteRequest(Request, frozen=True, kw_only=True, tag="secagg-delete"):
+class SecaggDeleteRequest(WireRequest, frozen=True, kw_only=True, tag="secagg-delete"):
     """Ask to forget an element of secure aggregation."""
 
     secagg_id: str
@@ -105,21 +105,21 @@ AnyRequest = PingRequest | ListRequest | SearchRequest | ApprovalRequest | Statu
 # --- node to researcher ---------------------------------------------------------------------------------------------
 
 
-class Reply(WireMessage, frozen=True, kw_only=True):
+class WireReply(WireMessage, frozen=True, kw_only=True):
     """What everything carries that a node sends."""
 
     researcher_id: str
     node_id: str
 
 
-class PingReply(Reply, frozen=True, kw_only=True, tag="pong"):
+class PingReply(WireReply, frozen=True, kw_only=True, tag="pong"):
     """A sign of life."""
 
     success: bool
     sequence: int
 
 
-class DatasetsReply(Reply, frozen=True, kw_only=True):
+class WireDatasetsReply(WireReply, frozen=True, kw_only=True):
     """Datasets as a node keeps them, without what it hides; ``count`` is how many."""
 
     success: bool
@@ -127,15 +127,15 @@ class DatasetsReply(Reply, frozen=True, kw_only=True):
     count: int
 
 
-class ListReply(DatasetsReply, frozen=True, kw_only=True, tag="list"):
+class WireListReply(WireDatasetsReply, frozen=True, kw_only=True, tag="list"):
     """All datasets of a node."""
 
 
-class SearchReply(DatasetsReply, frozen=True, kw_only=True, tag="search"):
+class WireSearchReply(WireDatasetsReply, frozen=True, kw_only=True, tag="search"):
     """The datasets that match; there is at least one."""
 
 
-class ApprovalReply(Reply, frozen=True, kw_only=True, tag="approval"):
+class WireApprovalReply(WireReply, frozen=True, kw_only=True, tag="approval"):
     """The plan is with the node, or not; ``status`` is how its download ended in HTTP, 0 where there was none."""
 
     sequence: int
@@ -143,7 +143,7 @@ class ApprovalReply(Reply, frozen=True, kw_only=True, tag="approval"):
     success: bool
 
 
-class StatusReply(Reply, frozen=True, kw_only=True, tag="training-plan-status"):
+class StatusReply(WireReply, frozen=True, kw_only=True, tag="training-plan-status"):
     """Where a plan stands: ``status`` is Approved, Rejected, Pending, Not Registered, or Error without success."""
 
     job_id: str
@@ -154,7 +154,7 @@ class StatusReply(Reply, frozen=True, kw_only=True, tag="training-plan-status"):
     training_plan_url: str
 
 
-class TrainReply(Reply, frozen=True, kw_only=True, tag="train"):
+class TrainReply(WireReply, frozen=True, kw_only=True, tag="train"):
     """What came of a round."""
 
     job_id: str
@@ -166,7 +166,7 @@ class TrainReply(Reply, frozen=True, kw_only=True, tag="train"):
     msg: str
 
 
-class SecaggReply(Reply, frozen=True, kw_only=True, tag="secagg"):
+class SecaggReply(WireReply, frozen=True, kw_only=True, tag="secagg"):
     """Whether an element of secure aggregation was set up."""
 
     secagg_id: str
@@ -175,7 +175,7 @@ class SecaggReply(Reply, frozen=True, kw_only=True, tag="secagg"):
     msg: str
 
 
-class SecaggDeleteReply(Reply, frozen=True, kw_only=True, tag="secagg-delete"):
+class SecaggDeleteReply(WireReply, frozen=True, kw_only=True, tag="secagg-delete"):
     """Whether an element of secure aggregation was forgotten."""
 
     secagg_id: str
@@ -184,17 +184,17 @@ class SecaggDeleteReply(Reply, frozen=True, kw_only=True, tag="secagg-delete"):
     msg: str
 
 
-class ErrorMessage(Reply, frozen=True, kw_only=True, tag="error"):
+class ErrorMessage(WireReply, frozen=True, kw_only=True, tag="error"):
     """Something went wrong; says neither with which request nor of which instance."""
 
     errnum: str
     extra_msg: str
 
 
-AnyReply = PingReply | ListReply | SearchReply | ApprovalReply | StatusReply | TrainReply | ErrorMessage
+AnyReply = PingReply | WireListReply | WireSearchReply | WireApprovalReply | StatusReply | TrainReply | ErrorMessage
 
 
-class AddScalar(Reply, frozen=True, kw_only=True, tag="add_scalar"):
+class WireScalar(WireReply, frozen=True, kw_only=True, tag="add_scalar"):
     """Values of a training loop."""
 
     job_id: str
@@ -211,7 +211,7 @@ class AddScalar(Reply, frozen=True, kw_only=True, tag="add_scalar"):
     iteration: int
 
 
-class Log(Reply, frozen=True, kw_only=True, tag="log"):
+class Log(WireReply, frozen=True, kw_only=True, tag="log"):
     """One record of a node's log; ``msg`` is a JSON text in itself, see `LogText`."""
 
     level: str

@@ -48,14 +48,14 @@ REQUESTS: Kinds = MappingProxyType(
 REPLIES: Kinds = MappingProxyType(
     {
         "pong": ("PingReply", wire.PingReply),
-        "list": ("ListReply", wire.ListReply),
-        "search": ("SearchReply", wire.SearchReply),
-        "approval": ("ApprovalReply", wire.ApprovalReply),
+        "list": ("ListReply", wire.WireListReply),
+        "search": ("SearchReply", wire.WireSearchReply),
+        "approval": ("ApprovalReply", wire.WireApprovalReply),
         "training-plan-status": ("TrainingPlanStatusReply", wire.StatusReply),
         "train": ("TrainReply", wire.TrainReply),
         "secagg": ("SecaggReply", wire.SecaggReply),
         "secagg-delete": ("SecaggDeleteReply", wire.SecaggDeleteReply),
-        "add_scalar": ("AddScalarReply", wire.AddScalar),
+        "add_scalar": ("AddScalarReply", wire.WireScalar),
         "log": ("LogMessage", wire.Log),
         "error": ("ErrorMessage", wire.ErrorMessage),
     }

@@ -133,11 +133,11 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
         case messages.Pong():
             return fedbiomed4_messages.PingReply(success=True, sequence=reply.sequence, **head)
         case messages.ListReply():
-            return fedbiomed4_messages.ListReply(**_datasets(reply, with_dtypes=False), **head)
+            return fedbiomed4_messages.WireListReply(**_datasets(reply, with_dtypes=False), **head)
         case messages.SearchReply() if reply.datasets:
-            return fedbiomed4_messages.SearchReply(**_datasets(reply, with_dtypes=True), **head)
+            return fedbiomed4_messages.WireSearchReply(**_datasets(reply, with_dtypes=True), **head)
         case messages.ApprovalReply():
-            return fedbiomed4_messages.ApprovalReply(sequence=reply.sequence, status=HTTP_OK, success=True, **head)
+            return fedbiomed4_messages.WireApprovalReply(sequence=reply.sequence, status=HTTP_OK, success=True, **head)
         case messages.TrainingPlanStatusReply() if isinstance(request, PlanStatusByUrl):
             word, explanation = _STATUS_WORDS[reply.status]
             note = f"{explanation}: {reply.note}" if reply.note else explanation
@@ -151,7 +151,7 @@ def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fed
     """Return the message for a request that was not served: a reply of its own kind where the plan is the reason."""
     if error.code is ErrorCode.FAILED and isinstance(request, PlanApprovalByUrl):
         status = error.http_status if isinstance(error, PlanError) else HTTP_OK
-        return fedbiomed4_messages.ApprovalReply(sequence=request.sequence, status=status, success=False, **head)
+        return fedbiomed4_messages.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)
     if error.code is ErrorCode.FAILED and isinstance(request, PlanStatusByUrl):
         return _status(head, request, success=False, status=fedbiomed4.PLAN_STATUS_ERROR, msg=error.reason)
     number = FB301 if error.code in _PROTOCOL_ERRORS else FB300

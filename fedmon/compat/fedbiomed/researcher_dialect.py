@@ -281,12 +281,12 @@ class FedBioMedDialect(Dialect):
     def _reply_of(self, told: wire.AnyReply, *, size_bytes: int) -> Reply | None:
         node_id = NodeId(told.node_id)
         match told:
-            case wire.ListReply() | wire.SearchReply():
+            case wire.WireListReply() | wire.WireSearchReply():
                 self._held.add(node_id, _listed(told), size_bytes=size_bytes, at=time.monotonic())
                 return None
             case wire.PingReply():
                 return self._pong(told)
-            case wire.ApprovalReply():
+            case wire.WireApprovalReply():
                 return self._approval(told)
             case wire.StatusReply():
                 return self._plan_status(told)
@@ -309,7 +309,7 @@ class FedBioMedDialect(Dialect):
                 self._count_unasked(told)
                 return None
 
-    def _approval(self, told: wire.ApprovalReply) -> Reply | None:
+    def _approval(self, told: wire.WireApprovalReply) -> Reply | None:
         sent = self._sent.by_number(told.sequence)
         request = None if sent is None else sent.request
         if not isinstance(request, messages.Approval):
@@ -353,7 +353,7 @@ class FedBioMedDialect(Dialect):
         training = self._sent.training(told.node_id, job_id=None)
         return None if training is None else _as_it_came(told, training)
 
-    def _count_unasked(self, told: wire.Reply) -> None:
+    def _count_unasked(self, told: wire.WireReply) -> None:
         self._tally.count("replies of a wrong session, sequence or kind", f"{type(told).__name__} of {told.node_id}")
 
 
@@ -378,12 +378,12 @@ def log_record_of(payload: bytes) -> LogRecord:
     )
 
 
-def _listed(told: wire.ListReply | wire.SearchReply) -> Listed | InvalidMessageError:
+def _listed(told: wire.WireListReply | wire.WireSearchReply) -> Listed | InvalidMessageError:
     try:
         datasets = [dataset_of(record) for record in told.databases]
     except InvalidMessageError as error:
         return error
-    return Listed(by_tags=isinstance(told, wire.SearchReply), success=told.success, datasets=datasets)
+    return Listed(by_tags=isinstance(told, wire.WireSearchReply), success=told.success, datasets=datasets)
 
 
 def _answer_to(
@@ -414,7 +414,7 @@ def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatase
     return listed.by_tags and all(set(request.tags) <= set(dataset.tags) for dataset in listed.datasets)
 
 
-def _as_it_came(told: wire.Reply, request: Request | None) -> StoredDocument:
+def _as_it_came(told: wire.WireReply, request: Request | None) -> StoredDocument:
     return StoredDocument.of(msgspec.to_builtins(told), **({} if request is None else echo_of(request, told.node_id)))
 
 

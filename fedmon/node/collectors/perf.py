@@ -20,7 +20,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
 from fedmon.node.perf.command import InCgroup, Processes, Target, WholeMachine, count
-from fedmon.node.perf.event import Scope
+from fedmon.node.perf.event import PerfScope
 from fedmon.node.perf.output import parse_line
 from fedmon.node.perf.plan import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, Plan, event_series, has_ratio
 from fedmon.node.perf.probe import PLAIN, not_startable, signals_reach_children, why_it_ended
@@ -143,7 +143,7 @@ _VANISHED_S = 0.2
 _PROCESSES_GONE = "Problems finding threads"
 
 
-class Session:
+class PerfSession:
     """Counts a plan for a target until it is stopped.
 
     ``prepare`` is called once on the session's thread, ``begin_after_s`` after the start, and gives the plan, after as
@@ -406,7 +406,7 @@ class _PerfCollector:
         self._started = False
         self._told: tuple[Plan | None, str | None] = (None, None)
         self._given: tuple[str, ...] = (COUNTED_SECONDS,)
-        self._session = Session(
+        self._session = PerfSession(
             perf=source.perf,
             prepare=self._prepare,
             target=self._target,
@@ -488,7 +488,7 @@ class PerfCollector(_PerfCollector):
         super().__init__(source, thread="fedmon-perf")
 
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
-        return self._source.plan(Scope.HOST, whole_machine=True, stopping=stopping)
+        return self._source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping)
 
     def _target(self) -> Target:
         return WholeMachine()
@@ -518,11 +518,11 @@ class PerfJobCollector(_PerfCollector):
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         name = self._source.cgroup_name(self._cgroup) if self._cgroup is not None else None
         if name is not None:
-            plan = self._source.plan(Scope.JOB, whole_machine=True, stopping=stopping)
+            plan = self._source.plan(PerfScope.JOB, whole_machine=True, stopping=stopping)
             if plan is None or plan.groups:
                 self._job.cgroup = name
                 return plan
-        return self._source.plan(Scope.JOB, whole_machine=False, stopping=stopping)
+        return self._source.plan(PerfScope.JOB, whole_machine=False, stopping=stopping)
 
     def _target(self) -> Target | None:
         return self._job.target()

@@ -12,7 +12,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.node.collectors import activity, agent, cpu, disk, filesystem, frequency, load, memory, network, temperature
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why, why
-from fedmon.node.collectors.mounts import Mounts, choose_mounts
+from fedmon.node.collectors.filesystem import Mounts, choose_mounts
 
 Values = dict[str, float | None]
 

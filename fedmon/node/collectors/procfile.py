@@ -1,16 +1,19 @@
-"""Files of /proc and /sys that are opened once and read again at each tick."""
+"""Files of /proc and /sys that are opened once and read again at each tick, and those that hold one number."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why, why
-from fedmon.node.collectors.sysfs import READ_FLAGS
+from fedmon.node.collectors.sysfs import LONGEST_TEXT, READ_FLAGS, read_bytes
 
 _FIRST_READ_BYTES = 16_384
 _MAX_BYTES = 4_194_304
 _OF_THE_KERNEL = ("/proc/", "/sys/")
+_NUMBER = re.compile(rb"-?[0-9]{1,30}")
+_NUMBER_BYTES = 64
 _PIECE_BYTES = 4096
 """A file of many lines is handed out in pieces of a page, each with as many whole lines as it has room for."""
 
@@ -86,3 +89,35 @@ class ProcFile:
 
     def __del__(self) -> None:
         self.close()
+
+
+class DeviceFile(ProcFile):
+    """A small file of /sys that holds one number, kept open; it may go away with its device."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, size_bytes=_NUMBER_BYTES)
+
+    def number(self) -> int:
+        """Return the number. Raises CollectorUnavailableError when there is none."""
+        text = self.head().strip()
+        if not _NUMBER.fullmatch(text):
+            shown = text[:40].decode(errors="replace")
+            raise CollectorUnavailableError(Why.FAILED, f"{self._path}: {shown!r} is not a number")
+        return int(text)
+
+
+def text_of(path: Path) -> str | None:
+    """Return the first line of a small file, None where it cannot be read or is empty."""
+    try:
+        text = read_bytes(path)
+    except CollectorUnavailableError:
+        return None
+    return text[:LONGEST_TEXT].decode(errors="replace").partition("\n")[0].strip() or None
+
+
+def number_of(path: Path) -> int | None:
+    """Return the number above 0 that a file holds, None where there is none."""
+    try:
+        return value if (value := DeviceFile(path).number()) > 0 else None
+    except CollectorUnavailableError:
+        return None

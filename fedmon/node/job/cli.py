@@ -1,6 +1,6 @@
 """`fedmon job`: measure a batch job, or a command, from inside.
 
-What is here explains the verb and refuses what it does not take; `plain_words` reads what it takes in no time.
+This module explains the verb and refuses wrong words; `start` reads plain words without it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typer.core import TyperGroup
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.job.options import CHECK_POINT_S, SAMPLING_FREQ_S, JobOptions, checked
-from fedmon.node.job.plain_words import FORMATS
-from fedmon.node.job.start import absolute, asked, run
+from fedmon.node.job.start import FORMATS, absolute, asked, run
 
 _COMMAND = "fedmon.job.command"
 EXIT_CODES = (

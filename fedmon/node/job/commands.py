@@ -85,7 +85,7 @@ Runner = Callable[[Sequence[str], float], Output]
 """Runs an argument list within a time in seconds. Raises CommandError."""
 
 
-class Stop(Protocol):
+class StopRequest(Protocol):
     """Says that nobody waits for an answer any more; a threading.Event does."""
 
     def is_set(self) -> bool:
@@ -97,13 +97,13 @@ class Stop(Protocol):
         ...
 
 
-def runner(environ: Mapping[str, str], *, stop: Stop | None = None) -> Runner:
+def runner(environ: Mapping[str, str], *, stop: StopRequest | None = None) -> Runner:
     """Return what runs commands in this environment: its PATH finds them, and SLURM_CONF and the like reach them."""
     return lambda argv, timeout_s: run(argv, timeout_s, environ=environ, stop=stop)
 
 
 def run(
-    argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = PLAIN, stop: Stop | None = None
+    argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = PLAIN, stop: StopRequest | None = None
 ) -> Output:
     """Run a command without a shell, in English, without input, and return what it said and how it ended.
 
@@ -138,7 +138,9 @@ def run(
     )
 
 
-def _read(process: subprocess.Popen[bytes], name: str, timeout_s: float, stop: Stop | None) -> tuple[bytes, bytes]:
+def _read(
+    process: subprocess.Popen[bytes], name: str, timeout_s: float, stop: StopRequest | None
+) -> tuple[bytes, bytes]:
     """Read both streams until they are closed, or the command has ended and said nothing more."""
     deadline = Deadline(timeout_s)
     said = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe is not None}

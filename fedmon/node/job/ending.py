@@ -15,7 +15,7 @@ import msgspec
 from fedmon.node.job.channel import Channel
 
 if TYPE_CHECKING:
-    from fedmon.node.job.commands import Stop
+    from fedmon.node.job.commands import StopRequest
 
 LOOK_S = 1.0
 GRACE_S = 5.0
@@ -47,9 +47,9 @@ def margin_s(time_limit_s: float) -> float:
 
 
 class AlsoWhen:
-    """A Stop that is set when another one is, or when ``check`` returns why to end."""
+    """A StopRequest that is set when another one is, or when ``check`` returns why to end."""
 
-    def __init__(self, stop: Stop, check: Callable[[], str | None]) -> None:
+    def __init__(self, stop: StopRequest, check: Callable[[], str | None]) -> None:
         self._stop, self._check = stop, check
 
     def is_set(self) -> bool:
@@ -64,7 +64,7 @@ class AlsoWhen:
 class Endings:
     """Hears signals, where ``channel`` is None, or what the process that runs the command tells.
 
-    A context manager, for the main thread. Also a Stop: of what is done before anybody calls `wait_for_end`.
+    A context manager, for the main thread. Also a StopRequest: of what is done before anybody calls `wait_for_end`.
     """
 
     def __init__(self, *, channel: Channel | None) -> None:

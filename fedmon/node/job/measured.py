@@ -26,7 +26,7 @@ from fedmon.common.settings import (
 from fedmon.common.store.recording import Recording
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.channel import Channel
-from fedmon.node.job.commands import Stop, runner
+from fedmon.node.job.commands import StopRequest, runner
 from fedmon.node.job.ending import End
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
@@ -68,7 +68,7 @@ class MeasuredJob:
         members: Membership,
         environ: Mapping[str, str],
         channel: Channel | None,
-        stop: Stop | None = None,
+        stop: StopRequest | None = None,
     ) -> None:
         self._stop = stop
         self._options, self._identity, self._environ, self._channel = options, identity, environ, channel

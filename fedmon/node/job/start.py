@@ -1,9 +1,14 @@
-"""Starts one run of `fedmon job` from what was asked for."""
+"""Starts one run of `fedmon job` from its words or options.
+
+Plain words are read here, because the library that explains and refuses takes longer to load than everything else that
+a job waits for. Other words, such as an option with its value in one word, a value that begins with a dash, a mistake,
+or a call for help, are left to it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,28 @@ from fedmon.common.errors import FedmonError, InvalidInputError, NotFoundError, 
 from fedmon.node.job.channel import Channel
 from fedmon.node.job.identity import identify
 from fedmon.node.job.options import CHECK_POINT_S, LABELS, SAMPLING_FREQ_S, JobOptions, checked
-from fedmon.node.job.plain_words import read
+
+ONE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "-d": ("save_dir", Path),
+    "--save_dir": ("save_dir", Path),
+    "-p": ("prefix", str),
+    "--prefix": ("prefix", str),
+    "-l": ("launcher", str),
+    "--launcher": ("launcher", str),
+    "-i": ("sampling_freq", float),
+    "--sampling_freq": ("sampling_freq", float),
+    "-c": ("check_point", float),
+    "--check_point": ("check_point", float),
+    "--system": ("system", str),
+    "--partition": ("partition", str),
+    "--env": ("env", str),
+    "--name": ("name", str),
+    "--broker": ("broker", str),
+}
+"""Options with one value: the last one counts."""
+FLAGS = {"-r": "gen_report", "--gen_report": "gen_report", "-v": "verbose", "--verbose": "verbose"}
+PIDS = "--pid"
+FORMATS = ("-e", "--export")
 
 
 def run_plain(words: Sequence[str]) -> int | None:
@@ -95,3 +121,46 @@ def _broker(url: str) -> Any:
     from fedmon.common.settings.sources import load_broker
 
     return load_broker(url, os.environ)
+
+
+def read(words: Sequence[str]) -> dict[str, Any] | None:
+    """Return the options that are given, by name, with the words after ``--`` as ``command``; None if not plain."""
+    words, command = list(words), []
+    if "--" in words:
+        place = words.index("--")
+        words, command = words[:place], words[place + 1 :]
+        if not command:
+            return None
+    found: dict[str, Any] = {"command": tuple(command)}
+    words.reverse()
+    try:
+        while words:
+            _take(words, found)
+    except (ValueError, IndexError):
+        return None
+    return found
+
+
+def _take(words: list[str], found: dict[str, Any]) -> None:
+    """Take one option from the end of ``words``. Raises ValueError and IndexError where it is not plain."""
+    word = words.pop()
+    if word in FLAGS:
+        found[FLAGS[word]] = True
+    elif word in ONE:
+        name, kind = ONE[word]
+        found[name] = kind(_value(words))
+    elif word == PIDS:
+        found.setdefault("pids", []).append(int(_value(words)))
+    elif word in FORMATS:
+        formats = found.setdefault("export", [])
+        formats.append(_value(words))
+        while words and not words[-1].startswith("-"):
+            formats.append(words.pop())
+    else:
+        raise ValueError(word)
+
+
+def _value(words: list[str]) -> str:
+    if words[-1].startswith("-"):
+        raise ValueError(words[-1])
+    return words.pop()

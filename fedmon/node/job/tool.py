@@ -124,7 +124,7 @@ class JobRun:
 
     def _is_meant(self, changed: float) -> bool:
         """Tell whether a stop that lies there is for this run."""
-        from fedmon.node.job.meant import asked_at, is_of_this_run
+        from fedmon.node.job.limit import asked_at, is_of_this_run
 
         # Who started the command meant this run with whatever was written since; this process was forked later.
         asked = asked_at(os.getpid() if self._channel is None else os.getppid())

@@ -11,7 +11,7 @@ from typing import Any
 from fedmon.common.metrics.sample import USER_STREAM, user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
-from fedmon.node.collectors.energy.job_energy import JobEnergyCollector
+from fedmon.node.collectors.energy.meter import JobEnergyCollector
 from fedmon.node.measure.publisher import HOST_STREAM, Publisher
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDED, Recorder
 from fedmon.node.measure.sampler import Sampler

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fedmon.node.collectors.base import Why
-from fedmon.node.perf.event import Architecture, Counter, Derived, Event, Group, Scope
+from fedmon.node.perf.event import Architecture, Counter, Derived, Event, Group, PerfScope
 
 DEFAULT_COUNTERS = 4
 """General counters where the architecture is not known: what Intel cores with two threads have had since 2011."""
@@ -24,9 +24,9 @@ def _software(*names: str) -> tuple[Event, ...]:
 _EVERYWHERE = ("context-switches", "cpu-migrations", "page-faults", "minor-faults", "major-faults")
 
 # System-wide, task-clock runs on idle CPUs too and says nothing.
-SOFTWARE: Mapping[Scope, Group] = {
-    Scope.HOST: Group(name="software", events=_software(*_EVERYWHERE), together=False),
-    Scope.JOB: Group(
+SOFTWARE: Mapping[PerfScope, Group] = {
+    PerfScope.HOST: Group(name="software", events=_software(*_EVERYWHERE), together=False),
+    PerfScope.JOB: Group(
         name="software",
         events=_software(TASK_CLOCK, *_EVERYWHERE),
         derived=(Derived(metric="perf_cpus_utilized", formula="task_clock / seconds", topic="software"),),
@@ -79,7 +79,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def choose(
     topics: tuple[str, ...],
     *,
-    scope: Scope,
+    scope: PerfScope,
     architecture: Architecture | None,
     described: str,
     counters: int = DEFAULT_COUNTERS,
@@ -111,8 +111,8 @@ def choose(
     return Choice(groups=tuple(groups), missing=missing)
 
 
-def _impossible(group: Group, scope: Scope, counters: int) -> str | None:
-    if group.shared and scope is Scope.JOB:
+def _impossible(group: Group, scope: PerfScope, counters: int) -> str | None:
+    if group.shared and scope is PerfScope.JOB:
         return f"{Why.UNSUPPORTED.value}: all cores share these counters, so that only the whole machine can be counted"
     if group.together and group.cost > counters:
         return (

@@ -12,7 +12,7 @@ import msgspec
 from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Roots
 from fedmon.node.perf.architectures import architecture
-from fedmon.node.perf.event import Scope
+from fedmon.node.perf.event import PerfScope
 from fedmon.node.perf.groups import DEFAULT_COUNTERS, choose
 from fedmon.node.perf.plan import Plan, make_plan
 from fedmon.node.perf.probe import try_group
@@ -141,7 +141,7 @@ class PerfSource:
         self.roots = roots if roots is not None else Roots()
         self.perf = shutil.which(settings.command) or settings.command
         self._lock = threading.Lock()
-        self._plans: dict[tuple[Scope, bool], Plan] = {}
+        self._plans: dict[tuple[PerfScope, bool], Plan] = {}
 
     @property
     def paranoia(self) -> str:
@@ -152,7 +152,9 @@ class PerfSource:
         """Return how perf calls a cgroup; None where perf does not see its hierarchy."""
         return cgroup_name(self.roots, folder)
 
-    def plan(self, scope: Scope, *, whole_machine: bool, stopping: Callable[[], bool] = lambda: False) -> Plan | None:
+    def plan(
+        self, scope: PerfScope, *, whole_machine: bool, stopping: Callable[[], bool] = lambda: False
+    ) -> Plan | None:
         """Probe each group and return what is usable; takes some 20 ms for each, and is done once.
 
         ``whole_machine`` is whether perf is to look at all processes, which cgroups need too and which takes rights.
@@ -166,7 +168,7 @@ class PerfSource:
                     self._plans[scope, whole_machine] = known
             return known
 
-    def _probe(self, scope: Scope, stopping: Callable[[], bool], *, whole_machine: bool) -> Plan | None:
+    def _probe(self, scope: PerfScope, stopping: Callable[[], bool], *, whole_machine: bool) -> Plan | None:
         here = processor(self.roots)
         table = architecture(here.architecture)
         counters = DEFAULT_COUNTERS

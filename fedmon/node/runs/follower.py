@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from fedmon.common.actor import Actor
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, NotFoundError
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.wire.runs import JobScalar, JobState, RunScalars
-from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.user_values import BURST, PER_S
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.throttle import Throttle
@@ -24,12 +24,13 @@ from fedmon.node.runs.conclusion import Conclusion
 from fedmon.node.runs.going import Going, Phase, over
 from fedmon.node.runs.order import ORDER, TMP, Event, Logged, Reported, Started
 
+if TYPE_CHECKING:
+    from fedmon.node.measure.pipeline import Pipeline
+
 LOGGER = "fedmon.job"
 MAX_BYTES = 90_000
 """What the scalars of one message may take; the rest of it is for the envelope."""
 _FRAME_BYTES, _VALUE_BYTES = 256, 32
-
-_Task = tuple[str, int | None, str, str]
 
 logger = logging.getLogger(__name__)
 
@@ -135,45 +136,37 @@ class Watching:
 
     def __init__(self, measuring: Pipeline) -> None:
         self._measuring = measuring
-        self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._actor: Actor | None = None
 
     def begin(self, job_id: str, pid: int, name: str, folder: Path) -> None:
-        """Watch a process and what descends from it, or left it, as the stream of the job of a folder."""
+        """Watch a process and its descendants, or those that left it, as the stream of the job of a folder."""
         if not self._measuring.enabled:
             return
+        if self._actor is None:
+            self._actor = Actor("fedmon-runs-watching")
+            self._actor.start()
         # Not the job's id, which jobs of other nodes on this machine have, too. In a pid namespace nothing gets away.
-        self._queue.put((job_id, pid, name, f"TMPDIR={folder / TMP}"))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fedmon-runs-watching")
-            self._thread.start()
+        marker = f"TMPDIR={folder / TMP}"
+        add = partial(self._measuring.jobs.add, job_id, pids=[pid], name=name[:200], marker=marker)
+        self._actor.post(lambda: self._change(job_id, add))
 
     def end(self, job_id: str) -> None:
         """Let go of a job that is over."""
-        if self._thread is not None:
-            self._queue.put((job_id, None, "", ""))
+        if self._actor is not None:
+            self._actor.post(lambda: self._change(job_id, lambda: self._measuring.jobs.remove(job_id)))
 
     def stop(self, timeout_s: float) -> None:
         """End the thread."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join(timeout_s)
+        if self._actor is not None:
+            self._actor.close(timeout_s=timeout_s)
 
-    def _run(self) -> None:
-        while (task := self._queue.get()) is not None:
-            job_id, pid, name, marker = task
-            try:
-                if pid is None:
-                    self._measuring.jobs.remove(job_id)
-                else:
-                    self._measuring.jobs.add(job_id, pids=[pid], name=name[:200], marker=marker)
-            except NotFoundError:
-                continue  # it has ended already
-            except FedmonError as error:
-                logger.info("job %s is not watched: %s", job_id, error)
-            except Exception:
-                # Jobs run whether they are measured or not.
-                logger.exception("job %s is not watched", job_id)
+    def _change(self, job_id: str, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except NotFoundError:
+            pass  # it has ended already
+        except FedmonError as error:
+            logger.info("job %s is not watched: %s", job_id, error)
 
 
 class Telling:

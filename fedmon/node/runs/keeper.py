@@ -23,7 +23,7 @@ from fedmon.common.wire.runs import JobState, Problem, Usage
 from fedmon.node.collectors.job.family import Relative, descendants, relative
 from fedmon.node.runs.folder import JobFolder, remove_tree, write_ending
 from fedmon.node.runs.journal import Journal
-from fedmon.node.runs.killing import Known, end_all, reap
+from fedmon.node.runs.killing import Known, Signals, end_all, reap
 from fedmon.node.runs.metering import Meter
 from fedmon.node.runs.order import EVENTS, PROCESSES, RESULT, STDERR, STDOUT, STOP, Ending, JobOrder, Started, is_weaker
 from fedmon.node.runs.result_file import ResultFile
@@ -32,7 +32,6 @@ from fedmon.node.runs.sandbox.cgroup import JobGroup, name_of
 from fedmon.node.runs.sandbox.confined import command, data_path, own_folder
 from fedmon.node.runs.sandbox.kernel import KEEPER, name_process
 from fedmon.node.runs.sealed import sealed
-from fedmon.node.runs.signals import Signals
 from fedmon.node.runs.supervision import CHUNK_BYTES, Kept, Streams, Supervision
 from fedmon.node.runs.trace import TraceWriter
 from fedmon.node.runs.verdict import Seen, decide

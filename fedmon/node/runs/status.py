@@ -18,9 +18,9 @@ from fedmon.common.wire.runs import MAX_SCALARS, MAX_TRACE_BYTES, Job, JobsReply
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import results
+from fedmon.node.runs.conclusion import WITHHELD, leaving
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.going import Going
-from fedmon.node.runs.leaving import WITHHELD, leaving
 from fedmon.node.runs.order import Reported
 from fedmon.node.runs.refusal import RunRefusedError
 from fedmon.node.runs.register import JobRecord, JobRegister

@@ -15,11 +15,10 @@ import msgspec
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.collectors.job.family import Relative, descendants, relative
 from fedmon.node.runs.journal import Journal
-from fedmon.node.runs.killing import Known, end_all, reap, send
+from fedmon.node.runs.killing import Known, Signals, end_all, reap, send
 from fedmon.node.runs.metering import Meter
 from fedmon.node.runs.order import Limits, Logged
 from fedmon.node.runs.result_file import ResultFile
-from fedmon.node.runs.signals import Signals
 from fedmon.node.runs.trace import TraceWriter
 from fedmon.node.runs.verdict import Said, Verdict, exit_code, output_reason, wall_reason
 from fedmon.plan.frame_reader import (

@@ -24,7 +24,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _READING = 0.2
 
 
-class Kind(enum.Enum):
+class FigureFormat(enum.Enum):
     """What files can be."""
 
     PNG = "png"
@@ -52,7 +52,7 @@ def plot(
     per_node: Annotated[bool, typer.Option("--per-node", help="Only plots with a line for each node.")] = False,
     combined: Annotated[bool, typer.Option("--combined", help="Only plots of all nodes together.")] = False,
     zeros: Annotated[bool, typer.Option("--zeros", help="Errors and the like also where there were none.")] = False,
-    kind: Annotated[Kind, typer.Option("--format", "-f", help="The kind of the files.")] = Kind.PNG,
+    kind: Annotated[FigureFormat, typer.Option("--format", "-f", help="The kind of the files.")] = FigureFormat.PNG,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Draw what was measured: a file for each figure, per node and for all nodes together."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
-from fedmon.report.export.measured_columns import Columns, Number
+from fedmon.report.export.measured_columns import MeasuredColumns, Number
 from fedmon.report.export.openmetrics import text_of
 from fedmon.report.table import Table
 
@@ -31,7 +31,7 @@ def write_influx(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None]
     Control characters and backslashes in names and labels are written as in web addresses, %0A for a line feed; a
     value that is not known has no field. Raises InvalidInputError.
     """
-    columns = Columns(table.schema, format="Influx line protocol")
+    columns = MeasuredColumns(table.schema, format="Influx line protocol")
     points: dict[Key, list[Number]] = {}
     for number in columns.numbers:
         measurement = number.metric.partition("_")[0] if number.is_series else table.name

@@ -38,7 +38,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
     is_series: bool = True
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class RowRun(msgspec.Struct, frozen=True, kw_only=True):
     """Rows ``first`` up to, not including, ``end`` of a batch, which have the same ``words``."""
 
     first: int
@@ -46,7 +46,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[tuple[str, str], ...]
 
 
-class Columns:
+class MeasuredColumns:
     """What the columns of a schema are. Raises InvalidInputError for a table that is no table of series."""
 
     def __init__(self, schema: pa.Schema, *, format: str) -> None:  # noqa: A002 - what everybody calls it
@@ -67,14 +67,14 @@ class Columns:
             if pa.types.is_floating(field.type)
         ]
 
-    def runs(self, batch: pa.RecordBatch) -> Iterator[Run]:
+    def runs(self, batch: pa.RecordBatch) -> Iterator[RowRun]:
         """Return the rows of a batch by what their words are, in order; words that are absent or empty are left out."""
         rows = batch.num_rows
         columns = [_changes(batch.column(number)) for number in self.words]
         starts = sorted({0}.union(*columns)) if rows else []
         for first, end in zip(starts, [*starts[1:], rows], strict=True):
             said = ((name, batch.column(at)[first].as_py()) for name, at in zip(self._names, self.words, strict=True))
-            yield Run(first=first, end=end, words=tuple((name, word) for name, word in said if word))
+            yield RowRun(first=first, end=end, words=tuple((name, word) for name, word in said if word))
 
 
 def _changes(words: pa.Array) -> set[int]:

@@ -19,7 +19,7 @@ import numpy as np
 from fedmon.common.metrics.series import series
 from fedmon.common.metrics.table import Kind, Unit
 from fedmon.report.column_spool import ColumnSpool
-from fedmon.report.export.measured_columns import Columns, Number
+from fedmon.report.export.measured_columns import MeasuredColumns, Number
 from fedmon.report.table import Table
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def write_openmetrics(table: Table, file: BinaryIO, *, on_rows: Callable[[int], 
     Numbers wait in a file of no name beside ``file``, so memory stays small. Where the clock was set back, samples that
     would go back in time are left out, which the standard demands; how many is logged. Raises InvalidInputError.
     """
-    columns = Columns(table.schema, format="OpenMetrics text")
+    columns = MeasuredColumns(table.schema, format="OpenMetrics text")
     families = families_of(columns.numbers)
     with ColumnSpool[tuple[int, Words]](_folder(file)) as spool:
         order = _fill(spool, table, columns, on_rows)
@@ -107,7 +107,7 @@ def _family(number: Number) -> Family:
 
 
 def _fill(
-    spool: ColumnSpool[tuple[int, Words]], table: Table, columns: Columns, on_rows: Callable[[int], None]
+    spool: ColumnSpool[tuple[int, Words]], table: Table, columns: MeasuredColumns, on_rows: Callable[[int], None]
 ) -> list[Words]:
     """Put numbers and times aside by what the words of their rows are; return these in order."""
     order: dict[Words, None] = {}

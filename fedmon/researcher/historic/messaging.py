@@ -16,7 +16,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConnectionFailedError, InvalidInputError, NotConnectedError
 from fedmon.common.ids import NodeId, checked_id
-from fedmon.common.settings import Host
+from fedmon.common.settings import BrokerHost
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
 from fedmon.common.wire.historic_messages import ResearcherMessages
@@ -71,7 +71,7 @@ class Messaging:
                 "a node is started by `fedmon node start`"
             )
         if federation is None:
-            place = Host(host=mqtt_broker, port=int(mqtt_broker_port))
+            place = BrokerHost(host=mqtt_broker, port=int(mqtt_broker_port))
             researcher_id = checked_id(str(messaging_id), what="messaging_id") if messaging_id != "" else None
             federation = Federation(f"mqtt://{place}", researcher_id=researcher_id)
         self.federation = federation

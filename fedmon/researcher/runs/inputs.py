@@ -18,7 +18,7 @@ from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply
 from fedmon.common.wire.runs import Parcel, RunLimits
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
-from fedmon.researcher.runs.results import SLOWEST_BYTES_S
+from fedmon.researcher.runs.handle import SLOWEST_BYTES_S
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan

@@ -91,7 +91,7 @@ class Leases:
         if self._due_at is not None and now < self._due_at:
             return
         every_s = RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S
-        self._due_at = (now if self._due_at is None else self._due_at) + every_s
+        self._due_at = now + every_s
         told, self._told = self._told, []
         for waiting in told:
             self._pending.close(waiting, taken=True)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
-from fedmon.common.actor import BULK_BOUND, ROOM_AGAIN, URGENT_BOUND
+from fedmon.common.actor import BULK_BOUND, URGENT_BOUND, Backlog, Priority
 from fedmon.common.errors import InvalidInputError
 from fedmon.researcher.session.inbox import Tally
 
@@ -20,60 +20,12 @@ LINGER_S = 5.0
 MAX_THREADS = 64
 MAX_BYTES = 16 * 1024 * 1024
 """Of urgent calls, and of bulk calls, that wait for one subscription, by their stated size."""
+_BOUNDS = [bound._replace(size_bytes=MAX_BYTES) for bound in (URGENT_BOUND, BULK_BOUND)]
 
 
 class _Call(NamedTuple):
     values: Iterable[Any]
     on_success: Callable[[], None] | None
-    size_bytes: int
-
-
-class _Calls:
-    """The calls that wait for one subscription, bounded; for the dispatcher, under its lock."""
-
-    def __init__(self) -> None:
-        self._urgent: deque[_Call] = deque()
-        self._bulk: deque[_Call] = deque()
-        self._urgent_bytes = self._bulk_bytes = 0
-        self._was_full = False
-
-    def __bool__(self) -> bool:
-        return bool(self._urgent or self._bulk)
-
-    def put(self, call: _Call, *, urgent: bool) -> bool:
-        """Add a call; return False when there are too many of its kind."""
-        if urgent:
-            if len(self._urgent) >= URGENT_BOUND.jobs or self._urgent_bytes > MAX_BYTES:
-                return False
-            self._urgent.append(call)
-            self._urgent_bytes += call.size_bytes
-            return True
-        if not self._is_below(1.0):
-            return False
-        self._bulk.append(call)
-        self._bulk_bytes += call.size_bytes
-        return True
-
-    def take(self) -> tuple[list[_Call], bool]:
-        """Take every urgent call and one bulk call; tell whether bulk calls have room again, once after a no."""
-        calls = list(self._urgent)
-        self._urgent.clear()
-        self._urgent_bytes = 0
-        if self._bulk:
-            # One at a time, so that calls that were taken count to the bound.
-            calls.append(self._bulk.popleft())
-            self._bulk_bytes -= calls[-1].size_bytes
-        room_again = self._was_full and self._is_below(ROOM_AGAIN)
-        self._was_full = self._was_full and not room_again
-        return calls, room_again
-
-    def has_room(self) -> bool:
-        """Tell whether bulk calls are taken; after a no, not before half of them are gone."""
-        self._was_full = not self._is_below(ROOM_AGAIN if self._was_full else 1.0)
-        return not self._was_full
-
-    def _is_below(self, share: float) -> bool:
-        return len(self._bulk) < share * BULK_BOUND.jobs and self._bulk_bytes <= share * MAX_BYTES
 
 
 class Subscription:
@@ -89,7 +41,7 @@ class Subscription:
         self.removed = False
         self.errors = 0
         self._on_removed = on_removed
-        self.calls = _Calls()
+        self.calls = Backlog[_Call](*_BOUNDS)
         self.is_queued = False
 
     def remove(self) -> None:
@@ -150,7 +102,8 @@ class Dispatcher:
         with self._changed:
             if self._closed:
                 return False
-            taken = subscription.calls.put(_Call(values, on_success, size_bytes), urgent=urgent)
+            priority = Priority.URGENT if urgent else Priority.BULK
+            taken = subscription.calls.put(_Call(values, on_success), priority, size_bytes)
             if taken and not subscription.is_queued:
                 subscription.is_queued = True
                 self._queue.append(subscription)
@@ -178,13 +131,13 @@ class Dispatcher:
                     self._changed.notify_all()
                     return
                 subscription = self._queue.popleft()
-                calls, room_again = subscription.calls.take()
+                call, room_again = subscription.calls.take(), subscription.calls.has_room_again()
             if room_again:
                 self._on_room()
-            for call in calls:
+            if call is not None:
                 self._serve(subscription, call)
             with self._changed:
-                subscription.is_queued = bool(subscription.calls)
+                subscription.is_queued = len(subscription.calls) > 0
                 if subscription.is_queued:
                     self._queue.append(subscription)
 

@@ -283,9 +283,9 @@ class Session:
             case Unreadable():
                 self._unreadable(message)
             case _:
-                self._presence(message)
+                self._broker_news(message)
 
-    def _presence(self, news: PresenceNews | Cleared | Marker | Link) -> None:
+    def _broker_news(self, news: PresenceNews | Cleared | Marker | Link) -> None:
         match news:
             case PresenceNews(presence, retained):
                 change = self.roster.presence(presence, retained=retained, now=Moment.now())
@@ -415,7 +415,7 @@ def claim_instance(folder: Path, researcher_id: str, *, wanted: str | None) -> t
 
 
 def _filters(choices: Iterable[frozenset[NodeId] | None], of: Callable[[NodeId | None], str]) -> set[str]:
-    """Return the filters that bring what each choice of nodes (None for all) wants, each once."""
+    """Return the topic filters of the chosen nodes; None among the choices stands for all nodes."""
     chosen = list(choices)
     if any(nodes is None for nodes in chosen):
         return {of(None)}

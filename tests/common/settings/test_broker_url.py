@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.settings import BrokerSettings, Host, broker_from_url, read_secret
+from fedmon.common.settings import BrokerHost, BrokerSettings, broker_from_url, read_secret
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_password_is_read_from_a_file_that_only_we_can_read(tmp_path: Path) ->
     settings = broker_from_url("mqtt://anna@host", password_file=file)
 
     assert settings.password() == "s3cret ä"
-    assert BrokerSettings(hosts=(Host(host="h", port=1),)).password() is None
+    assert BrokerSettings(hosts=(BrokerHost(host="h", port=1),)).password() is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import SettingsError, StorageError
-from fedmon.common.settings import Host, NodeSettings
+from fedmon.common.settings import BrokerHost, NodeSettings
 from fedmon.common.settings.sources import load_node, load_researcher
 
 
@@ -60,7 +60,7 @@ def test_every_section_of_a_node_is_read(tmp_path: Path) -> None:
     assert settings.id == "hospital-north"
     assert (settings.wire, settings.monitoring_topic, settings.identity_is_strict) == ("fedmon", "flat", False)
     assert settings.default_plans_dir == tmp_path / "plans"
-    assert settings.broker.hosts == (Host(host="a.org", port=8883), Host(host="b.org", port=1))
+    assert settings.broker.hosts == (BrokerHost(host="a.org", port=8883), BrokerHost(host="b.org", port=1))
     assert (settings.broker.tls, settings.broker.username) == (True, "north")
     assert settings.broker.ca_file == tmp_path / "certs/ca.crt"
     assert settings.broker.password_file == Path("/etc/fedmon/password")
@@ -74,7 +74,7 @@ def test_every_section_of_a_node_is_read(tmp_path: Path) -> None:
 def test_a_node_needs_no_more_than_its_name(tmp_path: Path) -> None:
     settings = node(tmp_path, '[node]\nid = "n"')
 
-    assert settings.broker.hosts == (Host(host="localhost", port=1883),)
+    assert settings.broker.hosts == (BrokerHost(host="localhost", port=1883),)
     assert settings.policy.researchers == ()
     assert (settings.metrics.interval_s, settings.metrics.min_interval_s) == (5.0, 0.2)
     assert not settings.identity_is_strict
@@ -156,7 +156,7 @@ def test_variables_go_before_the_file(tmp_path: Path) -> None:
     settings = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtt://file"', environ)
 
     assert settings.id == "from-variable"
-    assert settings.broker.hosts == (Host(host="variable", port=5),)
+    assert settings.broker.hosts == (BrokerHost(host="variable", port=5),)
     assert settings.broker.keepalive_s == 7
     assert settings.policy.researchers == ("anna", "bert")
     assert (settings.metrics.enabled, settings.metrics.interval_s) == (False, 0.5)
@@ -178,7 +178,7 @@ def test_historic_variables_change_host_and_port_and_ours_go_first(
 ) -> None:
     settings = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtts://me@file:5"', environ)
 
-    assert settings.broker.hosts == (Host(host=host, port=port),)
+    assert settings.broker.hosts == (BrokerHost(host=host, port=port),)
     assert settings.broker.tls
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.settings import BrokerSettings, Host, NodeSettings, ResearcherSettings
+from fedmon.common.settings import BrokerHost, BrokerSettings, NodeSettings, ResearcherSettings
 from fedmon.common.settings.sources import load_node
 
-NO_USER = BrokerSettings(hosts=(Host(host="127.0.0.1", port=1883),))
-USER = BrokerSettings(hosts=(Host(host="127.0.0.1", port=1883),), username="alice")
+NO_USER = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=1883),))
+USER = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=1883),), username="alice")
 
 
 def node(**fields: Any) -> NodeSettings:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fedmon.broker.users import Role
-from fedmon.common.settings import BrokerSettings, Host, ResearcherSettings
+from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
@@ -28,7 +28,7 @@ def secret(folder: Path) -> Path:
 
 def researcher(production: Production, folder: Path) -> Federation:
     broker = BrokerSettings(
-        hosts=(Host(host="localhost", port=production.ports[Role.RESEARCHER]),),
+        hosts=(BrokerHost(host="localhost", port=production.ports[Role.RESEARCHER]),),
         tls=True,
         ca_file=production.ca_file,
         username="alice",

@@ -13,7 +13,7 @@ import pytest
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
-from fedmon.node.job.meant import asked_at, is_of_this_run
+from fedmon.node.job.limit import asked_at, is_of_this_run
 from tests.node.job.tool_runs import FEDMON, environment, left, recordings
 from tests.support.waiting import wait_until
 

@@ -15,10 +15,10 @@ import pytest
 from typer.main import get_command
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.metrics.formula import Formula
 from fedmon.node.job.cli import app
 from fedmon.node.job.options import JobOptions, checked
 from fedmon.node.job.tool import StopFile
+from fedmon.node.perf.event import Formula
 from fedmon.report.source import Source
 from fedmon.report.views import perfmon
 from tests.node.jobs_real import Program, Watch

@@ -13,8 +13,7 @@ from typer.main import get_command
 
 from fedmon.node.job.cli import app
 from fedmon.node.job.options import JobOptions
-from fedmon.node.job.plain_words import FLAGS, FORMATS, ONE, PIDS, read
-from fedmon.node.job.start import asked
+from fedmon.node.job.start import FLAGS, FORMATS, ONE, PIDS, asked, read
 
 TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=5)
 WORDS = st.one_of(TEXT, st.sampled_from(["1", "0.5", "1e1", "csv", "orc", "nan", "--", "-", "merge", "--help", "-rv"]))

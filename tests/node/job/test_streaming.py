@@ -17,8 +17,8 @@ import pytest
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.users import hashed_password
 from fedmon.common.settings import (
+    BrokerHost,
     BrokerSettings,
-    Host,
     MetricsSettings,
     NodeSettings,
     RecordingSettings,
@@ -174,7 +174,7 @@ def test_a_broker_that_does_not_work_costs_the_job_no_time(mosquitto: Broker, tm
                 line = peers.enter_context(frozen_line(mosquitto.port))
                 port = line.port
         begin = time.monotonic()
-        run = Run(BrokerSettings(hosts=(Host(host=host, port=port),)), tmp_path)
+        run = Run(BrokerSettings(hosts=(BrokerHost(host=host, port=port),)), tmp_path)
         with run:
             assert time.monotonic() - begin < 6
             if line is not None:

@@ -9,7 +9,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import Job, JobOutcome, JobState, Parcel, Problem, Trace
 from fedmon.node.runs import results, status
-from fedmon.node.runs.leaving import leaving
+from fedmon.node.runs.conclusion import leaving
 
 LONGEST = "\x1b" * 16_384
 

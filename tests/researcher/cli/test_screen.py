@@ -94,6 +94,22 @@ def test_units_are_those_of_the_values() -> None:
         assert piece in text
 
 
+def test_a_total_is_unknown_with_the_reason_when_one_of_its_series_is() -> None:
+    sda, sdb = (f'host_disk_read_bytes_total{{device="{name}"}}' for name in ("sda", "sdb"))
+    state = WatchState(Clock())
+    shown = []
+    for seq, value in enumerate((0.0, 2.0**30, None)):
+        reasons = {} if value is not None else {sdb: "failed: the disk did not answer"}
+        state.take(labelled(live("north", seq, reasons=reasons), {sda: seq * 2.0**30, sdb: value}))
+        table = GROUPS["host"].table(state)
+        shown.append(table.rows[0].cells[table.headers.index("read")].text)
+
+    assert shown == ["-", "2.0 GiB/s", "-"]
+    assert [(one.metric, one.reason) for one in state.absent({})] == [
+        ("host_disk_read_bytes_total", "failed: the disk did not answer")
+    ]
+
+
 def test_a_gap_is_shown_with_its_node_and_goes_when_it_is_filled() -> None:
     state = watched(2)
     name = state.nodes[0]

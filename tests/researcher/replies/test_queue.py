@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -224,6 +226,38 @@ def test_what_was_handed_over_when_the_process_died_comes_again_and_says_so(tmp_
 
     assert [one.redelivered for one in again] == [True, False, False]
     survivor.stop()
+
+
+TAKER = """
+import os, sys
+from pathlib import Path
+from fedmon.common.store.queue import TasksQueue
+from fedmon.researcher.replies.queue import Replies
+from fedmon.researcher.session.inbox import Tally
+
+replies = Replies(TasksQueue(Path(sys.argv[1])), tally=Tally())
+replies.start()
+for _ in range(int(sys.argv[2])):
+    replies.take(limit=1)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("takes", "again"), [(1, [(0, True), (1, False), (2, False)]), (2, [(1, True), (2, False)])])
+def test_taking_the_next_reply_confirms_the_one_before_on_disk(
+    keep: Keep, tmp_path: Path, takes: int, again: list[tuple[int, bool]]
+) -> None:
+    before = keep()
+    for number in range(3):
+        before.keep(pong(number))
+    wait_until(lambda: len(before) == 3)
+    before.stop()
+
+    killed = subprocess.run([sys.executable, "-c", TAKER, str(tmp_path / "queue"), str(takes)], check=False, timeout=60)
+    found = [(one.message.sequence, one.redelivered) for one in keep().take() if isinstance(one.message, Reply)]
+
+    assert killed.returncode == -9
+    assert found == again
 
 
 def test_without_a_disk_everything_is_kept_in_memory() -> None:

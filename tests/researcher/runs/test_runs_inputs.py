@@ -148,7 +148,7 @@ from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import Parcel
 import msgspec
 from fedmon.researcher.runs.errors import MissingNumpyError
-from fedmon.researcher.runs.results import opened
+from fedmon.researcher.runs.handle import opened
 try:
     opened(msgspec.json.decode(parcel, type=Parcel), RepositorySettings(), max_bytes=10_000, timeout_s=1)
 except MissingNumpyError as error:

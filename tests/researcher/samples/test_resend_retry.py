@@ -249,3 +249,16 @@ def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() 
     consumers.add(consumer)
 
     assert sent == [[], ["start"]]
+
+
+def test_a_lease_is_renewed_once_after_a_standstill_however_long_it_was() -> None:
+    bench = Bench()
+    consumers = Consumers(bench.asker, bench.pending, subscribe=lambda: None, wake=lambda: None)
+    consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
+    consumer.follower = bench.follower
+    consumers.add(consumer)
+
+    for now in (1000.0, 1100.0, 1100.1, 1100.2, 1110.0):
+        consumers.tick(now)
+
+    assert [message["action"] for message in bench.line.sent] == ["start"] * 3

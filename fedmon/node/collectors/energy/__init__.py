@@ -11,9 +11,15 @@ from collections.abc import Callable
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.energy.hwmon_power import HwmonPowerCollector
-from fedmon.node.collectors.energy.job_energy import JobEmissionsCollector, JobEnergyCollector
-from fedmon.node.collectors.energy.meter import EnergyMeter, GpuShares, JobCpu
-from fedmon.node.collectors.energy.node_energy import NodeEmissionsCollector, NodeEnergyCollector
+from fedmon.node.collectors.energy.meter import (
+    EnergyMeter,
+    GpuShares,
+    JobCpu,
+    JobEmissionsCollector,
+    JobEnergyCollector,
+    NodeEmissionsCollector,
+    NodeEnergyCollector,
+)
 from fedmon.node.collectors.energy.node_total import GpuEnergy
 from fedmon.node.collectors.energy.rapl import RaplCollector
 

@@ -1,24 +1,41 @@
-"""One meter for a node: its energy, the share of each job, and what they emit, read once for each instant."""
+"""One meter for a node: its energy, the share of each job, and their emissions, read once for each instant."""
 
 from __future__ import annotations
 
+import csv
+import importlib.resources
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import series
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Roots, Why
-from fedmon.node.collectors.energy.carbon import chosen_factor
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Roots, Why, why
 from fedmon.node.collectors.energy.hwmon_power import HwmonReader
 from fedmon.node.collectors.energy.node_total import GpuEnergy, Method, NodeEnergy, NodeTotal
 from fedmon.node.collectors.energy.rapl import RaplReader
 from fedmon.node.collectors.procfile import ProcFile
 
+NODE_JOULES = "node_energy_joules_total"
+NODE_KILOWATT_HOURS = "node_energy_kilowatt_hours_total"
+NODE_GRAMS = "node_emissions_grams_total"
+NODE_FACTOR = "node_emissions_factor_info"
+JOB_JOULES = "job_energy_joules_total"
+JOB_KILOWATT_HOURS = "job_energy_kilowatt_hours_total"
+JOB_GRAMS = "job_emissions_grams_total"
 _NS = 1_000_000_000
+TABLE = "carbon_intensity.csv"
+COLUMNS = ("region", "name", "gco2e_per_kwh", "date", "source")
+MAX_GCO2E_PER_KWH = 5000.0
+
+_MAX_BYTES = 1_048_576
+_HOW = 'set [energy] region = "FR" (a code of the table), or gco2e_per_kwh with factor_source and factor_date'
 
 
 class JobShares:
@@ -317,3 +334,210 @@ def kilowatt_hours_of_a_job(uj: int) -> float:
 
 def _down(numerator: int, denominator: int, *, bits: int) -> float:
     return ((numerator << bits) // denominator) / (1 << bits)
+
+
+class NodeEnergyCollector:
+    """Reports the energy of the whole machine since the node's start; the label says how it was found."""
+
+    name = "node_energy"
+
+    def __init__(self, meter: EnergyMeter) -> None:
+        self._meter = meter
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often the meter can be read."""
+        return self._meter.lane
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy = self._meter.node(now)
+        if self._meter.method is None:
+            return Reading({})
+        key = series(NODE_JOULES, method=self._meter.method)
+        if energy.uj is None:
+            return Reading({key: None}, {key: energy.reason or ""})
+        return Reading({key: joules(energy.uj)})
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether there is a way to find the energy."""
+        return {NODE_JOULES: None if self._meter.method else self._meter.no_method}
+
+
+class NodeEmissionsCollector:
+    """Reports the same energy in kilowatt-hours, and what it emitted where the owner has chosen a factor."""
+
+    name = "node_emissions"
+    lane = Lane.MEDIUM
+
+    def __init__(self, meter: EnergyMeter) -> None:
+        self._meter = meter
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy, method = self._meter.node(now), self._meter.method
+        if method is None:
+            return Reading({})
+        keys = [series(NODE_KILOWATT_HOURS, method=method)]
+        if self._meter.no_factor is None:
+            keys.append(series(NODE_GRAMS, method=method))
+        if energy.uj is None:
+            return Reading(dict.fromkeys(keys), dict.fromkeys(keys, energy.reason or ""))
+        return Reading(dict(zip(keys, (kilowatt_hours(energy.uj), self._meter.grams(energy.uj)), strict=False)))
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether there is a way to find the energy, and a factor."""
+        reason, no_factor = None if self._meter.method else self._meter.no_method, self._meter.no_factor
+        return {NODE_KILOWATT_HOURS: reason, NODE_GRAMS: no_factor or reason, NODE_FACTOR: no_factor}
+
+
+class JobEnergyCollector:
+    """Reports a job's share of the machine's energy since the job was seen first; ``close`` ends its account.
+
+    ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time.
+    """
+
+    name = "job_energy"
+
+    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
+        self._meter, self._job_id = meter, job_id
+        self.joules: float | None = None
+        self.read_at = 0.0
+        meter.watch(job_id)
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often the meter can be read."""
+        return self._meter.lane
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy = self._meter.job(now, self._job_id)
+        if self._meter.no_shares_ever:
+            return Reading({})
+        if energy.uj is None:
+            return Reading({JOB_JOULES: None}, {JOB_JOULES: energy.reason or ""})
+        self.joules, self.read_at = joules_of_a_job(energy.uj), now.t
+        return Reading({JOB_JOULES: self.joules})
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether jobs get a share."""
+        return {JOB_JOULES: self._meter.no_shares()}
+
+    def close(self) -> None:
+        """Let the meter forget the job."""
+        self._meter.forget(self._job_id)
+
+
+class JobEmissionsCollector:
+    """Reports the same share in kilowatt-hours, and what it emitted where the owner has chosen a factor."""
+
+    name = "job_emissions"
+    lane = Lane.MEDIUM
+
+    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
+        self._meter, self._job_id = meter, job_id
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        energy = self._meter.job(now, self._job_id)
+        if self._meter.no_shares_ever:
+            return Reading({})
+        keys = [JOB_KILOWATT_HOURS] if self._meter.no_factor else [JOB_KILOWATT_HOURS, JOB_GRAMS]
+        if energy.uj is None:
+            return Reading(dict.fromkeys(keys), dict.fromkeys(keys, energy.reason or ""))
+        found = kilowatt_hours_of_a_job(energy.uj), self._meter.grams_of_a_job(energy.uj)
+        return Reading(dict(zip(keys, found, strict=False)))
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether jobs get a share, and whether there is a factor."""
+        reason = self._meter.no_shares()
+        return {JOB_KILOWATT_HOURS: reason, JOB_GRAMS: self._meter.no_factor or reason}
+
+
+class Factor(msgspec.Struct, frozen=True, kw_only=True):
+    """Grams of CO2 equivalent for one kilowatt-hour in a region; ``date`` is the year, month or day it holds for."""
+
+    region: str
+    name: str
+    gco2e_per_kwh: float
+    date: str
+    source: str
+    table: str
+
+
+def chosen_factor(settings: EnergySettings) -> Factor:
+    """Return the factor that the owner has chosen.
+
+    Raises CollectorUnavailableError saying how to choose one, or what is wrong with the table; there is no average of
+    the world to fall back on.
+    """
+    if settings.gco2e_per_kwh is not None:
+        return Factor(
+            region=settings.region or "own",
+            name="set by the owner",
+            gco2e_per_kwh=settings.gco2e_per_kwh,
+            date=settings.factor_date or "",
+            source=settings.factor_source or "",
+            table="settings",
+        )
+    if settings.region is None:
+        raise CollectorUnavailableError(Why.NOT_FOUND, f"no emission factor is chosen: {_HOW}")
+    own = settings.factors_file
+    table = factors(_lines(own), str(own)) if own else factors(_packaged(), TABLE)
+    factor = table.get(settings.region.upper())
+    if factor is None:
+        raise CollectorUnavailableError(
+            Why.NOT_FOUND, f"region {settings.region} is not in {own or TABLE}, which has {', '.join(sorted(table))}"
+        )
+    return factor
+
+
+def factors(lines: Iterable[str], table: str) -> dict[str, Factor]:
+    """Read a table: comma-separated with the columns of COLUMNS in its first line; lines that begin with # are remarks.
+
+    Raises CollectorUnavailableError naming the line that is wrong.
+    """
+    rows = csv.DictReader(line for line in lines if line.strip() and not line.startswith("#"))
+    if not set(COLUMNS) <= set(rows.fieldnames or ()):
+        raise CollectorUnavailableError(Why.FAILED, f"{table}: its first line must name {', '.join(COLUMNS)}")
+    found: dict[str, Factor] = {}
+    for row in rows:
+        region = (row["region"] or "").strip().upper()
+        value = _value(row["gco2e_per_kwh"])
+        texts = {column: (row[column] or "").strip() for column in ("name", "date", "source")}
+        if not region or region in found or value is None or not all(texts.values()):
+            raise CollectorUnavailableError(
+                Why.FAILED,
+                f"{table}: the row of region {region!r} must be the only one, hold 0 to {MAX_GCO2E_PER_KWH:g}"
+                " gco2e_per_kwh, and name, date and source",
+            )
+        found[region] = Factor(region=region, gco2e_per_kwh=value, table=table, **texts)
+    return found
+
+
+def _value(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 <= value <= MAX_GCO2E_PER_KWH else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise CollectorUnavailableError(Why.FAILED, f"{path}: longer than {_MAX_BYTES} bytes")
+        return content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise CollectorUnavailableError(Why.FAILED, f"{path}: is not text in UTF-8") from None
+    except OSError as error:
+        error.filename = str(path)
+        raise why(error) from None
+
+
+def _packaged() -> list[str]:
+    folder = importlib.resources.files("fedmon.node.collectors.energy") / "data"
+    return (folder / TABLE).read_text(encoding="utf-8").splitlines()

@@ -9,11 +9,9 @@ from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
-from fedmon.node.collectors.energy.chips import Sensor, of_the_machine
 from fedmon.node.collectors.energy.counter import EnergyCounter
-from fedmon.node.collectors.energy.hwmon_power import HwmonReader
-from fedmon.node.collectors.energy.rapl import LOOK_AGAIN_S, RaplReader, no_zones
-from fedmon.node.collectors.energy.zones import Part
+from fedmon.node.collectors.energy.hwmon_power import HwmonReader, Sensor, of_the_machine
+from fedmon.node.collectors.energy.rapl import LOOK_AGAIN_S, Part, RaplReader, no_zones
 
 GpuEnergy = Callable[[], Mapping[str, float]]
 

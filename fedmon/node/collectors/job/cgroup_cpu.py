@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Why
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
-from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.members import Excluded, parents_first
 from fedmon.node.collectors.job.process import Birth, Process, birth_of, stat_fields
 from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.sysfs import read_file
 
 
 class OverheadCpu:

@@ -13,17 +13,20 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.job.births import Births, is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, named, own
-from fedmon.node.collectors.job.cgroup_collector import CgroupCollector, CgroupSources
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.cgroup_files import ONLY_CGROUP, PEAK, SWAP
-from fedmon.node.collectors.job.files import Descriptors, read_file
+from fedmon.node.collectors.job.collectors import (
+    CgroupCollector,
+    CgroupSources,
+    SmapsCollector,
+    StatusCollector,
+    TreeCollector,
+    Watched,
+)
 from fedmon.node.collectors.job.members import Descendants, Excluded, Members
 from fedmon.node.collectors.job.process import Birth, birth_of
-from fedmon.node.collectors.job.smaps_collector import SmapsCollector
-from fedmon.node.collectors.job.status_collector import StatusCollector
 from fedmon.node.collectors.job.tree import ProcessTree
-from fedmon.node.collectors.job.tree_collector import TreeCollector
-from fedmon.node.collectors.job.watched import Watched
+from fedmon.node.collectors.sysfs import Descriptors, read_file
 
 METHOD = "job_method_info"
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fedmon.node.collectors.job.births import Births, is_thread
-from fedmon.node.collectors.job.descent import descended
-from fedmon.node.collectors.job.files import read_file
-from fedmon.node.collectors.job.process import Birth, Process
+from fedmon.node.collectors.job.process import Birth, Process, descended
+from fedmon.node.collectors.sysfs import read_file
 
 _ENVIRONMENT_BYTES = 262_144
 

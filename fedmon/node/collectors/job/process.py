@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, TypeVar
 
-from fedmon.node.collectors.job.files import Descriptors, read_file
-from fedmon.node.collectors.sysfs import READ_FLAGS
+from fedmon.node.collectors.sysfs import READ_FLAGS, Descriptors, read_file
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
 """Where each number lies in ``Process.counts``: ticks, page faults, then the six of ``io``."""
@@ -251,3 +251,32 @@ def _io_counts(text: bytes) -> tuple[int, ...]:
     if len(words) < 12 or words[0] != b"rchar:" or words[10] != b"write_bytes:":
         raise ValueError("io is not what the kernel writes")
     return tuple(map(int, words[1:12:2]))
+
+
+class _Born(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def parent(self) -> int: ...
+
+
+BornT = TypeVar("BornT", bound=_Born)
+
+
+def descended(pids: Iterable[int], processes: Iterable[BornT]) -> list[BornT]:
+    """Return those who descend from processes by their numbers, these not, parents before their children."""
+    by_parent: dict[int, list[BornT]] = {}
+    for each in processes:
+        by_parent.setdefault(each.parent, []).append(each)
+    queue = list(pids)
+    # A number that was given anew while they were read can make a process its own forebear.
+    seen = set(queue)
+    found: list[BornT] = []
+    while queue:
+        for child in by_parent.get(queue.pop(), ()):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                found.append(child)
+                queue.append(child.pid)
+    return found

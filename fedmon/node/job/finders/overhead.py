@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fedmon.node.collectors.job.files import read_file
+from fedmon.node.collectors.sysfs import read_file
 from fedmon.node.job.finders.processes import Processes
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})

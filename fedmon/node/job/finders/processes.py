@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedmon.node.collectors.job.births import Births
 from fedmon.node.collectors.job.cgroup import paths_of
-from fedmon.node.collectors.job.files import read_file, read_whole
 from fedmon.node.collectors.job.process import Birth, birth_of
+from fedmon.node.collectors.sysfs import read_file, read_whole
 
 _MAX_DEPTH = 128
 _COMMAND_BYTES = 4096

@@ -15,9 +15,9 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.births import is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.process import birth_of
-from fedmon.node.job.commands import CommandError, Failure, Runner, Stop, runner
+from fedmon.node.collectors.sysfs import read_file
+from fedmon.node.job.commands import CommandError, Failure, Runner, StopRequest, runner
 from fedmon.node.job.finders import cgroups as job_cgroups
 from fedmon.node.job.finders.found import Confidence, Found, JobNotFoundError, MethodFailedError, Tried, UnknownJobError
 from fedmon.node.job.finders.oar import OarFinder
@@ -77,7 +77,7 @@ def find(
     cgroup_patterns: Sequence[str] = (),
     timeout_s: float = 5.0,
     retries: int = 5,
-    stop: Stop | None = None,
+    stop: StopRequest | None = None,
 ) -> Found:
     """Find a job's processes on this host: those named, else by cgroup, scheduler, environment, ancestors.
 
@@ -357,7 +357,7 @@ class JobSearch:
     """
 
     def __init__(
-        self, identity: JobIdentity, *, environ: Mapping[str, str], pids: Sequence[int], stop: Stop | None = None
+        self, identity: JobIdentity, *, environ: Mapping[str, str], pids: Sequence[int], stop: StopRequest | None = None
     ) -> None:
         self._identity, self._environ, self._pids, self._stop = identity, environ, pids, stop
         self._next = 0.0
