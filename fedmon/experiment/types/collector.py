@@ -38,6 +38,7 @@ class Collector(LinkedResource):
         super().__init__(ec, guid)
         self._collected: dict[int, str] = {}
         self._missing: dict[int, str] = {}
+        self._given_back: set[int] = set()
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -89,11 +90,17 @@ class Collector(LinkedResource):
             _make(Path(self.store_path))
         super().do_deploy()
 
+    def neighbour_releases(self, other: ResourceManager) -> None:
+        """Collect what another may give back with its release; ours are collected once more when nothing of them runs."""
+        with self.lock:
+            self._given_back.add(other.guid)
+            self.collect(other)
+
     def do_release(self) -> None:
         """Collect from all."""
-        if self.get("traceName"):
-            for guid in sorted(self.connections):
-                with contextlib.suppress(KeyError):  # it was taken out just now
+        for guid in sorted(self.connections):
+            with self.lock, contextlib.suppress(KeyError):  # it was taken out just now
+                if guid not in self._given_back:
                     self.collect(self.ec.get_resource(guid))
         super().do_release()
 
