@@ -563,14 +563,14 @@ class ExperimentController:
     def get_resource(self, guid: int | str) -> ResourceManager:
         """Return a resource by guid or name. Raises UnknownGuidError, which says which there are."""
         try:
-            if isinstance(guid, str):
-                guid = self._named(guid)
             # What only equals a whole number, as 1.0 and True do, is a mistake.
-            return self._resources[guid if type(guid) is int else _index(guid)]
+            known = self._named(guid) if isinstance(guid, str) else guid if type(guid) is int else _index(guid)
+            return self._resources[known]
         except (KeyError, TypeError):
             named = f", named {', '.join(list(self.names.values())[:20])}" if isinstance(guid, str) else ""
-            known = f"there are {_ranges(self._resources)}{named}"
-            raise UnknownGuidError(f"there is no resource {guid!r:.80}: {known}") from None
+            raise UnknownGuidError(
+                f"there is no resource {guid!r:.80}: there are {_ranges(self._resources)}{named}"
+            ) from None
 
     def _named(self, name: str) -> int:
         return next((guid for guid, known in list(self.names.items()) if known == name), -1)

@@ -336,7 +336,7 @@ class Engine:
         if self.state.is_aborted and not before.is_aborted:
             self._wake(is_abort=True)
         for action in asked:
-            if isinstance(action, Reached):
+            if isinstance(action, Reached) and action.state is not ResourceState.FAILED:
                 self._moved(action.guids, action.state)
             elif isinstance(action, Alarm):
                 self._set_timer(action)
@@ -358,6 +358,9 @@ class Engine:
                     self._put(self._assign, guid, name, value, limited=False)
                 case Inform(guid=guid):
                     self._inform(guid)
+                case Reached(guids=guids, state=state):  # FAILED: a wait that it ends tells how bad that is
+                    with self._lock:
+                        self._moved(guids, state)
                 case Abandon(guid=guid):
                     thread = self._abandon(guid)
                     if thread is not None:

@@ -100,7 +100,7 @@ class Change:
         self.level, self.level_reason, self.numbers = state.level, state.level_reason, state.numbers
         self.latest = state.latest
         self._woken: set[int] = set()
-        self._histories: dict[tuple[Times, ResourceState], Times] = {}
+        self._histories: dict[tuple[Times, ResourceState, float], Times] = {}
         self.actions: list[Action] = []
         self.awake: deque[WantKey] = deque()
         """Wants that are to be judged before the step is over."""
@@ -124,10 +124,11 @@ class Change:
 
     def history(self, before: Times, state: ResourceState) -> Times:
         """Return when a resource came to each state, now that it came to one; many of them share theirs."""
-        found = self._histories.get((before, state))
+        key = (before, state, self.latest)
+        found = self._histories.get(key)
         if found is None:
             kept = [each for each in before if each[0] is not state]  # it may have come to it before
-            found = self._histories[before, state] = (*kept, (state, self.latest))
+            found = self._histories[key] = (*kept, (state, self.latest))
         return found
 
     def add_want(self, want: Want, found: Blocked | None = None) -> None:

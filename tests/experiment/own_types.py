@@ -1,0 +1,38 @@
+"""Types of one's own for tests: each test derives what it needs, and registers it for its time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager
+
+
+@contextmanager
+def experiment(folder: Path, *types: type[ResourceManager], **options: Any) -> Iterator[ExperimentController]:
+    """Give a controller that knows some types, in a folder."""
+    for each in types:
+        ResourceFactory.register_type(each)
+    with ExperimentController("test", folder, **options) as ec:
+        yield ec
+
+
+def own(rtype: str, **members: Any) -> type[ResourceManager]:
+    """Return a type with members such as hooks."""
+    return type(rtype.rpartition(":")[2].title(), (ResourceManager,), {"_rtype": rtype, **members})
+
+
+def blocking(gate: threading.Event, *, says_first: bool = False) -> Callable[[ResourceManager], None]:
+    """Return a `do_start` that waits for a gate, after or before it says STARTED."""
+
+    def do_start(self: ResourceManager) -> None:
+        if says_first:
+            self.set_started()
+        gate.wait(20.0)
+        if not says_first:
+            self.set_started()
+
+    return do_start

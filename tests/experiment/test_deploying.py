@@ -1,0 +1,226 @@
+"""What is deployed, started, set, released and kept: defects of before, each with what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.experiment import (
+    Attribute,
+    ExperimentController,
+    Flags,
+    Metric,
+    ResourceAction,
+    ResourceManager,
+    ResourceState,
+    Trace,
+    clsinit_copy,
+)
+from fedmon.experiment.errors import (
+    DuplicateGuidError,
+    InvalidConditionError,
+    InvalidStateError,
+    InvalidTaskError,
+    UnknownGuidError,
+)
+from tests.experiment.own_types import experiment, own
+from tests.support.waiting import wait_until
+
+
+class Traced(ResourceManager):
+    """Has a trace for as long as it is not released."""
+
+    _rtype = "test::Traced"
+    text: str | None = "rows"
+
+    @classmethod
+    def _register_traces(cls) -> None:
+        cls._register_trace(Trace("out", "Rows."))
+
+    def trace(self, name: str, *_: Any) -> str:  # type: ignore[override]
+        if self.text is None:
+            raise OSError("it was given back")
+        return self.text
+
+    def do_release(self) -> None:
+        self.text = None
+        super().do_release()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_collector_reads_before_what_it_reads_is_released(is_first: bool, tmp_path: Path) -> None:
+    with experiment(tmp_path, Traced) as ec:
+        sources = [ec.register_resource("test::Traced") for _ in range(5)] if is_first else []
+        collector = ec.register_resource("fedmon::Collector", traceName="out")
+        sources += [] if is_first else [ec.register_resource("test::Traced") for _ in range(5)]
+        for source in sources:
+            ec.register_connection(source, collector)
+        ec.deploy()
+        assert ec.wait_started(timeout=10)
+
+    assert [(Path(ec.run_dir) / f"{source}.out").read_text() for source in sources] == ["rows"] * 5
+    assert not list(Path(ec.run_dir).glob("*.missing"))
+
+
+def test_what_ended_never_runs_again_by_a_deploy(tmp_path: Path) -> None:
+    with ExperimentController("again", tmp_path) as ec:
+        guid = ec.register_resource("local::Process", command=["sh", "-c", f"echo ran >> {tmp_path}/log"])
+        ec.deploy()
+        assert ec.wait_finished(guid, timeout=10)
+        other = ec.register_resource("local::Process", command=["true"])
+        ec.deploy([guid, other])
+        assert ec.wait_finished(other, timeout=10)
+        assert (tmp_path / "log").read_text() == "ran\n"
+
+        ec.get_resource(guid).start_with_conditions()  # which asks for that
+        wait_until(lambda: (tmp_path / "log").read_text() == "ran\nran\n", timeout_s=10)
+
+
+def test_what_comes_later_has_a_later_time(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Plain")) as ec:
+        guids = [ec.register_resource("test::Plain") for _ in range(50)]
+        for one, other in zip(guids, guids[1:], strict=False):
+            ec.register_condition(other, "START", one, "STARTED")
+        ec.deploy()
+        assert ec.wait_started(timeout=10)
+
+        times = [ec.get_start_time(guid) for guid in guids]
+        assert times == sorted({time for time in times if time is not None})
+
+
+class Sited(ResourceManager):
+    """Registers an attribute of its own, and lacks the decorator."""
+
+    _rtype = "test::Sited"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("site", "Where.", flags=Flags.Global, default="here"))
+
+
+def test_a_type_without_a_decorator_has_its_attributes(tmp_path: Path) -> None:
+    with experiment(tmp_path, Sited) as ec:
+        assert ec.get(ec.register_resource("test::Sited", site="there"), "site") == "there"
+        assert "site" not in {each.name for each in ResourceManager.get_attributes()}
+
+
+def test_a_global_value_reaches_all_that_have_none_of_their_own(tmp_path: Path) -> None:
+    @clsinit_copy
+    class Fresh(Sited):
+        _rtype = "test::Fresh"
+
+    with experiment(tmp_path, Fresh) as ec:
+        first, own_value = ec.register_resource("test::Fresh"), ec.register_resource("test::Fresh", site="mine")
+        ec.set_global("test::Fresh", "site", "lab")
+        later = ec.register_resource("test::Fresh")
+
+        assert [ec.get(guid, "site") for guid in (first, own_value, later)] == ["lab", "mine", "lab"]
+        assert ec.get(ec.register_resource("test::Sited"), "site") == "here"
+
+
+def test_a_task_that_is_not_tracked_is_none(tmp_path: Path) -> None:
+    with ExperimentController("tasks", tmp_path) as ec:
+        assert ec.get_task(ec.schedule("0s", lambda: 1)) is None
+        tracked = ec.schedule("0s", lambda: 1, track=True)
+        task = ec.get_task(tracked)
+        assert task is not None
+        wait_until(lambda: task.result == 1, timeout_s=10)
+
+
+@pytest.mark.parametrize("ends", ["release", "shutdown"])
+def test_an_experiment_is_saved_once(ends: str, tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Plain"), persist=True) as ec:
+        ec.register_resource("test::Plain")
+        ec.deploy()
+        assert ec.wait_started(timeout=10)
+        if ends == "release":
+            ec.release()
+
+    assert len(list(Path(ec.run_dir).glob("*.xml"))) == 1
+
+
+def test_functions_run_in_the_order_of_a_graph(tmp_path: Path) -> None:
+    order: list[int] = []
+    with ExperimentController("functions", tmp_path) as ec:
+        first = [ec.call(order.append, number) for number in range(3)]
+        ec.call(sum, [1, 2], after=first, name="sum")
+        ec.call(lambda: order.append(9), after=["sum"])
+        ec.deploy()
+
+        assert ec.wait_finished(timeout=10)
+        assert (sorted(order[:3]), order[3:], ec.result("sum")) == ([0, 1, 2], [9], 3)
+
+
+def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:
+    def divide(by: int) -> float:
+        return 1 / by
+
+    with ExperimentController("functions", tmp_path) as ec:
+        guid, never = ec.call(divide, 0), ec.call(divide, 1)
+        ec.deploy(guid)
+
+        found = ec.wait_finished(guid, timeout=10)
+        assert (found.aborted, found.reasons[guid]) == (True, "start failed: ZeroDivisionError: division by zero")
+        with pytest.raises(ZeroDivisionError) as raised:
+            ec.result(guid)
+        assert raised.traceback[-1].name == "divide"
+        with pytest.raises(InvalidStateError, match="is NEW, and has no result; wait_finished waits for it"):
+            ec.result(never)
+        with pytest.raises(InvalidTaskError):
+            ec.call(3)  # type: ignore[arg-type]
+
+
+def test_names_and_texts_stand_for_guids_states_and_actions(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Plain")) as ec:
+        first = ec.register_resource("test::Plain", name="first")
+        second = ec.register_resource("test::Plain", name="second", connectedTo="first", after=["first"])
+        ec.register_condition("first", "stop", "first", "STARTED")
+        ec.deploy(["first", "second"])
+
+        assert ec.wait(["second"], "STARTED", timeout=10).reached == (second,)
+        assert (ec.state("first", hr=True), ec.get_resource("second").connections) == ("STOPPED", {first})
+        with pytest.raises(UnknownGuidError, match="there are 1-2, named first, second"):
+            ec.stop("third")
+        with pytest.raises(DuplicateGuidError, match="the name 'first' is taken by resource 1"):
+            ec.register_resource("test::Plain", name="first")
+        with pytest.raises(InvalidConditionError, match="take one of NEW, DISCOVERED"):
+            ec.register_condition("first", "START", "second", "ENDED")
+
+
+def test_a_wait_that_timed_out_says_why(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Plain")) as ec:
+        one, two = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
+
+        found = ec.wait_started(timeout=0.05)
+        assert (found.timed_out, "nobody asked for it to be deployed, and 1 more" in found.reason) == ((one, two), True)
+        assert found.reason.startswith("timed out after 0.05 s: resource 1 (test::Plain) is NEW")
+        quick = ec.wait(one, "STARTED", lambda: True)
+        assert (quick.left, quick.reason.partition(":")[0]) == ((one,), "ended by its caller")
+
+
+def test_a_wait_says_of_each_that_failed_why(tmp_path: Path) -> None:
+    def do_start(self: ResourceManager) -> None:
+        raise OSError("no route")
+
+    with experiment(tmp_path, own("test::Bad", do_start=do_start)) as ec:
+        guids = [ec.register_resource("test::Bad", critical=False) for _ in range(2)]
+        ec.deploy()
+
+        found = ec.wait_started(timeout=10)
+        assert found.reasons == dict.fromkeys(guids, "start failed: OSError: no route")
+        assert found.reason.startswith("resource 1 (test::Bad) failed: start failed: OSError: no route; resource 2")
+
+
+def test_a_number_is_waited_for(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Plain")) as ec:
+        told, waits = ec.register_resource("test::Plain"), ec.register_resource("test::Plain", name="waits")
+        metric = Metric(name="accuracy", comparison=">", value=0.9, samples=2)
+        ec.register_condition("waits", ResourceAction.START, told, metric=metric)
+        ec.deploy()
+        for value in (0.95, 0.5, 0.95, 0.99):
+            assert ec.state(waits) is ResourceState.READY or not ec.wait_started(waits, timeout=0)
+            ec.measured(told, "accuracy", value)
+
+        assert ec.wait_started(waits, timeout=10)

@@ -1,0 +1,329 @@
+"""A verb runs until its hook returns: retry, timeout, failure and release follow from that."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
+from fedmon.experiment.errors import InvalidStateError
+from tests.experiment.own_types import blocking, experiment, own
+from tests.support.waiting import wait_until
+
+VERBS = ("deploy", "start", "stop")
+
+
+def flaky(verb: str, count: itertools.count[int], failures: int) -> Any:
+    """Return a hook that says its state first, and raises so often."""
+
+    def hook(self: ResourceManager) -> None:
+        getattr(ResourceManager, f"do_{verb}")(self)
+        if next(count) < failures:
+            raise OSError("no route")
+
+    return hook
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_hook_that_says_its_state_and_then_raises_is_tried_again(verb: str, tmp_path: Path) -> None:
+    calls = itertools.count()
+    rtype = own("test::Flaky", **{f"do_{verb}": flaky(verb, calls, 2)})
+    with experiment(tmp_path, rtype) as ec:
+        guid = ec.register_resource("test::Flaky", retry={verb: Retry(times=3, delay_s=0.01)})
+        ec.register_condition(guid, "stop", guid, "STARTED")
+        ec.deploy()
+
+        assert ec.wait_finished(timeout=10)
+        wait_until(lambda: not ec.snapshot.resources[guid].is_busy, timeout_s=10)
+        assert (next(calls), ec.state(guid)) == (3, ResourceState.STOPPED)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_hook_that_says_its_state_and_then_raises_fails_its_resource(verb: str, tmp_path: Path) -> None:
+    rtype = own("test::Flaky", **{f"do_{verb}": flaky(verb, itertools.count(), 99)})
+    with experiment(tmp_path, rtype) as ec:
+        guid = ec.register_resource("test::Flaky", critical=False, retry={verb: Retry(times=1, delay_s=0.01)})
+        ec.register_condition(guid, "stop", guid, "STARTED")
+        ec.deploy()
+
+        assert ec.wait(guid, "FAILED", timeout=10)
+        assert ec.wait_finished(guid, timeout=10).reasons == {guid: f"{verb} failed (2 times): OSError: no route"}
+
+
+def test_a_timeout_ends_a_hook_that_said_its_state_and_then_blocks(tmp_path: Path) -> None:
+    gate = threading.Event()
+    rtype = own("test::Blocking", do_start=blocking(gate, says_first=True))
+    began = time.monotonic()
+    with experiment(tmp_path, rtype) as ec:
+        guid = ec.register_resource("test::Blocking", timeouts={"start": 0.1}, critical=False)
+        ec.deploy()
+
+        assert ec.wait(guid, "FAILED", timeout=10)
+        assert ec.get_resource(guid).reason == "start failed: start did not end within 0.1 s"
+
+    assert time.monotonic() - began < 5  # neither its release nor the end waited for it
+    gate.set()
+
+
+def test_a_hook_left_behind_takes_no_slot_and_is_not_heard(tmp_path: Path) -> None:
+    gate, ended = threading.Event(), threading.Event()
+
+    def do_start(self: ResourceManager) -> None:
+        if not gate.is_set():
+            gate.wait(20.0)
+            self.set_stopped()
+            ended.set()
+        self.set_started()
+
+    rtype = own("test::Slow", do_start=do_start)
+    with experiment(tmp_path, rtype, max_running=1) as ec:
+        first = ec.register_resource("test::Slow", timeouts={"start": 0.1}, critical=False)
+        second = ec.register_resource("test::Slow", timeouts={"start": 0.1}, critical=False)
+        ec.deploy()
+
+        assert ec.wait([first, second], "FAILED", timeout=10)
+        gate.set()
+        assert ended.wait(10)
+        assert ec.state(first) is ResourceState.FAILED
+
+
+def test_a_process_ends_though_a_hook_never_does(tmp_path: Path) -> None:
+    code = f"""
+import threading
+from fedmon.experiment import *
+class Never(ResourceManager):
+    _rtype = "test::Never"
+    def do_start(self): threading.Event().wait()
+ResourceFactory.register_type(Never)
+ec = ExperimentController("never", {str(tmp_path)!r})
+ec.register_resource("test::Never", timeouts={{"start": 0.1}}, critical=False)
+ec.deploy()
+assert ec.wait(1, "FAILED", timeout=10)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+
+
+def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def do_start(self: ResourceManager) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.01)
+        with lock:
+            running -= 1
+        self.set_started()
+
+    with experiment(tmp_path, own("test::Counted", do_start=do_start), max_running=3) as ec:
+        for _ in range(30):
+            ec.register_resource("test::Counted")
+        ec.deploy()
+
+        assert ec.wait_started(timeout=20)
+        assert most == 3
+
+
+def test_a_stop_waits_for_the_hook_of_the_start(tmp_path: Path) -> None:
+    gate, order = threading.Event(), []
+
+    def do_start(self: ResourceManager) -> None:
+        self.set_started()
+        gate.wait(20.0)
+        order.append("start")
+
+    def do_stop(self: ResourceManager) -> None:
+        order.append("stop")
+        self.set_stopped()
+
+    with experiment(tmp_path, own("test::Two", do_start=do_start, do_stop=do_stop)) as ec:
+        guid = ec.register_resource("test::Two")
+        ec.register_condition(guid, "stop", guid, "started")
+        ec.deploy()
+        assert ec.wait_started(guid, timeout=10)
+        gate.set()
+
+        assert ec.wait_finished(guid, timeout=10)
+        assert order == ["start", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("state", "verbs"),
+    [
+        ("NEW", ["start", "stop"]),
+        ("READY", ["stop"]),
+        ("STARTED", ["deploy", "start"]),
+        ("STOPPED", ["deploy", "stop"]),
+        ("FAILED", ["deploy", "start", "stop"]),
+    ],
+)
+def test_a_verb_in_a_wrong_state_raises_and_changes_nothing(state: str, verbs: list[str], tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Plain")) as ec:
+        guid = ec.register_resource("test::Plain", critical=False)
+        rm = ec.get_resource(guid)
+        rm.set_state(ResourceState[state])
+
+        for verb in verbs:
+            with pytest.raises(InvalidStateError, match=f"{verb} of resource 1 .* is {state}, and not"):
+                getattr(rm, verb)()
+        assert ec.state(guid, hr=True) == state
+
+
+def test_a_hook_without_super_is_named(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Silent", do_start=lambda self: None)) as ec:
+        guid = ec.register_resource("test::Silent")
+        ec.deploy()
+
+        found = ec.wait_started(guid, timeout=0.2)
+        assert "its hook returned without super().do_start()" in found.reason
+        assert "its hook returned without super().do_start()" in ec.explain(guid).reason
+
+
+def test_a_hook_may_put_its_verb_off(tmp_path: Path) -> None:
+    calls = itertools.count()
+
+    def do_deploy(self: ResourceManager) -> None:
+        if next(calls) < 3:
+            self.ec.schedule("5ms", self.deploy)
+        else:
+            self.set_ready()
+
+    def do_release(self: ResourceManager) -> None:
+        if next(calls) < 8:
+            self.ec.schedule("5ms", self.release)
+        else:
+            self.set_released()
+
+    with experiment(tmp_path, own("test::Again", do_deploy=do_deploy, do_release=do_release)) as ec:
+        guid = ec.register_resource("test::Again")
+        ec.deploy()
+        assert ec.wait_started(guid, timeout=10)
+
+    assert (next(calls), ec.state(guid)) == (9, ResourceState.RELEASED)
+
+
+def test_a_verb_within_a_verb_is_a_part_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def do_deploy(self: ResourceManager) -> None:
+        self.discover()
+        self.provision()
+        self.set_ready()
+
+    def do_provision(self: ResourceManager) -> None:
+        raise OSError("no disk")
+
+    with experiment(tmp_path, own("test::Parts", do_deploy=do_deploy, do_provision=do_provision)) as ec:
+        guid = ec.register_resource("test::Parts")
+        ec.deploy()
+
+        found = ec.wait_deployed(guid, timeout=10)
+        assert (found.aborted, found.reasons) == (True, {guid: "deploy failed: OSError: no disk"})
+    assert [each.levelno for each in caplog.records].count(logging.ERROR) == 1
+
+
+def test_a_method_that_is_trapped_fails_its_resource(tmp_path: Path) -> None:
+    @failtrap
+    def upload(self: ResourceManager) -> None:
+        raise OSError("no space")
+
+    with experiment(tmp_path, own("test::Trapped", upload=upload)) as ec:
+        guid = ec.register_resource("test::Trapped", critical=False)
+        with pytest.raises(OSError, match="no space"):
+            ec.get_resource(guid).upload()  # type: ignore[attr-defined]
+
+        assert ec.get_resource(guid).reason == "upload failed: OSError: no space"
+
+
+def test_what_a_caller_does_by_hand_raises_and_fails_the_resource(tmp_path: Path) -> None:
+    def do_start(self: ResourceManager) -> None:
+        raise OSError("no route")
+
+    with experiment(tmp_path, own("test::Bad", do_start=do_start)) as ec:
+        guid = ec.register_resource("test::Bad", critical=False)
+        ec.get_resource(guid).deploy()
+        with pytest.raises(OSError, match="no route"):
+            ec.start(guid)
+
+        assert ec.state(guid) is ResourceState.FAILED
+
+
+def test_a_failure_comes_before_the_hook_that_clears_up(tmp_path: Path) -> None:
+    seen = []
+
+    def do_fail(self: ResourceManager) -> None:
+        seen.append(self.state)
+        raise OSError("cannot clear up")
+
+    with experiment(tmp_path, own("test::Clearing", do_fail=do_fail)) as ec:
+        guid = ec.register_resource("test::Clearing")
+        ec.get_resource(guid).fail("no reason at all")
+        ec.get_resource(guid).fail("again")
+
+        assert (seen, ec.abort) == ([ResourceState.FAILED], True)
+        assert ec.explain(guid).reason.startswith("it failed: no reason at all")
+
+
+@pytest.mark.parametrize("how", ["raises", "returns", "exits"])
+def test_a_release_ends_whatever_its_hook_does(how: str, tmp_path: Path) -> None:
+    def do_release(self: ResourceManager) -> None:
+        if how == "raises":
+            raise OSError("no route")
+        if how == "exits":
+            sys.exit(3)
+
+    with experiment(tmp_path, own("test::Odd", do_release=do_release)) as ec:
+        guid = ec.register_resource("test::Odd")
+        ec.deploy()
+
+        assert ec.release(guid)
+        assert ec.state(guid) is ResourceState.RELEASED
+
+
+def test_a_release_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with experiment(tmp_path, own("test::Stuck", do_release=lambda self: gate.wait(20))) as ec:
+        guid = ec.register_resource("test::Stuck")
+        ec.release_timeout_s = 0.1
+        found = ec.release()
+
+        assert (found.timed_out, ec.state(guid)) == ((guid,), ResourceState.RELEASED)
+    gate.set()
+
+
+def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> None:
+    def do_start(self: Any) -> None:
+        self.ec.wait_started(self.guid)
+
+    with experiment(tmp_path, own("test::Selfish", do_start=do_start)) as ec:
+        guid = ec.register_resource("test::Selfish", critical=False)
+        ec.deploy()
+
+        assert ec.wait(guid, "FAILED", timeout=10)
+        assert "would wait in a hook of its own to be STARTED" in ec.get_resource(guid).reason
+
+
+@pytest.mark.parametrize("verb", ["start", "release"])
+def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def hook(self: Any) -> None:
+        self.ec.shutdown()
+        done.set()
+
+    ec: ExperimentController
+    with experiment(tmp_path, own("test::Ending", **{f"do_{verb}": hook}, _release_patience_s=0.1)) as ec:
+        guid = ec.register_resource("test::Ending")
+        ec.deploy()
+        if verb == "release":
+            ec.release(guid)
+
+        assert done.wait(20)
+    assert ec.ecstate.name == "TERMINATED"

@@ -1,0 +1,276 @@
+"""Runs whose process was killed at any point are taken up: nothing is lost, and nothing runs twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.experiment import (
+    Attribute,
+    ExperimentController,
+    FailureLevel,
+    OptionalFailures,
+    ResourceFactory,
+    ResourceManager,
+    ResourceState,
+)
+from fedmon.experiment.calls import ResultLostError
+from fedmon.experiment.journal import NAME, Journal
+from tests.support.waiting import wait_until
+
+MARK = Path(os.environ.get("TAKEN_UP_MARK", "/nonexistent"))
+
+
+class Long(ResourceManager):
+    """Says STARTED, notes that it began, and goes on for long in its hook."""
+
+    _rtype = "test::Long"
+
+    def do_start(self) -> None:
+        super().do_start()
+        log(self, "start")
+        if "killed" in os.environ:
+            time.sleep(60)
+        self.set_stopped()
+
+
+class Countdown(ResourceManager):
+    """Goes on after its hook has returned, in this process alone."""
+
+    _rtype = "test::Countdown"
+
+    def do_start(self) -> None:
+        super().do_start()
+        log(self, "start")
+
+
+class Polling(ResourceManager):
+    """Puts its deploy off until it is allowed, as types of NEPI do."""
+
+    _rtype = "test::Polling"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("note", "Set by a condition."))
+
+    def do_deploy(self) -> None:
+        if "killed" in os.environ:
+            self.ec.schedule("20ms", self.deploy)
+        else:
+            log(self, "deploy")
+            super().do_deploy()
+
+
+class Crashing(ResourceManager):
+    """Ends the process that takes it up, once."""
+
+    _rtype = "test::Crashing"
+
+    def do_start(self) -> None:
+        super().do_start()
+        log(self, "start")
+        if "killed" in os.environ:
+            time.sleep(60)
+
+    def do_reconnect(self, verb: str | None) -> None:
+        log(self, f"reconnect {verb}")
+        if "crashes" in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.set_stopped()
+
+
+TYPES = (Long, Countdown, Polling, Crashing)
+
+
+def log(rm: ResourceManager, what: str) -> None:
+    with (Path(rm.ec.run_dir) / "log").open("a") as file:
+        file.write(f"{rm.guid} {what}\n")
+
+
+def put_off() -> None:
+    """A task that another process finds by its name."""
+    MARK.write_text("done")
+
+
+@pytest.fixture(autouse=True)
+def types() -> None:
+    for each in TYPES:
+        ResourceFactory.register_type(each)
+
+
+def killed(folder: Path, code: str, until: str, **environment: str) -> Path:
+    """Run code in another process until its run has logged something; kill that, and return the run's folder."""
+    script = (
+        "from tests.experiment import test_taking_up as t\n"
+        "from fedmon.experiment import *\n"
+        "for each in t.TYPES: ResourceFactory.register_type(each)\n"
+        f"folder = {str(folder)!r}\n{code}\nimport time; time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **environment})
+    try:
+        wait_until(lambda: any(until in path.read_text() for path in folder.glob("test/*/*")), timeout_s=30)
+    finally:
+        process.kill()
+        process.wait()
+    return next(folder.glob("test/*"))
+
+
+def begun(*lines: str) -> str:
+    return "ec = ExperimentController('test', folder)\n" + "\n".join(lines) + "\nec.deploy()"
+
+
+def said(run: Path) -> list[str]:
+    return (run / "log").read_text().splitlines()
+
+
+def test_a_hook_in_whose_midst_the_process_was_killed_runs_again(tmp_path: Path) -> None:
+    run = killed(tmp_path, begun("ec.register_resource('test::Long')"), "1 start", killed="1")
+
+    with ExperimentController.reconnect(run) as ec:
+        assert ec.wait_finished(timeout=10)
+    assert said(run) == ["1 start", "1 start"]
+
+
+def test_what_is_not_taken_up_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = killed(tmp_path, begun("ec.register_resource('test::Countdown')"), '"verb-returned"', killed="1")
+
+    for _ in range(2):
+        ec = ExperimentController.reconnect(run)
+        assert "it was not taken up again: its type has no do_reconnect" in ec.explain(1).reason
+        assert "its type has no do_reconnect" in caplog.text
+        assert "its type has no do_reconnect" in ec.wait_finished(1, timeout=0.05).reason
+        ec.give_up()
+    with ExperimentController.reconnect(run) as ec:
+        ec.stop(1)
+        assert "taken up" not in ec.explain(1).reason
+    assert said(run) == ["1 start"]
+
+
+def test_what_was_put_off_goes_on_once(tmp_path: Path) -> None:
+    lines = ("ec.register_resource('test::Polling')", "ec.set_with_conditions('note', 'on', 1, 1, 'READY')")
+    run = killed(tmp_path, begun(*lines), '"verb-returned"', killed="1")
+
+    with ExperimentController.reconnect(run) as ec:
+        assert ec.wait_started(1, timeout=10)
+        wait_until(lambda: ec.get(1, "note") == "on", timeout_s=10)
+    assert said(run) == ["1 deploy"]
+
+
+def test_a_run_is_taken_up_though_that_crashed_before(tmp_path: Path) -> None:
+    run = killed(tmp_path, begun("ec.register_resource('test::Crashing')"), "1 start", killed="1")
+    for _ in range(2):
+        script = (
+            "from tests.experiment import test_taking_up as t\nfrom fedmon.experiment import *\nimport time\n"
+            "for each in t.TYPES: ResourceFactory.register_type(each)\n"
+            f"ec = ExperimentController.reconnect({str(run)!r})\ntime.sleep(30)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "crashes": "1"}, timeout=60, check=False
+        )
+        assert done.returncode == -signal.SIGKILL
+
+    with ExperimentController.reconnect(run) as ec:
+        assert ec.wait_finished(timeout=10)
+    assert said(run) == ["1 start", *["1 reconnect start"] * 3]
+
+
+def test_a_task_that_has_a_name_runs_in_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.experiment.test_taking_up.MARK", tmp_path / "mark")
+    lines = ("ec.schedule('0.5s', t.put_off)", "ec.schedule('1h', t.put_off)", "ec.schedule('1h', lambda: None)")
+    run = killed(tmp_path, "ec = ExperimentController('test', folder)\n" + "\n".join(lines), '"number":2')
+
+    with ExperimentController.reconnect(run) as ec:
+        wait_until(lambda: (tmp_path / "mark").exists(), timeout_s=10)
+        assert ec.schedule("0s", lambda: None) > 2
+    assert [event for event in (run / NAME).read_text().splitlines() if '"task-done"' in event] != []
+
+
+def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:
+    code = begun(
+        "ec.register_resource('local::Process', command=['false'], critical=False)",
+        "ec.register_resource('local::Process', command=['true'])",
+        "ec.register_condition(2, 'START', 1, 'FAILED', '1s')",
+    )
+    run = killed(tmp_path, code, '"state":7')
+
+    with ExperimentController.reconnect(run) as ec:
+        assert ec.wait_finished([2], timeout=10)
+        failed, began = ec.get_failed_time(1), ec.get_start_time(2)
+        assert failed is not None and began is not None and (began - failed).total_seconds() >= 1
+        assert ec.register_resource("local::Process", command=["true"]) == 3
+
+
+def test_a_failure_is_judged_once_and_what_it_meant_stays(tmp_path: Path) -> None:
+    run = killed(tmp_path, begun("ec.register_resource('local::Process', command=['false'])"), '"level":2')
+
+    with ExperimentController.reconnect(run) as ec:
+        assert (ec.failure_level, "which is critical, failed" in ec.wait_finished(1).reason) == (
+            FailureLevel.RM_FAILURE,
+            True,
+        )
+    with ExperimentController.reconnect(run, fm=OptionalFailures()) as ec:
+        assert ec.abort
+
+
+def test_results_of_functions_are_kept_where_they_can_be_written(tmp_path: Path) -> None:
+    code = begun("a = ec.call(sum, [1, 2])", "b = ec.call(object)", "c = ec.call(time.sleep, 60, after=a)")
+    run = killed(tmp_path, "import time\n" + code, '"guids":[3],"state":5')
+
+    with ExperimentController.reconnect(run) as ec:
+        assert ec.result(1) == 3
+        with pytest.raises(ResultLostError):
+            ec.result(2)
+        assert ec.wait(3, "FAILED", timeout=10)
+        assert "was a function of a process that died: call it anew" in ec.get_resource(3).reason
+
+
+def test_two_never_have_one_run(tmp_path: Path) -> None:
+    with ExperimentController("test", tmp_path) as ec:
+        with pytest.raises(FolderInUseError, match="this process has the experiment"):
+            ExperimentController.reconnect(ec.run_dir)
+        run = ec.run_dir
+    with pytest.raises(StorageError, match="it has no journal"):
+        ExperimentController.reconnect(tmp_path)
+    with ExperimentController.reconnect(run) as again:
+        assert again.run_dir == run
+
+
+@pytest.mark.parametrize(("torn", "is_read"), [(b'{"event":"reg', True), (b'{"event":"nothing"}\n', False)])
+def test_a_last_line_that_was_cut_off_is_none(torn: bytes, is_read: bool, tmp_path: Path) -> None:
+    with ExperimentController("test", tmp_path) as ec:
+        path = Path(ec.run_dir) / NAME
+    with path.open("ab") as file:
+        file.write(torn)
+
+    if is_read:
+        with ExperimentController.reconnect(path.parent):
+            assert torn not in path.read_bytes()
+    else:
+        with pytest.raises(StorageError, match="is no event of an experiment"):
+            ExperimentController.reconnect(path.parent)
+        Journal(path).close()  # which was let go
+
+
+def test_a_journal_that_cannot_be_written_ends_the_experiment(tmp_path: Path, monkeypatch: Any) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with ExperimentController("test", tmp_path) as ec:
+        guid = ec.register_resource("local::Process", command=["sleep", "60"])
+        ec.deploy()
+        assert ec.wait_started(guid, timeout=10)
+        monkeypatch.setattr("fedmon.experiment.journal.os.write", full)
+        with pytest.raises(StorageError, match="No space left"):
+            ec.set(guid, "grace", "1s")
+
+        assert (ec.ecstate.name, ec.abort) == ("FAILED", True)
+        assert "No space left" in ec.wait_finished(guid, timeout=1).reason
+    assert ec.state(guid) is ResourceState.RELEASED
