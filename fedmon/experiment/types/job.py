@@ -189,7 +189,7 @@ class Job(LinkedResource):
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self._followed: FollowedRun | None = None
-        self._is_stopping = self._is_given_back = self._is_releasing = self._hears = False
+        self._is_stopping = self._is_given_back = self._awaits_end = self._hears = False
         self._starting, self._may_have_begun = "", False
 
     own_attributes = (
@@ -499,7 +499,7 @@ class Job(LinkedResource):
 
     def do_release(self) -> None:
         """End what runs; it is RELEASED when nodes report how it ended, or after a while."""
-        self._is_releasing = self._is_given_back = True
+        self._awaits_end = self._is_given_back = True
         run, is_running = self._followed, self.state is ResourceState.STARTED
         self._quietly(self.end_work)
         if run is None or not is_running:
@@ -511,7 +511,7 @@ class Job(LinkedResource):
     def finish_release(self) -> None:
         """Take the results and release the job, once."""
         with self.lock:
-            is_first, self._is_releasing = self._is_releasing, False
+            is_first, self._awaits_end = self._awaits_end, False
         if is_first:
             self._over()
             super().finish_release()

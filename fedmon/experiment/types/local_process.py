@@ -143,7 +143,7 @@ class LocalProcess(LinkedResource):
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self._process: SupervisedCommand | None = None
-        self._is_stopping = self._is_releasing = False
+        self._is_stopping = self._is_giving_back = False
 
     own_attributes = (
         CheckedAttribute("command", "The program and its arguments.", command,
@@ -213,7 +213,7 @@ class LocalProcess(LinkedResource):
                 self.note("exitCode", code)
             if self.state is ResourceState.STARTED and (code == 0 or self._is_stopping):
                 self.set_stopped()
-        if self._is_releasing:
+        if self._is_giving_back:
             self.finish_release()
         elif self.state is ResourceState.STARTED:
             self.fail(self._how(code))
@@ -266,7 +266,7 @@ class LocalProcess(LinkedResource):
         with self.lock:
             if self._process is None and (left := SupervisedCommand.left(self._record)) and left.is_running:
                 self._follow(left)  # of another process
-            self._is_releasing = is_running = self._process is not None
+            self._is_giving_back = is_running = self._process is not None
             self.end_work()
         if not is_running:
             self.finish_release()
