@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmon.experiment import tags
     from fedmon.experiment.attributes import Attribute, Flags, Types
+    from fedmon.experiment.check.diagram import PFormats
     from fedmon.experiment.conditions import Metric
     from fedmon.experiment.controller import ExperimentController
     from fedmon.experiment.document.files import SFormats
-    from fedmon.experiment.drawing import PFormats
     from fedmon.experiment.errors import ExperimentError
     from fedmon.experiment.events import Retry
     from fedmon.experiment.factory import ResourceFactory, populate_factory
@@ -42,7 +42,7 @@ _MODULES = {
     "conditions": ("Metric",),
     "controller": ("ExperimentController",),
     "document.files": ("SFormats",),
-    "drawing": ("PFormats",),
+    "check.diagram": ("PFormats",),
     "errors": ("ExperimentError",),
     "events": ("Retry",),
     "failure": ("FailureManager", "OptionalFailures", "QuorumFailures"),

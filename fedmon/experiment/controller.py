@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec.structs import replace
-
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.experiment import drawing, explaining, planning, topology_document
+from fedmon.experiment import topology_document
 from fedmon.experiment.attributes import Attribute
 from fedmon.experiment.book import Book
+from fedmon.experiment.check.diagram import PFormats, picture_of, plot
+from fedmon.experiment.check.explain import Explanation, explain
+from fedmon.experiment.check.plan import ExperimentPlan, plan
 from fedmon.experiment.conditions import AnyCondition, Metric
 from fedmon.experiment.describing import build, description_of, facts_of
 from fedmon.experiment.document import Description, SFormats, read, to_toml, to_xml, write
@@ -686,32 +687,31 @@ class ExperimentController:
         name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
         return str(write(self.describe(), _free(folder, name, ending)))
 
-    def plan(self) -> planning.Plan:
+    def plan(self) -> ExperimentPlan:
         """Return a dry run: what would happen in which order, and what never can.
 
         Resources of a federation ask nodes what stands in their way, which may take a moment; nothing is changed there.
         """
         state = self._engine.state
-        return planning.plan(state, facts_of(self._book, state))
+        return plan(state, facts_of(self._book, state))
 
-    def explain(self, guid: int) -> explaining.Explanation:
+    def explain(self, guid: int) -> Explanation:
         """Return why a resource is as it is: whom it waits for, since when, and how long still."""
         resource = self._book.get(guid)
-        found = explaining.explain(self._engine.state, resource.guid, self._engine.now())
         own = getattr(resource, "waits_for", "")
-        return replace(found, reason=f"{found.reason}; it waits for {own}") if own else found
+        return explain(self._engine.state, resource.guid, self._engine.now(), waits_for=own)
 
     def plot(
         self,
         dirpath: str | Path | None = None,
-        format: str = drawing.PFormats.FIGURE,  # noqa: A002 - NEPI's name
+        format: str = PFormats.FIGURE,  # noqa: A002 - NEPI's name
         show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
     ) -> str:
         """Draw the experiment, with states and conditions, into a folder, and return the path of the file."""
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        picture = drawing.picture_of(self._engine.state, names=self._book.names)
+        picture = picture_of(self._engine.state, names=self._book.names)
         name = f"{self.folder.exp_id}_{self.folder.run_id}"
-        return str(drawing.plot(picture, folder, name, format=format, show=show))
+        return str(plot(picture, folder, name, format=format, show=show))
 
     def inform_failure(self, guid: int) -> None:
         """Have the failure manager look at a resource that failed; it is told of each that does. For subclasses, too.

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
 from fedmon.experiment.attributes import MASK, Attribute, Flags
+from fedmon.experiment.check.problems import Facts, Problem
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.description import (
     Description,
@@ -20,7 +21,6 @@ from fedmon.experiment.document.description import (
 )
 from fedmon.experiment.errors import FederationUnreachableError
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.plan_problems import Facts, Problem
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 

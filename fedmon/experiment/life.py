@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.experiment.book import HIGHEST, Book, is_set
+from fedmon.experiment.check.plan import refuse_impossible
 from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import (
     DeadlockError,
@@ -24,7 +25,6 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import Became, DeployAsked, ReleaseAsked
 from fedmon.experiment.hook_calls import guids_within
-from fedmon.experiment.planning import refuse_impossible
 from fedmon.experiment.states import ECState, FailureLevel, ResourceState
 from fedmon.experiment.turns import awaiting
 from fedmon.experiment.waits import WaitResult

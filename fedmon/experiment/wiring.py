@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fedmon.experiment.book import Book
+from fedmon.experiment.check.graph import refuse_circles
 from fedmon.experiment.conditions import (
     COMPARE,
     AnyCondition,
@@ -32,7 +33,6 @@ from fedmon.experiment.events import (
     SetWanted,
 )
 from fedmon.experiment.machine import step
-from fedmon.experiment.planning import refuse_circles
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.verbs import told
 from fedmon.experiment.verdicts import waits_in_vain

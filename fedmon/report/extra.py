@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fedmon.common.errors import SettingsError
 
-_LIBRARIES = frozenset({"fpdf", "h5py", "matplotlib", "numpy", "pandas", "PIL", "pyarrow"})
+_LIBRARIES = frozenset({"fpdf", "h5py", "matplotlib", "networkx", "numpy", "pandas", "PIL", "pyarrow"})
 
 
 class MissingExtraError(SettingsError):

@@ -19,11 +19,12 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.experiment.attributes import MASK, Flags
+from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
+from fedmon.experiment.check.explain import span
+from fedmon.experiment.check.status import Overview, Standing, as_reached, followed, heading
 from fedmon.experiment.cli.options import EPILOG, JsonOption, RunArgument
-from fedmon.experiment.drawing import COLOURS, draw, picture_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
-from fedmon.experiment.explaining import span
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.following import Follower
 from fedmon.experiment.run_files import (
@@ -35,7 +36,6 @@ from fedmon.experiment.run_files import (
     traces_in,
 )
 from fedmon.experiment.situation import Resource, State
-from fedmon.experiment.standing import Overview, Standing, as_reached, followed, heading
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import emit
 
@@ -422,7 +422,7 @@ def _picture(found: RunReport, state: State) -> Any:
     """Return the drawing of a run; null for one that is too large to be drawn."""
     names = {each.guid: each.name for each in found.overview.resources if each.name}
     try:
-        png = draw(picture_of(as_reached(state), names=names), "png")
+        png = content_of(picture_of(as_reached(state), names=names), "png")
     except FedmonError:
         return None
     return _drawing("The resources and their conditions", png)

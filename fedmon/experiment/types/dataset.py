@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import SearchReply
 from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.check.problems import Problem
 from fedmon.experiment.natures import Need
-from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.asking import AskingResource

@@ -24,8 +24,8 @@ from fedmon.experiment.types.errors import NeighbourLostError
 from fedmon.experiment.verbs import perform, told
 
 if TYPE_CHECKING:
+    from fedmon.experiment.check.problems import Problem
     from fedmon.experiment.controller import ExperimentController
-    from fedmon.experiment.plan_problems import Problem
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.session.callbacks import Subscription
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Flags, Types
-from fedmon.experiment.plan_problems import Problem
+from fedmon.experiment.check.problems import Problem
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.errors import MissingPartError

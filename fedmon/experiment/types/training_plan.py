@@ -10,8 +10,8 @@ from fedmon.common.ids import NodeId
 from fedmon.common.plan_source import load_source
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.check.problems import Problem
 from fedmon.experiment.natures import Need
-from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState

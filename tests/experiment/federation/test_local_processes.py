@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import (
     AttributeAccessError,
@@ -21,7 +22,6 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
-from fedmon.experiment.plan_problems import ImpossiblePlanError
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr

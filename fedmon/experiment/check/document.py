@@ -1,4 +1,4 @@
-"""A document of an experiment looked through without running it: every problem, with the place that it stands at."""
+"""The check of an experiment's file without running it: all problems, with file and line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.errors import StorageError
+from fedmon.experiment.check.plan import Checks, ExperimentPlan, plan
+from fedmon.experiment.check.problems import Facts, Problem, called
 from fedmon.experiment.describing import Foreseeing, is_given
 from fedmon.experiment.document import Description, as_state, attributes_of, names_of, read
 from fedmon.experiment.document.description import ResourceDescription
@@ -24,9 +26,6 @@ from fedmon.experiment.errors import (
     UnknownTypeError,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.plan_checks import connection_problems
-from fedmon.experiment.plan_problems import Facts, Problem, called
-from fedmon.experiment.planning import Plan, plan
 from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     description: Description
-    plan: Plan
+    plan: ExperimentPlan
     lines: dict[int, int]
 
     def place(self, problem: Problem) -> str:
@@ -179,7 +178,7 @@ def _refused_connections(description: Description) -> Iterator[Problem]:
         facts = Facts(
             accepts=lambda one, other: made.get_resource(one).valid_connection(other), names=names_of(description)
         )
-        yield from connection_problems(as_state(description), facts)
+        yield from Checks(as_state(description), facts).connections()
 
 
 @contextmanager
