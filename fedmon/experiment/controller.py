@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from msgspec.structs import replace
+
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.experiment import topology_document
@@ -698,8 +700,9 @@ class ExperimentController:
     def explain(self, guid: int) -> Explanation:
         """Return why a resource is as it is: whom it waits for, since when, and how long still."""
         resource = self._book.get(guid)
+        found = explain(self._engine.state, resource.guid, self._engine.now())
         own = getattr(resource, "waits_for", "")
-        return explain(self._engine.state, resource.guid, self._engine.now(), waits_for=own)
+        return replace(found, reason=f"{found.reason}; it waits for {own}") if own else found
 
     def plot(
         self,

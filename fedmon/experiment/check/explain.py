@@ -60,33 +60,18 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return str(self)
 
 
-def explain(
-    state: State,
-    guid: int,
-    now: float,
-    nature: Natures | None = None,
-    *,
-    waits_for: str = "",
-    is_taken_up: bool = True,
-) -> Explanation:
-    """Explain a resource as things stand at ``now``. Raises UnknownGuidError.
-
-    ``nature`` tells what types declare about themselves; pass one for many calls. ``waits_for`` is what the resource
-    itself says it waits for. ``is_taken_up`` is False after a reconnect that did not take up the work of its hook.
-    """
+def explain(state: State, guid: int, now: float, nature: Natures | None = None) -> Explanation:
+    """Explain a resource as things stand at ``now``; pass ``nature`` for many calls. Raises UnknownGuidError."""
     nature = natures() if nature is None else nature
     resource = state.resources.get(guid)
     if resource is None:
         raise UnknownGuidError(f"resource {guid!r} not found; the experiment has {len(state.resources)} others")
     waiting = tuple(_waiting(state, resource, now, nature))
-    reason = _reason(state, resource, waiting, nature)
-    if resource.state is ResourceState.STARTED and not is_taken_up:
-        reason = "it was STARTED before the reconnect and not taken up again: its type has no do_reconnect"
     return Explanation(
         guid=guid,
         rtype=resource.rtype,
         state=resource.state,
-        reason=f"{reason}; it waits for {waits_for}" if waits_for else reason,
+        reason=_reason(state, resource, waiting, nature),
         waiting=waiting,
         chain=_chain(state, guid, now, nature),
     )
@@ -102,8 +87,8 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], natu
     if resource.calling == "deploy" and resource.rtype == "fedmon::TrainingPlan" and resource.state >= _RESERVED:
         return "owners have not decided on it yet"
     if resource.calling is not None:
-        tried = f", after {_times(resource.attempt, 'failed attempt')}" if resource.attempt else ""
-        return f"its {resource.calling} is running{tried}"
+        attempts = "one failed attempt" if resource.attempt == 1 else f"{resource.attempt} failed attempts"
+        return f"its {resource.calling} is running" + (f", after {attempts}" if resource.attempt else "")
     if resource.retrying is not None:
         then = "is not tried again, because the experiment was aborted" if state.is_aborted else "is tried again"
         times = "once" if resource.attempt == 1 else f"{resource.attempt} times"
@@ -117,10 +102,6 @@ def _reason_of_waits(state: State, resource: Resource, waiting: tuple[Waiting, .
     if is_running and actions == ["stop"]:
         return "it runs until the resources that it is connected to end"
     return f"its {' and its '.join(actions)} {'waits' if len(actions) == 1 else 'wait'}" if actions else ""
-
-
-def _times(count: int, noun: str) -> str:
-    return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _reason_at_rest(state: State, resource: Resource, nature: Natures) -> str:

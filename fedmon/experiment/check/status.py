@@ -143,12 +143,6 @@ def as_reached(state: State) -> State:
     return replace(state, resources=resources.finish())
 
 
-def counted(state: State) -> dict[str, int]:
-    """Return how many resources are in each state, in the order of states."""
-    found = Counter(resource.state for resource in state.resources.values())
-    return {each.name: found[each] for each in sorted(found)}
-
-
 def overview_of(
     state: State,
     names: Mapping[int, str],
@@ -162,8 +156,8 @@ def overview_of(
 
     ``is_live`` tells whether a process runs it.
     """
-    exp_id, run_id, run_dir = folder
-    began, until, now = times
+    (exp_id, run_id, run_dir), (began, until, now) = folder, times
+    counts = Counter(resource.state for resource in state.resources.values())
     resources = standings(state, names, now, is_live=is_live)
     released = all(each.state is ResourceState.RELEASED for each in state.resources.values())
     failed = state.is_aborted or any(each.failed and each.critical for each in resources)
@@ -178,7 +172,7 @@ def overview_of(
         until=until,
         level=state.level.name,
         level_reason=state.level_reason,
-        counts=counted(state),
+        counts={each.name: count for each, count in sorted(counts.items())},
         blocker=blocker(state, names, now) if is_live else "",
         resources=resources,
     )

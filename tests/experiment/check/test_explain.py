@@ -111,8 +111,7 @@ def test_it_gives_the_reason_of_each_state() -> None:
     assert explain(new, 1, 2).reason == "deploy was not called for it"
     assert explain(deploying, 1, 2).reason == "its deploy is running"
     assert explain(started, 1, 2).reason == "it runs, and no condition stops it"
-    assert "not taken up again" in explain(started, 1, 2, is_taken_up=False).reason
-    assert explain(failed, 1, 2, waits_for="a disk").reason == "it failed: no disk; it waits for a disk"
+    assert explain(failed, 1, 2).reason == "it failed: no disk"
     assert explain(aborted, 1, 2).reason == "the experiment was aborted, which ended all waiting: broken"
     with pytest.raises(UnknownGuidError, match="9"):
         explain(new, 9, 2)
