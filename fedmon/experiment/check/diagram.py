@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import write_whole
+from fedmon.common.text import shorten
 from fedmon.experiment.check.problems import Problem
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.situation import Resource, State
@@ -68,7 +69,11 @@ def picture_of(
     resources = sorted(state.resources.values(), key=lambda resource: resource.guid)
     boxes = {
         one.guid: Box(
-            lines=(_short(f"{one.guid} {names.get(one.guid, '')}".strip()), _short(one.rtype), one.state.name),
+            lines=(
+                shorten(f"{one.guid} {names.get(one.guid, '')}".strip(), _MAX_LABEL),
+                shorten(one.rtype, _MAX_LABEL),
+                one.state.name,
+            ),
             fill=COLOURS[one.state],
             border=_WRONG if one.guid in wrong else _BORDER,
             is_thick=one.guid in wrong,
@@ -92,7 +97,7 @@ def _lines(state: State, resource: Resource, wrong: Collection[tuple[int, int]])
         if want.guid == resource.guid and want.attribute is not None:
             conditions += [("set", f" {want.attribute[0]}", condition) for condition in want.conditions]
     for action, attribute, condition in conditions:
-        label = _short(f"{action}{attribute}: {_said(condition)}")
+        label = shorten(f"{action}{attribute}: {_said(condition)}", _MAX_LABEL)
         for guid in condition.group:
             if guid in state.resources:
                 line = Line(start=guid, end=resource.guid, kind=action, colour="", label=label)
@@ -132,10 +137,6 @@ def _said(condition: AnyCondition) -> str:
     quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)} "
     timeout = "" if condition.timeout_s is None else f" within {condition.timeout_s:g} s"
     return f"{quorum}{condition}{timeout}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}…"
 
 
 def dot_of(diagram: Diagram) -> str:

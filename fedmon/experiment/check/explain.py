@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fedmon.common.text import joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import UnknownGuidError
 from fedmon.experiment.natures import Natures, lasts, natures, needed
@@ -203,11 +204,9 @@ def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) ->
 
 
 def _who(state: State, guids: tuple[int, ...]) -> str:
-    parts = []
-    for guid in guids[:_MANY]:
-        resource = state.resources.get(guid)
-        parts.append(f"resource {guid}" + ("" if resource is None else f" ({resource.rtype}, {resource.state.name})"))
-    return ", ".join(parts) + (f" and {len(guids) - _MANY} more" if len(guids) > _MANY else "")
+    found = ((guid, state.resources.get(guid)) for guid in guids)
+    words = [f"resource {guid}" + (f" ({one.rtype}, {one.state.name})" if one else "") for guid, one in found]
+    return joined(words, most=_MANY, last=", ")
 
 
 def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, ...]:

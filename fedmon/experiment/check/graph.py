@@ -37,6 +37,8 @@ class Step(NamedTuple):
 class Dependencies:
     """The steps still to come of ``roots`` (default: all resources), and all steps that those need.
 
+    With ``roots``, deploys that nothing can hold back are left out: enough to find circles.
+
     ``deploying`` are deployed together, as members of ``group`` or of a new one (default: all that are in no group).
     A resource that is in no group and not deployed now counts as deployed later, so it blocks nothing. A resource that
     may end by itself is expected to, unless ``none_may_end``.
@@ -64,6 +66,7 @@ class Dependencies:
         self.causes: dict[tuple[Step, Step], Need] = {}
         self._quorums: dict[Step, int] = {}
         self._waiting: dict[Step, list[Step]] = {}
+        self._is_brief = roots is not None
         self._expand(self._resources if roots is None else roots)
         self.waves: list[list[Step]] = []
         self.stuck = self._order()
@@ -92,7 +95,8 @@ class Dependencies:
         for guid in roots:
             resource = self._resources.get(guid)
             if resource is not None and resource.state < ResourceState.FAILED and self.is_coming(resource):
-                waiting += [Step(guid, kind) for kind, state in DONE.items() if resource.state < state]
+                kinds = (kind for kind, state in DONE.items() if resource.state < state)
+                waiting += [Step(guid, kind) for kind in kinds if not self._is_free(resource, kind)]
         while waiting:
             step = waiting.pop()
             if step not in self.needs:
@@ -147,7 +151,15 @@ class Dependencies:
         other = self._resources.get(guid)
         if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or not self.is_coming(other):
             return None
-        return Step(guid, next(kind for kind, state in DONE.items() if wanted <= state))
+        kind = next(kind for kind, state in DONE.items() if wanted <= state)
+        return None if kind == "deploy" and self._is_free(other, kind) else Step(guid, kind)
+
+    def _is_free(self, resource: Resource, kind: Kind) -> bool:
+        """Tell whether a step may be left out: nothing but an earlier step of its resource can hold it back."""
+        if not self._is_brief or self._nature(resource.rtype).needs_at(kind):
+            return False
+        action = ResourceAction[kind.upper()]
+        return all(mine is not action for mine, _ in resource.conditions)
 
     def _group_of(self, resource: Resource) -> Step | None:
         number = self._group if resource.group is None else resource.group
@@ -191,7 +203,8 @@ class Dependencies:
         other = self._resources.get(guid)
         if other is None:
             return False
-        if not self.is_coming(other):
+        is_free = other.state < self._wanted(condition, guid) <= ResourceState.READY and self._is_free(other, "deploy")
+        if is_free or not self.is_coming(other):
             return True
         if isinstance(condition, MetricCondition):
             reached = self._wanted(condition, guid) <= other.state < ResourceState.FAILED

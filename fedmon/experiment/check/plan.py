@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ _MEASURED = ("fedmon::Node", "fedmon::Monitor")
 _DERIVED = "host_memory_used_ratio"
 """Computed by a Monitor from two metrics of the table."""
 _MANY = 12
+_T = TypeVar("_T")
 
 
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,9 +145,8 @@ def refuse_impossible(
     if known. Raises ImpossiblePlanError for missing parts, for waits for lost resources, and for circles.
     """
     facts = Facts(names=names or {}, are_removed=True)
-    checks, judged = Checks(state, facts), dict[int, list[Problem]]()
     chosen = [one for one in map(state.resources.get, deploying) if one is not None]
-    found = [problem for resource in chosen for problem in checks.in_vain(resource, judged)]
+    found = list(Checks(state, facts).in_vain(chosen))
     if found:
         raise ImpossiblePlanError(found)
     # A new circle leads through a member of the group, or through a resource that another one waits for.
@@ -199,22 +200,33 @@ class Checks:
         for resource in self._resources.values():
             yield from self._of_type(resource)
         yield from self.connections()
-        for wait in self._waits():
-            yield from self._of_wait(wait)
+        yield from self._once(self._waits(), self._of_wait)
         for resource in self._resources.values():
             if resource.state < ResourceState.FAILED and self._is_coming(resource):
                 yield from self._needs(resource)
             yield from self._inputs(resource)
             yield from self._quorums(resource)
 
-    def in_vain(self, resource: Resource, judged: dict[int, list[Problem]]) -> Iterator[Problem]:
-        """Return why a deployment of a resource must fail; ``judged`` remembers conditions that many share."""
-        found = self._missing_parts(resource, resource.attributes)
-        yield from (problem for problem in found if problem.severity == "error")
-        for wait in self._waits_of(resource) if resource.conditions else ():
-            if id(wait.condition) not in judged or judged[id(wait.condition)]:
-                judged[id(wait.condition)] = list(self._losses(wait))
-                yield from judged[id(wait.condition)]
+    def in_vain(self, resources: Iterable[Resource]) -> Iterator[Problem]:
+        """Return why a deployment of resources must fail, as far as that is cheap to tell."""
+        waiting: list[PlannedWait] = []
+        for resource in resources:
+            found = self._missing_parts(resource, resource.attributes)
+            yield from (problem for problem in found if problem.severity == "error")
+            waiting += self._waits_of(resource) if resource.conditions else ()
+        yield from self._once(waiting, self._losses)
+
+    def _once(
+        self, waits: Iterable[PlannedWait], check: Callable[[PlannedWait], Iterator[Problem]]
+    ) -> Iterator[Problem]:
+        """Check waits, but each condition that many share only once if nothing is wrong with it."""
+        fine: set[tuple[int, str]] = set()
+        for wait in waits:
+            key = (id(wait.condition), wait.name)
+            found = list(check(wait)) if key not in fine else []
+            if not found:
+                fine.add(key)
+            yield from found
 
     def connections(self) -> Iterator[Problem]:
         """Return the connections that one side does not have, or would refuse."""
@@ -481,33 +493,41 @@ def _lines(plan: ExperimentPlan) -> Iterator[str]:
     resources = plan.state.resources
     conditions = sum(len(resource.conditions) for resource in resources.values())
     yield f"{_counted(len(resources), 'resource')}, {_counted(conditions, 'condition')}"
+    tell = partial(_told, plan)
     for number, wave in enumerate(plan.waves, 1):
         kinds = dict.fromkeys(kind for kind in DONE if any(step.kind == kind for step in wave))
-        parts = (f"{kind} {_listed(plan, [step for step in wave if step.kind == kind])}" for kind in kinds)
+        parts = (f"{kind} {_few([step for step in wave if step.kind == kind], tell)}" for kind in kinds)
         yield f"{number:4}. {'; '.join(parts)}"
     if plan.stuck:
-        yield f"never comes to its end: {_joined([_name(plan, guid) for guid in plan.stuck])}"
+        yield f"never comes to its end: {_few(plan.stuck, partial(_name, plan))}"
     yield from map(str, plan.problems)
     counts = ((severity, sum(one.severity == severity for one in plan.problems)) for severity in SEVERITIES)
     counted = ", ".join(_counted(count, severity) for severity, count in counts if count)
-    yield f"{counted}: the experiment cannot work" if plan.errors else f"no errors, {counted}" if counted else _FINE
+    yield (
+        f"{counted}: the experiment cannot work"
+        if plan.errors
+        else f"no errors, {counted}"
+        if counted
+        else "no problems found"
+    )
 
 
-_FINE = "no problems found"
+def _few(those: Sequence[_T], word: Callable[[_T], str]) -> str:
+    """Return words with commas; of very many only the first, and the number of the others."""
+    shown = those if len(those) <= _MANY + 1 else those[:_MANY]
+    more = f" and {len(those) - _MANY} more" if len(shown) < len(those) else ""
+    return ", ".join(map(word, shown)) + more
 
 
-def _listed(plan: ExperimentPlan, steps: Sequence[Step]) -> str:
-    parts = []
-    for step in steps if len(steps) <= _MANY + 2 else steps[:_MANY]:
-        resource = plan.state.resources[step.guid]
-        waits = [
-            _wait(plan, condition, group)
-            for action, condition in resource.conditions
-            if action.name.lower() == step.kind and (group := _asked(plan, condition))
-        ]
-        who = _name(plan, step.guid) if plan.facts.names.get(step.guid) else f"{step.guid} {resource.rtype}"
-        parts.append(f"{who} when {' and '.join(waits)}" if waits else who)
-    return _joined(parts, more=len(steps) - len(parts))
+def _told(plan: ExperimentPlan, step: Step) -> str:
+    resource = plan.state.resources[step.guid]
+    waits = [
+        _wait(plan, condition, group)
+        for action, condition in resource.conditions
+        if action.name.lower() == step.kind and (group := _asked(plan, condition))
+    ]
+    who = _name(plan, step.guid) if plan.facts.names.get(step.guid) else f"{step.guid} {resource.rtype}"
+    return f"{who} when {' and '.join(waits)}" if waits else who
 
 
 def _asked(plan: ExperimentPlan, condition: AnyCondition) -> tuple[int, ...]:
@@ -519,18 +539,11 @@ def _asked(plan: ExperimentPlan, condition: AnyCondition) -> tuple[int, ...]:
 def _wait(plan: ExperimentPlan, condition: AnyCondition, group: tuple[int, ...]) -> str:
     quorum = "" if condition.at_least is None else f"{condition.at_least} of "
     colon = ":" if isinstance(condition, MetricCondition) else ""
-    return f"{quorum}{_joined([_name(plan, guid) for guid in group])}{colon} {condition}"
+    return f"{quorum}{_few(group, partial(_name, plan))}{colon} {condition}"
 
 
 def _name(plan: ExperimentPlan, guid: int) -> str:
     return f"{guid} {plan.facts.names.get(guid, '')}".rstrip()
-
-
-def _joined(parts: Sequence[str], *, more: int = 0) -> str:
-    """Join parts with commas; of very many only the first, and the number of the others."""
-    shown: Iterable[str] = parts if len(parts) <= _MANY + 2 else parts[:_MANY]
-    more += max(0, len(parts) - _MANY) if len(parts) > _MANY + 2 else 0
-    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _counted(count: int, noun: str) -> str:
