@@ -88,7 +88,7 @@ INDEX: dict[int, tuple[str, ...]] = {
     ),
     13: (
         f"{WHOLE}::test_a_circle_is_refused_at_deployment_and_named_in_the_plan",
-        f"{WHERE}/test_planning.py::test_a_circle_of_conditions_is_found_with_its_path",
+        f"{WHERE}/check/test_plan.py::test_a_circle_is_found_and_refused_with_its_path",
     ),
     14: (
         f"{TIMES}::test_bad_delay_text_is_refused_at_the_call_and_named",
