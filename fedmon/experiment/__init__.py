@@ -15,7 +15,7 @@ _MODULES = {
     "fedmon.experiment.conditions": ("Metric",),
     "fedmon.experiment.controller": ("ExperimentController",),
     "fedmon.experiment.document.files": ("SFormats",),
-    "fedmon.experiment.drawing": ("PFormats",),
+    "fedmon.experiment.check.diagram": ("PFormats",),
     "fedmon.experiment.errors": ("ExperimentError",),
     "fedmon.experiment.events": ("Retry",),
     "fedmon.experiment.factory": ("ResourceFactory", "populate_factory"),

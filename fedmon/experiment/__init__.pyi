@@ -10,10 +10,10 @@ from fedmon.compat.nepi.topology import TopologyType as TopologyType
 from fedmon.experiment.attributes import Attribute as Attribute
 from fedmon.experiment.attributes import Flags as Flags
 from fedmon.experiment.attributes import Types as Types
+from fedmon.experiment.check.diagram import PFormats as PFormats
 from fedmon.experiment.conditions import Metric as Metric
 from fedmon.experiment.controller import ExperimentController as ExperimentController
 from fedmon.experiment.document.files import SFormats as SFormats
-from fedmon.experiment.drawing import PFormats as PFormats
 from fedmon.experiment.errors import ExperimentError as ExperimentError
 from fedmon.experiment.events import Retry as Retry
 from fedmon.experiment.factory import ResourceFactory as ResourceFactory

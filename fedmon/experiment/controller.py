@@ -22,7 +22,11 @@ from msgspec.structs import replace
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError
-from fedmon.experiment import drawing, failure, nepi, planning
+from fedmon.experiment import failure, nepi
+from fedmon.experiment.check.diagram import PFormats, picture_of, plot
+from fedmon.experiment.check.explain import Explanation, explain
+from fedmon.experiment.check.graph import refuse_circles
+from fedmon.experiment.check.plan import ExperimentPlan, plan, refuse_impossible
 from fedmon.experiment.conditions import (
     AnyCondition,
     Metric,
@@ -94,7 +98,6 @@ if TYPE_CHECKING:
     from fedmon.compat.nepi.topology import NetGraph
     from fedmon.experiment.attributes import Attribute
     from fedmon.experiment.document.description import Description, Nid, Topology
-    from fedmon.experiment.explaining import Explanation
     from fedmon.researcher.federation import Federation
 
 logger = logging.getLogger(__name__)
@@ -667,7 +670,7 @@ class ExperimentController:
         seen = self.engine.state
         deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
         if deployed:
-            planning.refuse_circles(step(seen, added)[0], deploying=deployed)
+            refuse_circles(step(seen, added)[0], deploying=deployed)
         self._asked_for.update(mine.group)
         self.engine.post(added)
         return mine
@@ -871,7 +874,7 @@ class ExperimentController:
             chosen = tuple(guid for guid in self.resources if guid in seen and seen[guid].state is ResourceState.NEW)
         else:
             chosen = self.guids_of(guids)
-        planning.refuse_impossible(
+        refuse_impossible(
             self.engine.state,
             deploying=chosen,
             group=group,
@@ -1112,22 +1115,20 @@ class ExperimentController:
         name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
         return str(write(self.describe(), _free(folder, name, ending)))
 
-    def plan(self) -> planning.Plan:
+    def plan(self) -> ExperimentPlan:
         """Return a dry run: what would happen in which order, and what never can.
 
         Resources of a federation ask nodes what stands in their way, which may take a moment; nothing is changed there.
         """
         from fedmon.experiment.describing import facts_of
 
-        return planning.plan(self.engine.state, facts_of(self, self.engine.state))
+        return plan(self.engine.state, facts_of(self, self.engine.state))
 
     def explain(self, guid: int | str) -> Explanation:
         """Return why a resource is as it is: what it waits for, since when, and how long still."""
-        from fedmon.experiment import explaining
-
         resource = self.get_resource(guid)
         state = self.engine.state
-        found, seen = explaining.explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
+        found, seen = explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
         notes = []
         own = getattr(resource, "waits_for", None)
         if own:
@@ -1142,14 +1143,14 @@ class ExperimentController:
     def plot(
         self,
         dirpath: str | Path | None = None,
-        format: str = drawing.PFormats.FIGURE,  # noqa: A002 - NEPI's name
+        format: str = PFormats.FIGURE,  # noqa: A002 - NEPI's name
         show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
     ) -> str:
         """Draw the experiment, with states and conditions, into a folder, and return the path of the file."""
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        picture = drawing.picture_of(self.engine.state, names=self.names)
+        picture = picture_of(self.engine.state, names=self.names)
         name = f"{self.folder.exp_id}_{self.folder.run_id}"
-        return str(drawing.plot(picture, folder, name, format=format, show=show))
+        return str(plot(picture, folder, name, format=format, show=show))
 
     # --- failures and metrics -----------------------------------------------------------------------------------------
 

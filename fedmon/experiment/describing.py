@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
+from fedmon.experiment.check.problems import Facts, Problem
 from fedmon.experiment.errors import FederationUnreachableError
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.plan_problems import Facts, Problem
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 

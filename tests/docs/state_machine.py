@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from fedmon.experiment.drawing import COLOURS
+from fedmon.experiment.check.diagram import COLOURS
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import ResourceState
 from tests.experiment.small_experiment import SmallExperiment

@@ -19,9 +19,9 @@ from fedmon.experiment import (
     Retry,
     clsinit_copy,
 )
+from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.conditions import MetricCondition, StateCondition
 from fedmon.experiment.errors import InvalidConditionError, UnknownGuidError
-from fedmon.experiment.plan_problems import ImpossiblePlanError
 
 START, STOP = ResourceAction.START, ResourceAction.STOP
 READY, STARTED, STOPPED, FAILED = (

@@ -23,9 +23,9 @@ from fedmon.experiment import (
     SFormats,
     clsinit_copy,
 )
+from fedmon.experiment.check.problems import ImpossiblePlanError, Problem
 from fedmon.experiment.document import even, read
 from fedmon.experiment.errors import ExperimentError, UnknownTypeError
-from fedmon.experiment.plan_problems import ImpossiblePlanError, Problem
 from tests.experiment.taken_up import use_types
 from tests.support.waiting import wait_until
 

@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.experiment.checking import Checked, check
-from fedmon.experiment.drawing import Picture, dot_of, draw, picture_of
+from fedmon.experiment.check.diagram import Diagram, content_of, picture_of
+from fedmon.experiment.check.document import Checked, check
+from fedmon.experiment.check.status import as_reached
 from fedmon.experiment.following import Follower
-from fedmon.experiment.standing import as_reached
+from fedmon.report.diagram import KINDS
 from fedmon.researcher.cli.shell import BrokerOption, IdOption, SettingsOption, emit
 from fedmon.researcher.federation import Federation
 
@@ -29,7 +30,7 @@ EPILOG = (
     "4 another process has the run, 5 no connection, 6 not over in time."
 )
 IMPOSSIBLE = 2
-_FORMATS = ("png", "svg", "dot")
+_FORMATS = (*KINDS, "dot", "mmd")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment as .toml or .xml.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, with its journal.")]
@@ -113,7 +114,8 @@ def graph(
     ],
     *,
     format: Annotated[  # noqa: A002 - the name of the option
-        str | None, typer.Option("--format", help="png, svg or dot (default: the suffix of --output, or png).")
+        str | None,
+        typer.Option("--format", help="png, svg, dot or mmd (Mermaid); default: the ending of --output, or png."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -124,14 +126,19 @@ def graph(
     """Draw an experiment: its resources in the colours of their states, its conditions as arrows."""
     kind = _format(format, output)
     name, picture = _pictured(what)
-    content = dot_of(picture).encode() if kind == "dot" else _drawn(picture, kind)
+    content = _content(picture, kind)
     if output == Path("-"):
         sys.stdout.buffer.write(content)
         return
     path = Path(f"{name}.{kind}") if output is None else output
     with replacing(path) as new:
         new.write_bytes(content)
-    document = {"written": str(path), "format": kind, "resources": len(picture.labels), "edges": len(picture.edges)}
+    document = {
+        "written": str(path),
+        "format": kind,
+        "resources": sum(key >= 0 for key in picture.boxes),
+        "edges": len(picture.lines),
+    }
     emit(document, text=escape_control(f"written: {path}"), as_json=json)
 
 
@@ -147,7 +154,7 @@ def _format(named: str | None, output: Path | None) -> str:
     return kind
 
 
-def _pictured(what: Path) -> tuple[str, Picture]:
+def _pictured(what: Path) -> tuple[str, Diagram]:
     if what.is_dir():
         with Follower(what) as follower:
             follower.look()
@@ -158,11 +165,13 @@ def _pictured(what: Path) -> tuple[str, Picture]:
     return name, picture_of(found.plan.state, title=name, names=names, problems=found.plan.problems)
 
 
-def _drawn(picture: Picture, kind: str) -> bytes:
+def _content(picture: Diagram, kind: str) -> bytes:
+    if kind not in KINDS:
+        return content_of(picture, kind)
     from fedmon.report.extra import report_extra
 
     with report_extra("a drawing"):
         from fedmon.report.plots.library import own_process
 
     with own_process(Path()):
-        return draw(picture, kind)
+        return content_of(picture, kind)

@@ -21,16 +21,16 @@ from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.common.text import moment, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
+from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
+from fedmon.experiment.check.explain import span
+from fedmon.experiment.check.status import Overview, as_reached, followed, heading
 from fedmon.experiment.cli.documents import JsonOption, RunArgument
-from fedmon.experiment.drawing import COLOURS, draw, picture_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
-from fedmon.experiment.explaining import span
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.following import DOCUMENT, Follower
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.situation import Resource, State
-from fedmon.experiment.standing import Overview, as_reached, followed, heading
 from fedmon.experiment.states import ResourceState
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table
 from fedmon.researcher.cli.shell import emit
@@ -456,6 +456,6 @@ def _graph(found: RunReport, state: State) -> bytes | None:
     """Return the drawing of a run; None if it is too large."""
     names = {each.guid: each.name for each in found.overview.resources if each.name}
     try:
-        return draw(picture_of(as_reached(state), names=names), "png")
+        return content_of(picture_of(as_reached(state), names=names), "png")
     except FedmonError:
         return None

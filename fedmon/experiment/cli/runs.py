@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
-from fedmon.experiment.checking import check
+from fedmon.experiment.check.document import check
+from fedmon.experiment.check.status import Overview, followed, heading, is_over, overview_of
 from fedmon.experiment.cli.documents import EachOption, FileArgument, JsonOption, RunArgument, connected
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.experiment.controller import ExperimentController
@@ -27,7 +28,6 @@ from fedmon.experiment.document.files import write
 from fedmon.experiment.following import DOCUMENT, FileChanges, Follower
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.situation import State
-from fedmon.experiment.standing import Overview, followed, heading, is_over, overview_of
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import NO_ANSWER, BrokerOption, IdOption, SettingsOption, emit, logs_above
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedmon.common.log import escape_control
 from fedmon.common.text import rich_table
-from fedmon.experiment.explaining import span
-from fedmon.experiment.standing import RUNS, Overview, Standing
+from fedmon.experiment.check.explain import span
+from fedmon.experiment.check.status import RUNS, Overview, Standing
 from fedmon.experiment.states import ResourceState
 
 _STYLES: Mapping[str, str] = {

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.check.problems import Problem
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
-from fedmon.experiment.plan_problems import Problem
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone

@@ -12,9 +12,9 @@ from fedmon.common.ids import NodeId
 from fedmon.common.plan_source import load_source, parsed
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.check.problems import Problem, Severity
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
-from fedmon.experiment.plan_problems import Problem, Severity
 from fedmon.experiment.protocol import Experiment
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState

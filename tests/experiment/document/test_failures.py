@@ -12,7 +12,7 @@ from fedmon.experiment import (
     OptionalFailures,
     QuorumFailures,
 )
-from fedmon.experiment.checking import check
+from fedmon.experiment.check.document import check
 from fedmon.experiment.document import DescriptionError, from_toml, from_xml, to_toml, to_xml
 from fedmon.experiment.failure import Quorum
 

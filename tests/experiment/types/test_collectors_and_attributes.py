@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import (
     AttributeAccessError,
@@ -17,7 +18,6 @@ from fedmon.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.plan_problems import ImpossiblePlanError
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr

@@ -1,4 +1,4 @@
-"""How an experiment stands, for people and programs: each resource with its times and reasons, and who holds it up."""
+"""The status of a run: each resource with its times and reasons, and the one that holds up most others."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.log import escape_control
-from fedmon.experiment.explaining import Explanation, explain
+from fedmon.experiment.check.explain import Explanation, explain
+from fedmon.experiment.check.problems import called
 from fedmon.experiment.following import Follower
 from fedmon.experiment.natures import lasts, natures
-from fedmon.experiment.plan_problems import called
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceState
 
 Status = Literal["running", "ended", "failed", "left"]
 MAX_EXPLAINED = 300
-"""So many of those that wait are asked whom they wait for; more would hold up who only looks."""
+"""At most so many resources are explained, to keep a look at a large run short."""
 
 RUNS = "it runs"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a resource stands. ``reached`` is its state, or, once it was RELEASED, the last one before.
+    """The status of a resource. ``reached`` is its state, or the last one before RELEASED.
 
-    ``times`` are Unix seconds by state; ``waiting`` is what it waits for, ``reason`` why it failed.
-    ``action`` waits for the resources ``waits_for``, or for ``left_s`` seconds still.
+    ``times`` are Unix seconds by state; ``waiting`` is what it waits for in words, ``reason`` why it failed.
+    ``action`` waits for the resources ``waits_for``, or for another ``left_s`` seconds.
     """
 
     guid: int
@@ -47,14 +47,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> float | None:
-        """When it came to its state."""
+        """When it reached its state."""
         return self.times.get(self.state)
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stands. ``process`` has it, null for none or nobody knows; ``blocker`` says who holds it up.
+    """The status of a run. ``process`` runs it, None if none does or it is unknown; ``blocker`` holds it up.
 
-    ``status`` is "left" where its process ended without a release, so that it can be taken up again.
+    ``status`` is "left" if its process ended without a release, so that it can be reconnected.
     """
 
     exp_id: str
@@ -82,7 +82,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standings(state: State, names: Mapping[int, str], now: float, *, is_live: bool = True) -> tuple[Standing, ...]:
-    """Return how each resource stands; whom they wait for is said of the first `MAX_EXPLAINED`, while it is live."""
+    """Return the status of each resource; of a live run, with waits for the first `MAX_EXPLAINED`."""
     found, asked, nature = [], 0, natures()
     for resource in sorted(state.resources.values(), key=lambda each: each.guid):
         explained = None
@@ -94,7 +94,7 @@ def standings(state: State, names: Mapping[int, str], now: float, *, is_live: bo
 
 
 def blocker(state: State, names: Mapping[int, str], now: float) -> str:
-    """Say who holds up most of those that wait, and what it waits for itself; "" where nobody waits for anybody."""
+    """Return which resource holds up most others, and what it waits for itself; "" if none waits for another."""
     ends: Counter[int] = Counter()
     waiting: dict[int, int] = {}
     nature = natures()
@@ -110,16 +110,16 @@ def blocker(state: State, names: Mapping[int, str], now: float) -> str:
         return ""
     guid, count = ends.most_common(1)[0]
     found = state.resources.get(guid)
-    if found is not None and found.state >= ResourceState.STOPPED:  # it is there, and only a delay runs still
+    if found is not None and found.state >= ResourceState.STOPPED:  # only a delay is left
         return f"{called(waiting[guid], names, state)}: {_waiting(explain(state, waiting[guid], now))}"
     text = f"{count} {'waits' if count == 1 else 'wait'} for {called(guid, names, state)}"
     if found is None:
-        return f"{text}, which is not there"
+        return f"{text}, which does not exist"
     return f"{text}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
 
 
 def is_over(state: State) -> bool:
-    """Tell whether nothing more happens by itself: all came to their end, but for those that have none of their own."""
+    """Tell whether nothing more happens by itself: all ended, except resources that run until they are stopped."""
     if state.is_aborted:
         return True
     nature = natures()
@@ -135,18 +135,12 @@ def is_over(state: State) -> bool:
 
 
 def as_reached(state: State) -> State:
-    """Return a state in which those that were released are what they were before, as drawings show them."""
+    """Return a state in which released resources are as before their release, as drawings show them."""
     resources = state.resources.mutate()
     for resource in state.resources.values():
         if resource.state is ResourceState.RELEASED:
             resources[resource.guid] = replace(resource, state=_reached(resource))
     return replace(state, resources=resources.finish())
-
-
-def counted(state: State) -> dict[str, int]:
-    """Return how many resources are at each state, in the order of states."""
-    found = Counter(resource.state for resource in state.resources.values())
-    return {each.name: found[each] for each in sorted(found)}
 
 
 def overview_of(
@@ -158,12 +152,12 @@ def overview_of(
     times: tuple[float, float, float],
     is_live: bool,
 ) -> Overview:
-    """Return how a run stands. ``folder`` is its experiment, run and folder, ``times`` its begin, end and the present.
+    """Return the status of a run. ``folder`` is its experiment, run and folder, ``times`` its begin, end and now.
 
-    ``is_live`` tells whether a process goes on with it.
+    ``is_live`` tells whether a process runs it.
     """
-    exp_id, run_id, run_dir = folder
-    began, until, now = times
+    (exp_id, run_id, run_dir), (began, until, now) = folder, times
+    counts = Counter(resource.state for resource in state.resources.values())
     resources = standings(state, names, now, is_live=is_live)
     released = all(each.state is ResourceState.RELEASED for each in state.resources.values())
     failed = state.is_aborted or any(each.failed and each.critical for each in resources)
@@ -178,16 +172,16 @@ def overview_of(
         until=until,
         level=state.level.name,
         level_reason=state.level_reason,
-        counts=counted(state),
+        counts={each.name: count for each, count in sorted(counts.items())},
         blocker=blocker(state, names, now) if is_live else "",
         resources=resources,
     )
 
 
 def followed(follower: Follower, names: Mapping[int, str], now: float) -> Overview:
-    """Look at a run of another process, and return how it stands at ``now``. Raises StorageError."""
+    """Return the status of another process's run at ``now``. Raises StorageError."""
     process = follower.process
-    follower.look()  # after the process was asked for: what it wrote before its end is not missed
+    follower.look()  # after the look for the process, so that its last events are not missed
     if process is not None and follower.process is None:
         return followed(follower, names, now)
     folder = follower.folder
@@ -202,13 +196,13 @@ def followed(follower: Follower, names: Mapping[int, str], now: float) -> Overvi
 
 
 def heading(shown: Overview) -> str:
-    """Return which run it is, and how it stands."""
+    """Return one line that names a run and its status."""
     by = f" (process {shown.process})" if shown.process is not None else ""
     words = {
         "running": f"runs{by}",
         "ended": "ended, and released everything",
         "failed": "failed, and released everything",
-        "left": "no process of this machine has it, and it was not released: `fedmon experiment reconnect` takes it up",
+        "left": "no process of this machine has it, and it was not released: `fedmon experiment reconnect` resumes it",
     }
     return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {words[shown.status]}")
 

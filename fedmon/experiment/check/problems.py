@@ -1,4 +1,4 @@
-"""What is known of a planned experiment, and what can be wrong with it."""
+"""The problems of a plan, and the facts that a plan is checked against."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ProblemKind = Literal[
     "unknown-resource", "unknown-type", "condition-cycle", "group-deadlock", "failed-resource", "impossible-quorum",
     "one-sided-connection", "refused-connection", "collector-without-trace", "skipped-state", "not-deployed",
     "not-stopped", "not-failed", "not-measured", "may-not-come", "missing-part", "wrong-attribute", "missing-dataset",
-    "approval-needed", "offline-node", "not-asked", "aborted",
+    "approval-needed", "offline-node", "not-asked", "aborted", "unknown-metric", "unused-quorum",
 ]  # fmt: skip
 
 Severity = Literal["error", "warning", "hint"]
@@ -23,9 +23,9 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong: an error, with which the plan cannot work, a warning, or a hint at what may come so.
+    """One problem: an error makes the plan impossible, a warning may, a hint describes a possible outcome.
 
-    ``guids`` is whom it is about; of a circle, the path through it, which ends where it begins.
+    ``guids`` are the resources concerned; of a circle, the path through it, which ends where it begins.
     """
 
     kind: ProblemKind
@@ -38,21 +38,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImpossiblePlanError(ExperimentError, RuntimeError):
-    """An experiment can never come to its end; ``problems`` says why."""
+    """The experiment can never finish; ``problems`` says why."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__(
-            "the experiment cannot work as it is: " + "; ".join(f"{one.kind}: {one.text}" for one in self.problems)
-        )
+        super().__init__("the experiment cannot work: " + "; ".join(f"{one.kind}: {one.text}" for one in self.problems))
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known beside the state of an experiment; whatever is null is not looked at.
+    """What is known beside the state of an experiment; None means unknown, and is not checked.
 
-    ``accepts`` tells whether the first of two resources would take a connection to the second. ``nature`` tells what
-    types say of themselves. ``problems`` were found by the resources themselves, such as a dataset that is missing.
-    Those that are not there were taken out where ``are_removed`` says so: nobody waits for them then.
+    ``accepts`` tells whether the first of two resources would take a connection to the second, ``nature`` what types
+    declare about themselves. ``problems`` were found by the resources, such as a missing dataset. With ``are_removed``,
+    resources that are not there were removed, and no longer count in conditions.
     """
 
     rtypes: Collection[str] | None = None
@@ -65,7 +63,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def called(guid: int, names: Mapping[int, str], state: State) -> str:
-    """Return what people call a resource: its guid, with its name, or else its type."""
+    """Return how messages name a resource: by guid, with its name or else its type."""
     resource = state.resources.get(guid)
     more = names.get(guid) or (resource.rtype if resource is not None else "")
     return f"resource {guid}{f' ({more})' if more else ''}"

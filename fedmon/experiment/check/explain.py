@@ -1,4 +1,4 @@
-"""Why a resource is not where somebody expects it: whom it waits for, since when, and how long that can still take."""
+"""Why a resource is as it is: what it waits for, since when, and how long that can still take."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fedmon.common.text import joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import UnknownGuidError
 from fedmon.experiment.natures import Natures, lasts, natures, needed
@@ -21,8 +22,8 @@ _RESERVED = ResourceState.RESERVED
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that an action waits for.
 
-    ``guids`` are those who are not there yet, ``since`` when the waiting began, in seconds as events count them.
-    ``left_s`` is how long a delay still runs, null where nobody can know; ``gives_up_in_s`` when its timeout ends it.
+    ``guids`` are the resources not there yet, ``since`` when the wait began, in seconds as events count them.
+    ``left_s`` is the rest of a delay, None if unknown; ``gives_up_in_s`` the rest of its timeout.
     """
 
     action: str
@@ -34,7 +35,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a resource is as it is. ``chain`` leads from it to who holds all of them up, each waiting for the next."""
+    """Why a resource is as it is. ``chain`` leads from it to the resource that holds all of them up."""
 
     guid: int
     rtype: str
@@ -45,7 +46,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for(self) -> tuple[int, ...]:
-        """The guids of all it waits for."""
+        """The guids of all that it waits for."""
         return tuple(dict.fromkeys(guid for each in self.waiting for guid in each.guids))
 
     def __str__(self) -> str:
@@ -56,19 +57,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
     def text(self) -> str:
-        """Return it for people."""
+        """Return it as text."""
         return str(self)
 
 
 def explain(state: State, guid: int, now: float, nature: Natures | None = None) -> Explanation:
-    """Explain a resource as things stand at ``now``. Raises UnknownGuidError.
-
-    ``nature`` tells what types say of themselves, for who explains many.
-    """
+    """Explain a resource as things stand at ``now``; pass ``nature`` for many calls. Raises UnknownGuidError."""
     nature = natures() if nature is None else nature
     resource = state.resources.get(guid)
     if resource is None:
-        raise UnknownGuidError(f"there is no resource {guid!r}; there are {len(state.resources)} others")
+        raise UnknownGuidError(f"resource {guid!r} not found; the experiment has {len(state.resources)} others")
     waiting = tuple(_waiting(state, resource, now, nature))
     return Explanation(
         guid=guid,
@@ -81,47 +79,42 @@ def explain(state: State, guid: int, now: float, nature: Natures | None = None) 
 
 
 def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], nature: Natures) -> str:
-    if resource.state >= ResourceState.FAILED:
-        failed = f"it failed: {resource.reason or 'no reason was told'}"
-        return failed if resource.state is ResourceState.FAILED else "it was released, and nothing more happens to it"
+    if resource.state is ResourceState.FAILED:
+        return f"it failed: {resource.reason or 'no reason given'}"
+    if resource.state is ResourceState.RELEASED:
+        return f"it was released after it failed: {resource.reason}" if resource.reason else "it was released"
     if resource.calling == "deploy" and any(each.guids for each in waiting):
-        return "its deploy waits for what it is connected to"
+        return "its deploy waits for resources that it is connected to"
     if resource.calling == "deploy" and resource.rtype == "fedmon::TrainingPlan" and resource.state >= _RESERVED:
         return "owners have not decided on it yet"
     if resource.calling is not None:
         attempts = "one failed attempt" if resource.attempt == 1 else f"{resource.attempt} failed attempts"
-        tried = f", after {attempts}" if resource.attempt else ""
-        return f"its {resource.calling} is running{tried}"
+        return f"its {resource.calling} is running" + (f", after {attempts}" if resource.attempt else "")
     if resource.retrying is not None:
+        then = "is not tried again, because the experiment was aborted" if state.is_aborted else "is tried again"
         times = "once" if resource.attempt == 1 else f"{resource.attempt} times"
-        then = "is not tried again, for the experiment was aborted" if state.is_aborted else "is tried again"
         return f"its {resource.retrying} failed {times} and {then}: {resource.reason}"
-    if _only_its_end(state, resource, waiting):
-        return "it runs until what it is connected to came to its end"
-    if waiting:
-        actions = list(dict.fromkeys(each.action for each in waiting))
-        return f"its {' and its '.join(actions)} {'waits' if len(actions) == 1 else 'wait'}"
-    return _reason_of_rest(state, resource, nature)
+    return _reason_of_waits(state, resource, waiting) or _reason_at_rest(state, resource, nature)
 
 
-def _only_its_end(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> bool:
-    """Tell whether a resource waits for nothing but what its own end waits for."""
-    is_asked = (resource.guid, "stop") in state.wants
-    return resource.state is ResourceState.STARTED and not is_asked and [each.action for each in waiting] == ["stop"]
+def _reason_of_waits(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:
+    actions = list(dict.fromkeys(each.action for each in waiting))
+    is_running = resource.state is ResourceState.STARTED and (resource.guid, "stop") not in state.wants
+    if is_running and actions == ["stop"]:
+        return "it runs until the resources that it is connected to end"
+    return f"its {' and its '.join(actions)} {'waits' if len(actions) == 1 else 'wait'}" if actions else ""
 
 
-def _reason_of_rest(state: State, resource: Resource, nature: Natures) -> str:
-    """Say why nothing more is to be done with a resource."""
+def _reason_at_rest(state: State, resource: Resource, nature: Natures) -> str:
+    """Return why nothing more is to be done with a resource."""
     if state.is_aborted:
         return f"the experiment was aborted, which ended all waiting: {state.level_reason}"
     if resource.group is None and resource.state < ResourceState.STARTED:
-        return "nobody asked for it to be deployed"
+        return "deploy was not called for it"
     if resource.state is ResourceState.STARTED:
         is_ending = nature(resource.rtype).ending == "always" and not lasts(resource, state.resources, nature)
-        return f"it runs, and {'comes to its end by itself' if is_ending else 'no condition says when it is stopped'}"
-    if resource.state is ResourceState.STOPPED:
-        return "it came to its end"
-    return "nothing is known that it waits for"
+        return f"it runs, and {'ends by itself' if is_ending else 'no condition stops it'}"
+    return "it ended" if resource.state is ResourceState.STOPPED else "it waits for nothing that is known"
 
 
 def _waiting(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
@@ -140,23 +133,22 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         found = verdict_on_condition(condition, want, state.resources, now)
         if isinstance(found, Met):
             continue
-        left_s = None
-        if isinstance(found, Blocked) and found.due is not None:
-            left_s = max(0.0, found.due - now)
-        guids = tuple(_missing(state, condition, now)) or condition.group
+        due = found.due if isinstance(found, Blocked) else None
+        left_s = None if due is None else max(0.0, due - now)
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, want.since + condition.timeout_s - now)
+        guids = tuple(guid for guid in condition.group if _is_missing(state, condition, guid, now)) or condition.group
+        quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
+        text = f"{action} waits, for {span(now - want.since)}, for {quorum}{_who(state, guids)}"
+        text += f" to {'be' if isinstance(condition, StateCondition) else 'report'} {condition}"
+        text += "" if left_s is None else f"; {span(left_s)} left"
+        text += "" if gives_up_in_s is None else f"; gives up in {span(gives_up_in_s)}"
         yield Waiting(
-            action=action,
-            guids=guids,
-            text=_sentence(state, (action, want.since), condition, guids, (now, left_s, gives_up_in_s)),
-            since=want.since,
-            left_s=left_s,
-            gives_up_in_s=gives_up_in_s,
+            action=action, guids=guids, text=text, since=want.since, left_s=left_s, gives_up_in_s=gives_up_in_s
         )
 
 
 def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
-    """Say which members keep a group from starting."""
+    """Return the members that keep a group from starting."""
     group = None if resource.group is None else state.groups.get(resource.group)
     if group is None or not group.wait_all_ready or not group.unready or resource.state is not ResourceState.READY:
         return
@@ -169,10 +161,10 @@ def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]
 
 
 def _of_parts(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
-    """Say which resources it waits for by itself, as its type does: to be deployed, or to come to its end."""
+    """Return the resources that it waits for by its type: to be deployed itself, or to end."""
     if resource.calling == "deploy":
         verb, what, wanted = "deploy", "deploy", ResourceState.READY
-    elif resource.state is ResourceState.STARTED and resource.calling is None:
+    elif resource.state is ResourceState.STARTED and resource.calling in (None, "start"):
         verb, what, wanted = "stop", "its end", ResourceState.STOPPED
     else:
         return
@@ -180,75 +172,49 @@ def _of_parts(state: State, resource: Resource, now: float, nature: Natures) -> 
     guids = tuple(dict.fromkeys(other.guid for need, other in found if other.state < need.state))
     if guids:
         since = max((t for _, t in resource.times), default=now)
-        text = f"{what} waits for what it is connected to to be {wanted.name}: {_who(state, guids)}"
+        text = f"{what} waits for resources that it is connected to to be {wanted.name}: {_who(state, guids)}"
         yield Waiting(action=verb, guids=guids, text=text, since=since)
 
 
 def _of_verb(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
-    """Say when a verb that failed is tried again, and when one that runs is given up."""
-    # What another process began has its time anew in this one, and nobody knows since when.
+    """Return when a verb that failed is tried again, and when a running one times out."""
+    # A verb begun by an earlier process has its timeout anew in this one, and its begin is unknown.
     if resource.alarm_at is None or resource.alarm_at < now or resource.state >= ResourceState.FAILED:
         return
     left_s = resource.alarm_at - now
     if resource.retrying is not None and not state.is_aborted:
         verb = resource.retrying
-        text = f"{verb} is tried again in {span(left_s)}"
-        yield Waiting(action=verb, guids=(), text=text, since=now, left_s=left_s)
+        yield Waiting(action=verb, guids=(), text=f"{verb} is tried again in {span(left_s)}", since=now, left_s=left_s)
     elif resource.calling is not None and resource.calling in resource.timeouts:
         began = resource.alarm_at - resource.timeouts[resource.calling]
         text = f"{resource.calling} runs, for {span(max(0.0, now - began))}; gives up in {span(left_s)}"
         yield Waiting(action=resource.calling, guids=(), text=text, since=began, gives_up_in_s=left_s)
 
 
-def _missing(state: State, condition: AnyCondition, now: float) -> Iterator[int]:
-    """Say who of a group is not as a condition wants him."""
-    for guid in condition.group:
-        resource = state.resources.get(guid)
-        if resource is None:
-            continue
-        if isinstance(condition, MetricCondition):
-            if not has_held(condition, resource):
-                yield guid
-        else:
-            is_lost = resource.state is ResourceState.FAILED and condition.state is not ResourceState.FAILED
-            is_early = condition.delay_s and (resource.since(condition.state) or 0.0) + condition.delay_s > now
-            if resource.state < condition.state or is_lost or is_early:
-                yield guid
-
-
-def _sentence(
-    state: State,
-    waiting: tuple[str, float],
-    condition: AnyCondition,
-    guids: tuple[int, ...],
-    times: tuple[float, float | None, float | None],
-) -> str:
-    (action, since), (now, left_s, gives_up_in_s) = waiting, times
-    quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
-    text = f"{action} waits, for {span(now - since)}, for {quorum}{_who(state, guids)}"
-    if isinstance(condition, StateCondition):
-        text += f" to be {condition.state.name}"
-        text += f" for {span(condition.delay_s)}" if condition.delay_s else ""
-    else:
-        text += f" to tell {condition}"
-    text += f"; {span(left_s)} left" if left_s is not None else ""
-    return text + (f"; gives up in {span(gives_up_in_s)}" if gives_up_in_s is not None else "")
+def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) -> bool:
+    """Tell whether a member of a group is not as a condition wants it."""
+    resource = state.resources.get(guid)
+    if resource is None:
+        return False
+    if isinstance(condition, MetricCondition):
+        return not has_held(condition, resource)
+    is_lost = resource.state is ResourceState.FAILED and condition.state is not ResourceState.FAILED
+    is_early = condition.delay_s and (resource.since(condition.state) or 0.0) + condition.delay_s > now
+    return bool(resource.state < condition.state or is_lost or is_early)
 
 
 def _who(state: State, guids: tuple[int, ...]) -> str:
-    parts = []
-    for guid in guids[:_MANY]:
-        resource = state.resources.get(guid)
-        parts.append(f"resource {guid}" + ("" if resource is None else f" ({resource.rtype}, {resource.state.name})"))
-    return ", ".join(parts) + (f" and {len(guids) - _MANY} more" if len(guids) > _MANY else "")
+    found = ((guid, state.resources.get(guid)) for guid in guids)
+    words = [f"resource {guid}" + (f" ({one.rtype}, {one.state.name})" if one else "") for guid, one in found]
+    return joined(words, most=_MANY, last=", ")
 
 
 def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, ...]:
-    """Follow who waits for whom to the one that waits for nobody; a circle ends where it closes."""
+    """Follow the waits to a resource that waits for no other; a circle ends where it closes."""
     chain = [guid]
     while len(chain) < _MAX_CHAIN:
         resource = state.resources.get(chain[-1])
-        waiting = () if resource is None else tuple(_waiting(state, resource, now, nature))
+        waiting = () if resource is None else _waiting(state, resource, now, nature)
         following = next((each.guids[0] for each in waiting if each.guids), None)
         if following is None or following == chain[-1]:
             break
@@ -259,7 +225,7 @@ def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, .
 
 
 def span(seconds: float) -> str:
-    """Return a time that people read."""
+    """Return a duration as text."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:

@@ -1,4 +1,4 @@
-"""A document of an experiment looked through without running it: every problem, with the place that it stands at."""
+"""The check of an experiment's file without running it: all problems, with file and line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.errors import StorageError
+from fedmon.experiment.check.plan import Checks, ExperimentPlan, plan
+from fedmon.experiment.check.problems import Facts, Problem, called
 from fedmon.experiment.describing import Foreseeing
 from fedmon.experiment.document import Description, ResourceDescription, as_state, attributes_of, names_of, read
 from fedmon.experiment.document.experiment import is_given
@@ -24,9 +26,7 @@ from fedmon.experiment.errors import (
     UnknownTypeError,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.plan_checks import connection_problems
-from fedmon.experiment.plan_problems import Facts, Problem, called
-from fedmon.experiment.planning import Plan, plan
+from fedmon.experiment.natures import is_kind, natures
 from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _XML = re.compile(r"<rm\b[^<>]*?\bguid\s*=\s*[\"'](\d+)[\"']")
 
 
 def lines_of(text: str, description: Description) -> dict[int, int]:
-    """Return the line of each resource by its guid; nothing where the text does not tell which is which."""
+    """Return the line of each resource by its guid; nothing if the text does not tell them apart."""
     starts: dict[int, int] = {}
     if text.lstrip().startswith("<"):
         starts = {int(found[1]): found.start() for found in _XML.finditer(text)}
@@ -56,33 +56,33 @@ def lines_of(text: str, description: Description) -> dict[int, int]:
 
 
 _UNFINISHED = ("missing-part", "collector-without-trace")
-"""Errors with which an experiment can be made all the same, so that more of them are found."""
+"""Errors with which an experiment can still be made, to find more of them."""
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A document and its plan. ``lines`` says where in the file each resource begins, as far as that is known."""
+    """A document and its plan; ``lines`` holds the line at which each resource begins, if known."""
 
     path: Path
     description: Description
-    plan: Plan
+    plan: ExperimentPlan
     lines: dict[int, int]
 
     def place(self, problem: Problem) -> str:
-        """Return where a problem stands: the file, with the line where it is known."""
+        """Return the place of a problem: the file, and the line if known."""
         line = self.line(problem)
         return str(self.path) if line is None else f"{self.path}:{line}"
 
     def line(self, problem: Problem) -> int | None:
-        """Return the line of the first resource that a problem is about."""
+        """Return the line of the first resource of a problem."""
         return next((self.lines[guid] for guid in problem.guids if guid in self.lines), None)
 
 
 def check(
     path: Path, *, wait_all_ready: bool = True, asks: bool = False, federation: Federation | None = None
 ) -> Checked:
-    """Plan the experiment in a file; with ``asks`` the federation is asked for what stands in its way.
+    """Plan the experiment in a file; with ``asks`` ask the federation too.
 
-    Raises DescriptionError where the file describes none, NotFoundError, StorageError, and ConnectionFailedError.
+    Raises DescriptionError for a file without an experiment, NotFoundError, StorageError, and ConnectionFailedError.
     """
     description = read(path)
     try:
@@ -118,26 +118,19 @@ def _attribute_problems(description: Description, state: State) -> Iterator[Prob
 
 
 def _failure_problems(description: Description) -> Iterator[Problem]:
-    """Say which quorum of a type is of none, or can never be there."""
+    """Return the quorums of a type of which the document has too few."""
+    nature = natures()
     for quorum in () if description.failures is None else description.failures.quorums:
         if quorum.rtype is None:  # that members are there was seen when the file was read
             continue
-        guids = tuple(each.guid for each in description.resources if _is_of(each.rtype, quorum.rtype))
+        guids = tuple(each.guid for each in description.resources if is_kind(each.rtype, quorum.rtype, nature))
         if len(guids) < quorum.at_least:
             yield Problem(
                 kind="impossible-quorum",
                 guids=guids,
                 text=f"failures: a quorum of {quorum.at_least} of type {quorum.rtype} can never be there: the document "
-                f"has {len(guids)} of them",
+                f"has {len(guids)}",
             )
-
-
-def _is_of(rtype: str, wanted: str) -> bool:
-    try:
-        rclass = ResourceFactory.get_resource_type(rtype)
-    except UnknownTypeError:  # said by the plan
-        return rtype == wanted
-    return any(vars(each).get("_rtype") == wanted for each in rclass.__mro__)
 
 
 def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
@@ -153,12 +146,12 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
     known = [trace.name for trace in rclass.get_traces()]
     for name in each.traces:
         if name not in known:
-            there = f"there is {', '.join(known)}" if known else "there is none at all"
+            there = f"known: {', '.join(known)}" if known else "it has none"
             yield f"{who}: type {each.rtype} has no trace {name!r}; {there}"
 
 
 def _problems_of_making(description: Description, *, asks: bool, federation: Federation | None) -> Iterator[Problem]:
-    """Make everything in a folder of its own, without deploying any of it, and say what does not let itself be made."""
+    """Make all resources in a temporary folder, deploy none, and return what fails."""
     from fedmon.experiment.types.base import LinkedResource
 
     try:
@@ -176,18 +169,18 @@ def _problems_of_making(description: Description, *, asks: bool, federation: Fed
 
 
 def _refused_connections(description: Description) -> Iterator[Problem]:
-    """Say of every connection that is not taken, and not of the first alone."""
+    """Return all connections that are refused, not only the first."""
     alone = tuple(replace(each, connections=()) for each in description.resources)
     with _made(replace(description, resources=alone)) as made:
         facts = Facts(
             accepts=lambda one, other: made.get_resource(one).valid_connection(other), names=names_of(description)
         )
-        yield from connection_problems(as_state(description), facts)
+        yield from Checks(as_state(description), facts).connections()
 
 
 @contextmanager
 def _made(description: Description, federation: Federation | None = None) -> Iterator[ExperimentController]:
-    """Give a controller of a description that leaves nothing behind."""
+    """Give a controller that leaves nothing behind."""
     from fedmon.experiment.controller import ExperimentController
 
     with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
@@ -195,5 +188,5 @@ def _made(description: Description, federation: Federation | None = None) -> Ite
         try:
             yield made
         finally:
-            # No `shutdown`: it would release what nobody deployed, and no hook is to run.
+            # No `shutdown`: it would call release hooks.
             made.give_up()

@@ -1,0 +1,222 @@
+"""The diagram of an experiment: boxes in the colours of states, arrows for conditions; as DOT, Mermaid, SVG or PNG."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.files import write_whole
+from fedmon.common.text import shorten
+from fedmon.experiment.check.problems import Problem
+from fedmon.experiment.conditions import AnyCondition
+from fedmon.experiment.situation import Resource, State
+from fedmon.experiment.states import ResourceState
+from fedmon.report.diagram import Box, Line, drawn
+
+COLOURS: Mapping[ResourceState, str] = {
+    ResourceState.NEW: "#ffffff",
+    ResourceState.DISCOVERED: "#dbeafe",
+    ResourceState.RESERVED: "#e5d8f5",
+    ResourceState.PROVISIONED: "#bcd7f5",
+    ResourceState.READY: "#fdf0b4",
+    ResourceState.STARTED: "#aee3ae",
+    ResourceState.STOPPED: "#cfd8c8",
+    ResourceState.FAILED: "#f6aaa3",
+    ResourceState.RELEASED: "#d6d6d6",
+}
+_LINES = {"connection": "#888888", "deploy": "#1f5fa8", "start": "#1b7f3b", "stop": "#b3471d", "set": "#7a3fa0"}
+_WRONG, _BORDER = "#d00000", "#444444"
+MAX_DRAWN = 1500
+"""More boxes than this are unreadable; DOT and Mermaid have no limit."""
+_MAX_LABEL, _MANY = 60, 3
+
+
+class PFormats(StrEnum):
+    """The formats of a plot; FIGURE is PNG."""
+
+    FIGURE = "figure"
+    DOT = "dot"
+    SVG = "svg"
+    MERMAID = "mermaid"
+
+
+_SUFFIXES = {PFormats.FIGURE: "png", PFormats.DOT: "dot", PFormats.SVG: "svg", PFormats.MERMAID: "mmd"}
+
+
+class Diagram(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment to be drawn; keys of boxes are guids, and below 0 for the notes of conditions between many."""
+
+    title: str
+    boxes: dict[int, Box]
+    lines: tuple[Line, ...]
+    states: tuple[ResourceState, ...]
+
+
+def picture_of(
+    state: State, *, title: str = "", names: Mapping[int, str] | None = None, problems: Iterable[Problem] = ()
+) -> Diagram:
+    """Return the diagram of an experiment; the resources and waits of errors are red."""
+    names = {} if names is None else names
+    paths = [problem.guids for problem in problems if problem.severity == "error"]
+    wrong = {guid for path in paths for guid in path}
+    wrong_pairs = {pair for path in paths for pair in zip(path[1:], path, strict=False)}
+    resources = sorted(state.resources.values(), key=lambda resource: resource.guid)
+    boxes = {
+        one.guid: Box(
+            lines=(
+                shorten(f"{one.guid} {names.get(one.guid, '')}".strip(), _MAX_LABEL),
+                shorten(one.rtype, _MAX_LABEL),
+                one.state.name,
+            ),
+            fill=COLOURS[one.state],
+            border=_WRONG if one.guid in wrong else _BORDER,
+            is_thick=one.guid in wrong,
+        )
+        for one in resources
+    }
+    lines, notes = _joined(pair for resource in resources for pair in _lines(state, resource, wrong_pairs))
+    states = tuple(sorted({one.state for one in resources}))
+    return Diagram(title=title, boxes=boxes | notes, lines=tuple(lines), states=states)
+
+
+def _lines(state: State, resource: Resource, wrong: Collection[tuple[int, int]]) -> Iterator[tuple[int, Line]]:
+    """Return the lines of a resource, each with the number of its condition, 0 for a connection."""
+    for guid in sorted(resource.connections):
+        other = state.resources.get(guid)
+        if other is not None and (resource.guid < guid or resource.guid not in other.connections):
+            line = Line(start=resource.guid, end=guid, kind="connection", colour="", is_dashed=True, has_head=False)
+            yield 0, _coloured(line, wrong)
+    conditions = [(action.name.lower(), "", condition) for action, condition in resource.conditions]
+    for want in state.wants.values() if resource.sets else ():
+        if want.guid == resource.guid and want.attribute is not None:
+            conditions += [("set", f" {want.attribute[0]}", condition) for condition in want.conditions]
+    for action, attribute, condition in conditions:
+        label = shorten(f"{action}{attribute}: {_said(condition)}", _MAX_LABEL)
+        for guid in condition.group:
+            if guid in state.resources:
+                line = Line(start=guid, end=resource.guid, kind=action, colour="", label=label)
+                yield condition.number, _coloured(line, wrong)
+
+
+def _coloured(line: Line, wrong: Collection[tuple[int, int]]) -> Line:
+    pairs = {(line.start, line.end), (line.end, line.start) if line.is_dashed else (line.start, line.end)}
+    return (
+        replace(line, kind="a problem", colour=_WRONG)
+        if pairs & set(wrong)
+        else replace(line, colour=_LINES[line.kind])
+    )
+
+
+def _joined(lines: Iterable[tuple[int, Line]]) -> tuple[list[Line], dict[int, Box]]:
+    """Have the lines of a condition meet in a note if they are many."""
+    of_condition: dict[tuple[int, str], list[Line]] = {}
+    for number, line in lines:
+        of_condition.setdefault((number, line.label), []).append(line)
+    joined: list[Line] = []
+    notes: dict[int, Box] = {}
+    for (number, label), those in of_condition.items():
+        if not number or len(those) < _MANY:
+            joined += those
+            continue
+        key = -len(notes) - 1
+        those.sort(key=lambda line: line.colour == _WRONG)
+        notes[key] = Box(lines=(label,), fill="", border=those[-1].colour)
+        starts, ends = {line.start: line for line in those}, {line.end: line for line in those}
+        joined += [replace(line, end=key, label="", has_head=False) for line in starts.values()]
+        joined += [replace(line, start=key, label="") for line in ends.values()]
+    return joined, notes
+
+
+def _said(condition: AnyCondition) -> str:
+    quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)} "
+    timeout = "" if condition.timeout_s is None else f" within {condition.timeout_s:g} s"
+    return f"{quorum}{condition}{timeout}"
+
+
+def dot_of(diagram: Diagram) -> str:
+    """Return a diagram in the DOT language. Source: graphviz.org, "DOT Language", on quoted strings."""
+    lines = [f"digraph {_quoted(diagram.title or 'experiment')} {{", "  rankdir=TB;"]
+    lines.append('  node [shape=box, style="rounded,filled", fontname="sans-serif"];')
+    lines.append('  edge [fontname="sans-serif", fontsize=10];')
+    for key, box in diagram.boxes.items():
+        width = ", penwidth=2.5" if box.is_thick else ""
+        border = f', color="{box.border}"{width}' if box.border != _BORDER else ""
+        lines.append(f'  {key} [label={_quoted(chr(10).join(box.lines))}, fillcolor="{box.fill or "white"}"{border}];')
+    for line in diagram.lines:
+        look = [f"label={_quoted(line.label)}"] * bool(line.label) + ["dir=none"] * (not line.has_head)
+        look += ["style=dashed"] * line.is_dashed + [f'color="{line.colour}", fontcolor="{line.colour}"']
+        lines.append(f"  {line.start} -> {line.end} [{', '.join(look)}];")
+    return "\n".join([*lines, "}", ""])
+
+
+def _quoted(text: str) -> str:
+    kept = "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
+    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def mermaid_of(diagram: Diagram) -> str:
+    """Return a diagram as a flowchart of Mermaid. Source: mermaid.js.org, "Flowcharts", on entity codes."""
+    lines = ["---", f"title: {msgspec.json.encode(diagram.title).decode()}", "---"] if diagram.title else []
+    lines.append("flowchart TD")
+    for key, box in diagram.boxes.items():
+        text = "<br>".join(map(_entities, box.lines))
+        lines.append(f'  {_node(key)}["{text}"]' if box.fill else f'  {_node(key)}(["{text}"])')
+        lines.append(f"  style {_node(key)} fill:{box.fill or '#ffffff'},stroke:{box.border},color:#000000")
+    for number, line in enumerate(diagram.lines):
+        arrow = "-.-" if line.is_dashed else "-->" if line.has_head else "---"
+        label = f'|"{_entities(line.label)}"|' if line.label else ""
+        lines.append(f"  {_node(line.start)} {arrow}{label} {_node(line.end)}")
+        lines.append(f"  linkStyle {number} stroke:{line.colour},color:{line.colour}")
+    return "\n".join([*lines, ""])
+
+
+def _node(key: int) -> str:
+    return f"r{key}" if key >= 0 else f"n{-key}"
+
+
+def _entities(text: str) -> str:
+    """Return a text with all but plain characters as entities, so that none is read as syntax."""
+    return "".join(each if each.isalnum() or each in " _.,:+-/()" else f"#{ord(each)};" for each in text)
+
+
+def content_of(diagram: Diagram, suffix: str) -> bytes:
+    """Return a diagram as the content of a file that ends in png, svg, dot or mmd.
+
+    Raises InvalidInputError for a drawing of too many resources, and MissingExtraError.
+    """
+    if suffix in ("dot", "mmd"):
+        return (dot_of(diagram) if suffix == "dot" else mermaid_of(diagram)).encode()
+    if len(diagram.boxes) > MAX_DRAWN:
+        raise InvalidInputError(
+            f"{len(diagram.boxes)} boxes are too many to draw, the limit is {MAX_DRAWN}: use dot or mermaid"
+        )
+    legend = {state.name: COLOURS[state] for state in diagram.states}
+    return drawn(diagram.boxes, diagram.lines, title=diagram.title, legend=legend, kind=suffix)
+
+
+def plot(
+    diagram: Diagram,
+    dirpath: str | Path,
+    name: str,
+    *,
+    format: str = PFormats.FIGURE,  # noqa: A002 - NEPI's name
+    show: bool = False,
+) -> Path:
+    """Draw a diagram into a folder and return the file; ``show`` opens it with the system's viewer.
+
+    Raises InvalidInputError for another format, MissingExtraError and StorageError.
+    """
+    if format not in set(PFormats):
+        raise InvalidInputError(f"no plots of the format {format!r}; one of: {', '.join(PFormats)}")
+    suffix = _SUFFIXES[PFormats(format)]
+    path = Path(dirpath) / f"{name}.{suffix}"
+    write_whole(path, content_of(diagram, suffix))
+    if show:
+        webbrowser.open(path.absolute().as_uri())
+    return path

@@ -1,0 +1,63 @@
+"""A file is planned and drawn before anything of it is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedmon.experiment.check.diagram import dot_of, picture_of
+from fedmon.experiment.check.document import check
+
+TEXT = """\
+[experiment]
+id = "e"
+
+[[resource]]
+name = "train"
+type = "fedmon::Job"
+start = ["after collect is STARTED", "after 77 is READY"]
+set = [{ attribute = "critical", value = false, when = "after collect is STOPPED" }]
+
+[[resource]]
+name = "collect"
+type = "fedmon::Collector"
+connect = ["train"]
+start = ["after train is STARTED"]
+attributes = { critical = false }
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "e.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_all_that_is_wrong_in_a_file_is_found_with_its_line(file: Path) -> None:
+    found = check(file)
+
+    assert {problem.kind: (problem.guids, found.line(problem)) for problem in found.plan.problems} == {
+        "collector-without-trace": ((2,), 10),
+        "unknown-resource": ((1, 77), 4),
+        "condition-cycle": ((1, 2, 1), 4),
+        "missing-part": ((1,), 4),
+    }
+    assert "start of resource 1 (train) waits for resource 2 (collect) to be STARTED" in found.plan.text()
+    drawn = dot_of(picture_of(found.plan.state, names=found.plan.facts.names))
+    assert '2 -> 1 [label="set critical: STOPPED"' in drawn
+    assert "1 -> 2 [dir=none" in drawn
+
+
+def test_a_wrong_metric_in_a_file_is_a_warning(file: Path) -> None:
+    file.write_text(
+        '[experiment]\nid = "e"\n[[resource]]\nname = "n"\ntype = "fedmon::Node"\nattributes = { nodeId = "n" }\n'
+        '[[resource]]\nname = "m"\ntype = "fedmon::Monitor"\nconnect = ["n"]\n'
+        'attributes = { metrics = ["host_cpu_buzy_ratio"] }\n'
+    )
+
+    (problem,) = check(file).plan.problems
+
+    assert (problem.kind, problem.severity) == ("unknown-metric", "warning")
+    assert problem.text.endswith("did you mean 'host_cpu_busy_ratio'?")

@@ -1,0 +1,222 @@
+"""An explanation says why a resource is not started: what it waits for, since when, and how long still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedmon.experiment import (
+    ExperimentController,
+    ResourceFactory,
+    ResourceManager,
+    Retry,
+    clsinit_copy,
+    events,
+)
+from fedmon.experiment.check.explain import explain
+from fedmon.experiment.check.status import standings
+from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
+from fedmon.experiment.errors import ExperimentError, UnknownGuidError
+from fedmon.experiment.situation import State
+from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
+from tests.experiment.check.planned import after, experiment
+from tests.support.waiting import wait_until
+
+READY, STARTED, STOPPED, FAILED = (
+    ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED,
+)  # fmt: skip
+
+
+def deployed(
+    *conditions: tuple[int, AnyCondition], wait_all_ready: bool = False, ready: tuple[int, ...] = (1, 2, 3)
+) -> State:
+    """Return three resources that were deployed at 10 and are READY at 11."""
+    state = experiment(["app"] * 3)
+    for guid, condition in conditions:
+        added = events.ConditionAdded(t=0, guids=(guid,), action=ResourceAction.START, condition=condition)
+        state = after(state, added)
+    state = after(state, events.DeployAsked(t=10, guids=(1, 2, 3), group=1, wait_all_ready=wait_all_ready))
+    return after(state, events.Became(t=11, guids=ready, state=READY))
+
+
+def test_it_names_the_resources_waited_for_and_since_when() -> None:
+    state = deployed((1, StateCondition(number=1, group=(2, 3), state=STARTED, timeout_s=60)))
+    state = after(state, events.Became(t=12, guids=(3,), state=STARTED))
+
+    found = explain(state, 1, 30)
+
+    (waiting,) = found.waiting
+    assert (waiting.action, waiting.guids, waiting.since, waiting.left_s) == ("start", (2,), 10, None)
+    assert (waiting.gives_up_in_s, found.waits_for) == (40, (2,))
+    assert str(found) == (
+        "resource 1 (app) is READY: its start waits\n"
+        "  start waits, for 20.0 s, for resource 2 (app, READY) to be STARTED; gives up in 40.0 s"
+    )
+
+
+def test_it_follows_the_waits_to_their_end() -> None:
+    state = deployed(
+        (1, StateCondition(number=1, group=(2,), state=STARTED)),
+        (2, StateCondition(number=2, group=(3,), state=STOPPED)),
+    )
+    circle = deployed(
+        (1, StateCondition(number=1, group=(2,), state=STARTED)),
+        (2, StateCondition(number=2, group=(1,), state=STARTED)),
+    )
+
+    assert explain(state, 1, 12).chain == (1, 2, 3)
+    assert "held up by: 1 <- 2 <- 3" in explain(state, 1, 12).text()
+    assert explain(state, 3, 12).reason == "its start is running"
+    assert explain(circle, 1, 12).chain == (1, 2, 1)
+
+
+def test_it_says_how_long_a_delay_still_runs() -> None:
+    state = deployed((1, StateCondition(number=1, group=(2,), state=STARTED, delay_s=5)))
+
+    (waiting,) = explain(after(state, events.Became(t=12, guids=(2,), state=STARTED)), 1, 14.5).waiting
+
+    assert (waiting.guids, waiting.left_s) == ((2,), 2.5)
+    assert "2.5 s left" in waiting.text
+
+
+def test_it_names_the_members_that_keep_a_group_from_starting() -> None:
+    (waiting,) = explain(deployed(wait_all_ready=True, ready=(1, 2)), 1, 13).waiting
+
+    assert (waiting.guids, waiting.since) == ((3,), 11)
+    assert "for its group to be READY: resource 3 (app, NEW)" in waiting.text
+
+
+def test_it_names_quorums_metrics_and_attributes() -> None:
+    state = deployed(
+        (1, StateCondition(number=1, group=(2, 3), at_least=1, state=STOPPED)),
+        (2, MetricCondition(number=2, group=(3,), metric=Metric(name="loss", comparison="<", value=0.5, samples=3))),
+    )
+    rate = StateCondition(number=3, group=(2,), state=STOPPED)
+    state = after(state, events.SetWanted(t=12, guids=(3,), name="rate", value=2, condition=rate))
+
+    assert "for 1 of 2: resource 2 (app, READY), resource 3 (app, READY) to be STOPPED" in explain(state, 1, 12).text()
+    assert "resource 3 (app, READY) to report loss < 0.5 for 3 samples" in explain(state, 2, 12).text()
+    assert "setting of rate waits" in explain(state, 3, 13).text()
+
+
+def test_it_gives_the_reason_of_each_state() -> None:
+    new = experiment(1)
+    deploying = after(new, events.DeployAsked(t=1, guids=(1,), group=1))
+    started = after(new, events.Became(t=1, guids=(1,), state=STARTED))
+    failed = after(new, events.Became(t=1, guids=(1,), state=FAILED, reason="no disk"))
+    aborted = after(started, events.Leveled(t=2, level=FailureLevel.EC_FAILURE, reason="broken"))
+
+    assert explain(new, 1, 2).reason == "deploy was not called for it"
+    assert explain(deploying, 1, 2).reason == "its deploy is running"
+    assert explain(started, 1, 2).reason == "it runs, and no condition stops it"
+    assert explain(failed, 1, 2).reason == "it failed: no disk"
+    assert explain(aborted, 1, 2).reason == "the experiment was aborted, which ended all waiting: broken"
+    with pytest.raises(UnknownGuidError, match="9"):
+        explain(new, 9, 2)
+
+
+def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> None:
+    state = after(
+        experiment(["fedmon::TrainingPlan", "fedmon::Job"]),
+        events.Connected(t=0, guid=1, other=2),
+        events.DeployAsked(t=1, guids=(1, 2), group=1),
+        events.Became(t=2, guids=(1,), state=ResourceState.RESERVED),
+    )
+
+    assert explain(state, 1, 3).reason == "owners have not decided on it yet"
+    job = explain(state, 2, 3)
+    assert job.reason == "its deploy waits for resources that it is connected to"
+    assert (job.waits_for, job.chain) == ((1,), (2, 1))
+    assert "resource 1 (fedmon::TrainingPlan, RESERVED)" in str(job)
+
+
+# --- of a controller --------------------------------------------------------------------------------------------------
+
+
+@clsinit_copy
+class Broken(ResourceManager):
+    """Never starts."""
+
+    _rtype = "explained::Broken"
+
+    def do_start(self) -> None:
+        raise ExperimentError("no power")
+
+
+@clsinit_copy
+class Pending(ResourceManager):
+    """Is never READY."""
+
+    _rtype = "explained::Pending"
+
+    def do_deploy(self) -> None:
+        self.set_reserved()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[], ExperimentController]:
+    for rclass in (Broken, Pending):
+        ResourceFactory.register_type(rclass)
+    return lambda: ExperimentController("explained", tmp_path, journal=False)
+
+
+def test_a_running_aggregator_names_the_job_that_it_waits_for(made: Callable[[], ExperimentController]) -> None:
+    with made() as ec:
+        training = ec.register_resource("fedmon::TrainingPlan", plan="p.py")
+        job = ec.register_resource("fedmon::Job", connectedTo=training)
+        together = ec.register_resource("fedmon::Aggregator", connectedTo=job)
+        ec.deploy(together)
+        assert ec.wait_started(together, timeout=10)
+
+        found = ec.explain(together)
+
+    assert found.reason == "it runs until the resources that it is connected to end"
+    assert (found.waits_for, found.chain) == ((job,), (together, job))
+
+
+def test_a_running_process_ends_by_itself(made: Callable[[], ExperimentController]) -> None:
+    with made() as ec:
+        guid = ec.register_resource("local::Process", command=["sleep", "60"])
+        ec.deploy()
+        assert ec.wait_started(guid, timeout=10)
+
+        assert ec.explain(guid).reason == "it runs, and ends by itself"
+
+
+def test_a_retry_says_when_and_after_an_abort_that_it_will_not_come(made: Callable[[], ExperimentController]) -> None:
+    with made() as ec:
+        guid = ec.register_resource("explained::Broken", retry={"start": Retry(times=3, delay_s=60)})
+        other = ec.register_resource("explained::Broken")
+        ec.deploy(guid)
+        wait_until(lambda: "is tried again" in ec.explain(guid).reason)
+
+        found = ec.explain(guid)
+        (waiting,) = found.waiting
+        assert found.reason == "its start failed once and is tried again: no power"
+        assert (waiting.action, waiting.left_s is not None and 50 < waiting.left_s <= 60) == ("start", True)
+        assert "start is tried again in" in waiting.text
+
+        ec.deploy(other)
+        wait_until(lambda: ec.abort)
+        aborted = ec.explain(guid)
+
+    assert aborted.waiting == ()
+    assert "failed once and is not tried again, because the experiment was aborted: no power" in aborted.reason
+
+
+def test_a_verb_with_a_timeout_says_when_it_gives_up(made: Callable[[], ExperimentController]) -> None:
+    with made() as ec:
+        guid = ec.register_resource("explained::Pending", timeouts={"deploy": 300})
+        ec.deploy()
+        wait_until(lambda: ec.state(guid) is ResourceState.RESERVED)
+
+        (waiting,) = ec.explain(guid).waiting
+        (shown,) = standings(ec.snapshot, {}, waiting.since + 5)
+
+    assert (waiting.action, waiting.gives_up_in_s is not None and 290 < waiting.gives_up_in_s <= 300) == (
+        "deploy",
+        True,
+    )
+    assert shown.waiting.startswith("its deploy is running; deploy runs, for 5.0 s; gives up in ")

@@ -1,0 +1,375 @@
+"""A dry run finds all that can never happen, with the path, and accepts all else."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmon.experiment import events
+from fedmon.experiment.check.graph import refuse_circles
+from fedmon.experiment.check.plan import plan, refuse_impossible
+from fedmon.experiment.check.problems import Facts, ImpossiblePlanError, Problem
+from fedmon.experiment.conditions import Metric, StateCondition
+from fedmon.experiment.machine import step
+from fedmon.experiment.situation import State
+from fedmon.experiment.states import ResourceAction, ResourceState
+from tests.experiment.check.planned import Wish, after, experiment, found, wish
+
+DEPLOY, START, STOP = ResourceAction
+READY, STARTED, STOPPED, FAILED = (
+    ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED,
+)  # fmt: skip
+ACCURACY = Metric(name="accuracy", comparison=">", value=0.9)
+CIRCLE: list[Wish] = [(1, START, 2, STARTED), (2, START, 1, STARTED)]
+
+
+@pytest.mark.parametrize(
+    ("count", "wishes", "path"),
+    [
+        (2, CIRCLE, (1, 2, 1)),
+        (1, [(1, START, 1, STARTED)], (1, 1)),
+        (1, [(1, DEPLOY, 1, STARTED)], (1, 1)),
+        (3, [(1, START, 2, STARTED), (2, START, 3, STOPPED), (3, START, 1, STARTED)], (1, 2, 3, 1)),
+        (2, [(1, DEPLOY, 2, READY), (2, DEPLOY, 1, READY)], (1, 2, 1)),
+        (2, [(1, STOP, 2, STOPPED), (2, STOP, 1, STOPPED)], (1, 2, 1)),
+        (5, [(4, START, 2, STARTED), (2, START, 4, STARTED), (5, START, 4, STARTED)], (2, 4, 2)),
+        (2, [(1, START, 2, ACCURACY), (2, START, 1, STARTED)], (1, 2, 1)),
+    ],
+)
+def test_a_circle_is_found_and_refused_with_its_path(count: int, wishes: list[Wish], path: tuple[int, ...]) -> None:
+    planned = plan(experiment(count, *wishes), wait_all_ready=False)
+
+    assert [(problem.kind, problem.guids) for problem in planned.errors] == [("condition-cycle", path)]
+    with pytest.raises(ImpossiblePlanError) as raised:
+        refuse_circles(planned.state, deploying=path, wait_all_ready=False)
+    assert raised.value.problems == planned.errors
+    with pytest.raises(ImpossiblePlanError, match=f"resource {path[0]}"):
+        planned.check()
+
+
+def test_a_circle_is_told_in_words() -> None:
+    planned = plan(experiment(2, (1, START, 2, STARTED), (2, START, 1, STOPPED)), Facts(names={1: "a"}))
+
+    assert planned.errors[0].text == (
+        "start of resource 1 (a) waits for resource 2 to be STARTED, "
+        "start of resource 2 waits for resource 1 (a) to be STOPPED, stop of resource 1 (a) comes after its start"
+    )
+    assert planned.stuck == (1, 2)
+
+
+def test_each_of_several_circles_is_found() -> None:
+    others: list[Wish] = [(3, START, 4, STARTED), (4, START, 3, STARTED), (5, START, 4, STARTED)]
+
+    planned = plan(experiment(5, *CIRCLE, *others))
+
+    assert [problem.guids for problem in planned.errors] == [(1, 2, 1), (3, 4, 3)]
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [[(2, DEPLOY, 1, STARTED)], [(2, DEPLOY, 1, STOPPED)], [(2, DEPLOY, 3, READY), (3, DEPLOY, 1, STARTED)]],
+)
+def test_a_member_that_is_deployed_after_another_one_started_is_a_deadlock_of_the_group(wishes: list[Wish]) -> None:
+    state = experiment(3, *wishes)
+    together = after(state, events.DeployAsked(t=0, guids=(1, 2, 3), group=5))
+
+    (problem,) = plan(state).errors
+    assert (problem.kind, problem.guids[0], problem.guids[-1]) == ("group-deadlock", 1, 1)
+    assert "its whole group" in problem.text
+    for deployed in (state, together):
+        with pytest.raises(ImpossiblePlanError, match="its whole group"):
+            refuse_circles(deployed, deploying=(1, 2, 3))
+    assert not plan(together).is_possible
+    assert plan(state, wait_all_ready=False).is_possible
+    refuse_circles(state, deploying=(1, 2, 3), wait_all_ready=False)
+    assert plan(after(state, events.DeployAsked(t=0, guids=(1, 2, 3), group=5, wait_all_ready=False))).is_possible
+
+
+def test_members_of_two_groups_are_no_deadlock() -> None:
+    state = experiment(2, (2, DEPLOY, 1, STARTED))
+    state = after(state, events.DeployAsked(t=0, guids=(1,), group=1), events.DeployAsked(t=0, guids=(2,), group=2))
+
+    assert plan(state).is_possible
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        [(1, START, 2, STARTED), (2, START, 3, STARTED), (1, STOP, 3, STOPPED)],
+        [(1, START, 2, READY), (2, START, 1, STARTED)],
+        [(1, STOP, 1, STARTED)],
+        [(1, STOP, 2, STARTED), (2, START, 1, STARTED)],
+        [(1, START, 2, STARTED), (1, START, 2, STARTED), (3, START, (1, 2), STARTED)],
+    ],
+)
+def test_a_possible_plan_has_no_problems(wishes: list[Wish]) -> None:
+    state = experiment(3, *wishes)
+
+    assert plan(state).problems == ()
+    refuse_circles(state, deploying=(1, 2, 3))
+
+
+def test_a_quorum_needs_no_more_than_its_number() -> None:
+    wishes: list[Wish] = [(1, START, (2, 3), STARTED), (2, START, 1, STARTED)]
+
+    assert plan(experiment(3, *wishes, at_least=1)).is_possible
+    assert [one.kind for one in plan(experiment(3, *wishes)).errors] == ["condition-cycle"]
+    (problem,) = plan(experiment(3, *wishes, (3, START, 1, STARTED), at_least=1)).errors
+    assert (problem.kind, problem.guids[0], problem.guids[-1]) == ("condition-cycle", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rtype"),
+    [(Metric(name="host_cpu_busy_ratio", comparison=">", value=0.9), "fedmon::Node"), (STOPPED, "fedmon::Job")],
+)
+def test_a_type_that_tells_its_numbers_early_or_ends_by_itself_breaks_a_circle(
+    wanted: ResourceState | Metric, rtype: str
+) -> None:
+    wishes: list[Wish] = [(1, START, 2, wanted), (2, STOP if wanted is STOPPED else START, 1, STARTED)]
+
+    assert [one.kind for one in plan(experiment(2, *wishes)).errors] == ["condition-cycle"]
+    assert plan(experiment([rtype] * 2, *wishes)).is_possible
+
+
+def test_an_aggregator_with_a_quorum_needs_no_more_jobs_than_that() -> None:
+    state = experiment(["fedmon::Job", "fedmon::Job", "fedmon::Aggregator"], (2, START, 3, STOPPED))
+    for job in (1, 2):
+        state = after(state, events.Connected(t=0, guid=3, other=job))
+
+    assert [one.kind for one in plan(state).errors] == ["condition-cycle"]
+    assert plan(after(state, events.AttributeSet(t=0, guid=3, name="atLeast", value=1))).is_possible
+
+
+def test_a_quorum_on_the_start_of_an_aggregator_is_told_to_change_nothing() -> None:
+    state = experiment([*["fedmon::Job"] * 3, "fedmon::Aggregator"], (4, START, (1, 2, 3), STOPPED), at_least=2)
+    for job in (1, 2, 3):
+        state = after(state, events.Connected(t=0, guid=4, other=job))
+
+    (warning,) = plan(state).warnings
+    assert (warning.kind, warning.guids) == ("unused-quorum", (4,))
+    assert "set atLeast=2" in warning.text
+    assert plan(after(state, events.AttributeSet(t=0, guid=4, name="atLeast", value=2))).warnings == ()
+
+
+def test_a_state_that_is_reached_holds_nothing_back() -> None:
+    assert plan(after(experiment(2, *CIRCLE), events.Became(t=1, guids=(2,), state=STARTED))).is_possible
+
+
+def test_a_resource_that_is_not_deployed_now_is_a_warning() -> None:
+    state = experiment(3, (1, START, 2, STARTED))
+
+    assert found(plan(state, deploying=[1])) == [("warning", "not-deployed", (1, 2))]
+    assert plan(state, deploying=[1, 2]).problems == ()
+
+
+def test_a_wait_for_a_failure_is_a_hint() -> None:
+    state = experiment(2, (1, START, 2, FAILED))
+
+    assert found(plan(state)) == [("hint", "not-failed", (1, 2))]
+    refuse_impossible(state, deploying=(1, 2))
+
+
+def test_lost_and_unknown_resources_are_named() -> None:
+    state = experiment(3, (1, START, 2, STARTED), (1, START, 99, STARTED), (3, START, (2, 1), STARTED))
+    lost = events.Became(t=1, guids=(2,), state=FAILED)
+
+    assert [(problem.kind, problem.guids) for problem in plan(after(state, lost)).errors] == [
+        ("failed-resource", (1, 2)),
+        ("unknown-resource", (1, 99)),
+        ("failed-resource", (3, 2)),
+    ]
+    optional = after(state, lost, events.AttributeSet(t=2, guid=2, name="critical", value=False))
+    assert [one.kind for one in plan(optional).errors] == ["unknown-resource"]
+    some = experiment(3, (1, START, (2, 3), STARTED), at_least=2)
+    assert [one.kind for one in plan(after(some, lost)).errors] == ["impossible-quorum"]
+
+
+def test_connections_are_asked_of_both_sides() -> None:
+    state = after(experiment(3), events.Connected(t=0, guid=1, other=2), events.Connected(t=0, guid=2, other=3))
+
+    one_sided = plan(state, Facts(accepts=lambda one, other: one < other))
+    assert found(one_sided) == [("error", "one-sided-connection", pair) for pair in ((1, 2), (2, 3))]
+    assert "resource 1 (t) takes a connection to resource 2 (t), but" in one_sided.errors[0].text
+    refused = plan(state, Facts(accepts=lambda _one, _other: False))
+    assert [one.kind for one in refused.problems] == ["refused-connection"] * 2
+    assert plan(state, Facts(accepts=lambda _one, _other: True)).problems == ()
+
+
+def test_types_traces_and_skipped_states_are_checked() -> None:
+    state = experiment(["fedmon::Collector"], (1, START, 1, ResourceState.RESERVED))
+    known = Problem(kind="offline-node", guids=(1,), text="node x is offline")
+
+    facts = Facts(rtypes={"other"}, attributes={1: {"traceName": ""}}, problems=(known,))
+    assert [(one.severity, one.kind) for one in plan(state, facts).problems] == [
+        *(("error", kind) for kind in ("unknown-type", "collector-without-trace", "offline-node")),
+        ("warning", "skipped-state"),
+    ]
+    fine = Facts(rtypes={"fedmon::Collector"}, attributes={1: {"traceName": "stdout"}})
+    assert found(plan(state, fine)) == [("warning", "skipped-state", (1, 1))]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("host_memory_used_ratoi", "; did you mean 'host_memory_used_ratio'?"),
+        ("loss", "; see docs/metrics.md"),
+        ("host_memory_used_ratio", None),
+        ('gpu_power_watts{gpu="0"}', None),
+    ],
+)
+def test_a_metric_that_is_not_in_the_table_is_named_with_a_similar_one(name: str, said: str | None) -> None:
+    state = experiment(["t", "fedmon::Monitor"], (1, START, 2, Metric(name=name, comparison=">", value=0.9)))
+
+    texts = [one.text for one in plan(state).warnings if one.kind == "unknown-metric"]
+
+    assert [text.endswith(said or "") for text in texts] == ([] if said is None else [True])
+
+
+@pytest.mark.parametrize(("patterns", "count"), [(["host_*", "gpu_?ower_watts"], 0), (["host_*", "hots_*", "cpu"], 2)])
+def test_a_pattern_of_a_monitor_that_matches_no_metric_is_named(patterns: list[str], count: int) -> None:
+    state = experiment(["fedmon::Node", "fedmon::Monitor"])
+    state = after(state, events.Connected(t=0, guid=1, other=2), events.Connected(t=0, guid=2, other=1))
+
+    planned = plan(state, Facts(attributes={1: {"nodeId": "n"}, 2: {"metrics": patterns}}))
+
+    assert found(planned) == [("warning", "unknown-metric", (2,))] * count
+
+
+# --- ends that do not come --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rtypes", "wishes", "at_least", "expected"),
+    [
+        *((["t", rtype], [(1, START, 2, STOPPED)], None, [(1, 2)])
+          for rtype in ("fedmon::Collector", "Collector", "fedmon::Node", "fedmon::Monitor")),
+        *((["t", rtype], [(1, START, 2, STOPPED)], None, [])
+          for rtype in ("fedmon::Job", "fedmon::Aggregator", "local::Process", "unknown::Type")),
+        (["t", "fedmon::Job", "Collector"], [(1, START, (2, 3), STOPPED)], 1, []),
+        (["t", "fedmon::Job", "Collector"], [(1, START, (2, 3), STOPPED)], 2, [(1, 3)]),
+        (["t", "fedmon::Job", "Collector"], [(1, START, (2, 3), STARTED)], 2, []),
+        (["t", "Collector"], [(1, START, 2, STOPPED), (2, STOP, 2, STARTED)], None, []),
+    ],
+)  # fmt: skip
+def test_a_wait_for_the_stop_of_what_does_not_end_is_a_warning(
+    rtypes: list[str], wishes: list[Wish], at_least: int | None, expected: list[Any]
+) -> None:
+    planned = plan(experiment(rtypes, *wishes, at_least=at_least))
+
+    assert found(planned) == [("warning", "not-stopped", guids) for guids in expected]
+
+
+def test_an_attribute_that_waits_for_such_an_end_is_a_warning_and_a_circle_is_told_once() -> None:
+    state = experiment(["t", "Collector"])
+    waits = events.SetWanted(t=0, guids=(1,), name="critical", value=False, condition=wish(1, 2, STOPPED, None))
+
+    (warning,) = plan(after(state, waits)).warnings
+    assert (warning.kind, warning.guids) == ("not-stopped", (1, 2))
+    assert warning.text.startswith("setting critical of resource 1 (t) waits for resource 2 (Collector)")
+    circle = experiment(["t", "Collector"], (1, START, 2, STOPPED), (2, STOP, 1, STARTED))
+    assert [one.kind for one in plan(circle).problems] == ["condition-cycle"]
+
+
+# --- the text ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_tells_the_order_and_its_last_line_the_verdict() -> None:
+    state = experiment(3, (2, START, 1, STOPPED), (1, STOP, 3, STARTED))
+
+    assert plan(state, Facts(names={1: "first"})).text().splitlines() == [
+        "3 resources, 2 conditions",
+        "   1. deploy 1 first, 2 t, 3 t",
+        "   2. start 1 first, 3 t",
+        "   3. stop 1 first when 3 STARTED",
+        "   4. start 2 t when 1 first STOPPED",
+        "no problems found",
+    ]
+    wrong = str(plan(experiment(2, *CIRCLE)))
+    assert "never comes to its end: 1, 2" in wrong
+    assert "error: condition-cycle: start of resource 1" in wrong
+    assert wrong.endswith("1 error: the experiment cannot work")
+
+
+@pytest.mark.parametrize(
+    ("rtypes", "wanted", "last"),
+    [("t", FAILED, "no errors, 1 hint"), ("Collector", STOPPED, "no errors, 1 warning")],
+)
+def test_a_plan_with_warnings_does_not_say_that_there_are_no_problems(
+    rtypes: str, wanted: ResourceState, last: str
+) -> None:
+    said = str(plan(experiment(["t", rtypes], (1, START, 2, wanted))))
+
+    assert said.endswith(last)
+    assert "no problems found" not in said
+
+
+def test_of_very_many_resources_the_text_names_some() -> None:
+    lines = plan(experiment(100)).text().splitlines()
+
+    assert lines[1].endswith("12 t and 88 more")
+
+
+# --- any experiment ---------------------------------------------------------------------------------------------------
+
+WISHES = st.lists(
+    st.tuples(
+        st.integers(1, 4),
+        st.sampled_from(ResourceAction),
+        st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True).map(tuple),
+        st.sampled_from([READY, STARTED, STOPPED]),
+    ),
+    max_size=6,
+)
+
+
+@given(WISHES, st.none() | st.just(1), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_the_refusal_and_the_plan_agree(wishes: list[Wish], at_least: int | None, together: bool) -> None:
+    state = experiment(4, *wishes, at_least=at_least)
+
+    is_refused = False
+    try:
+        refuse_circles(state, deploying=(1, 2, 3, 4), wait_all_ready=together)
+    except ImpossiblePlanError:
+        is_refused = True
+    assert is_refused is not plan(state, deploying=(1, 2, 3, 4), wait_all_ready=together).is_possible
+
+
+@given(WISHES, st.none() | st.just(1), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_the_machine_finishes_exactly_when_the_plan_is_possible(
+    wishes: list[Wish], at_least: int | None, together: bool
+) -> None:
+    state = experiment(4, *wishes, at_least=at_least)
+    planned = plan(state, wait_all_ready=together)
+    stopping = {guid for guid, action, *_ in wishes if action is STOP}
+
+    state, actions = step(state, events.DeployAsked(t=0, guids=(1, 2, 3, 4), group=1, wait_all_ready=together))
+    waiting = list(actions)
+    reached = {"deploy": READY, "start": STARTED, "stop": STOPPED}
+    while waiting:
+        action = waiting.pop(0)
+        if isinstance(action, events.Call) and action.verb in reached:
+            state, more = step(state, events.Became(t=0, guids=(action.guid,), state=reached[action.verb]))
+            waiting += more
+            if action.verb == "start" and action.guid not in stopping:
+                state, more = step(state, events.Became(t=0, guids=(action.guid,), state=STOPPED))
+                waiting += more
+
+    assert planned.is_possible == all(one.state is STOPPED for one in state.resources.values())
+
+
+def test_a_long_chain_and_a_large_circle_are_planned_in_time() -> None:
+    chain: State = experiment(2000, *((guid, START, guid + 1, STARTED) for guid in range(1, 2000)))
+    last = StateCondition(number=2000, group=(1,), state=STARTED)
+    circle = after(chain, events.ConditionAdded(t=0, guids=(2000,), action=START, condition=last))
+    began = time.process_time()
+
+    assert plan(chain).is_possible
+    (problem,) = plan(circle).errors
+    assert len(problem.guids) == 2001
+    assert time.process_time() - began < 2

@@ -1,0 +1,470 @@
+"""A plan knows what types wait for, how they end, and what they lack; a deployment that must fail is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, clsinit_copy
+from fedmon.experiment.check.plan import plan
+from fedmon.experiment.check.problems import ImpossiblePlanError
+from fedmon.experiment.conditions import Metric
+from fedmon.experiment.errors import ExperimentError
+from fedmon.experiment.failure import OptionalFailures
+from fedmon.experiment.natures import Need
+from fedmon.experiment.states import ResourceAction, ResourceState
+from fedmon.experiment.types.local_process import LocalProcess
+from tests.experiment.check.planned import found
+from tests.support.ports import free_port
+
+DEPLOY, START, STOP = ResourceAction
+READY, STARTED, STOPPED, FAILED = (
+    ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED,
+)  # fmt: skip
+BUSY = Metric(name="host_cpu_busy_ratio", comparison=">", value=0.9)
+
+
+@clsinit_copy
+class Plain(ResourceManager):
+    """Has no code of its own."""
+
+    _rtype = "planned::Plain"
+
+
+@clsinit_copy
+class Own(ResourceManager):
+    """May end at any time."""
+
+    _rtype = "planned::Own"
+
+    def do_deploy(self) -> None:
+        super().do_deploy()
+
+    def do_start(self) -> None:
+        super().do_start()
+
+
+@clsinit_copy
+class Broken(ResourceManager):
+    """Never starts."""
+
+    _rtype = "planned::Broken"
+
+    def do_start(self) -> None:
+        raise ExperimentError("no power")
+
+
+@clsinit_copy
+class Server(ResourceManager):
+    """Needs no other."""
+
+    _rtype = "planned::Server"
+
+
+@clsinit_copy
+class SubServer(Server):
+    """Is a server, too."""
+
+    _rtype = "planned::SubServer"
+
+
+@clsinit_copy
+class Client(ResourceManager):
+    """Is deployed when its server is STARTED."""
+
+    _rtype = "planned::Client"
+    _needs = (Need(verb="deploy", of="planned::Server", state=STARTED),)
+
+
+@clsinit_copy
+class MyProcess(LocalProcess):
+    """A process under another name."""
+
+    _rtype = "planned::Process"
+
+
+@clsinit_copy
+class SelfMade(LocalProcess):
+    """Sets its command when it is deployed."""
+
+    _rtype = "planned::SelfMade"
+
+    def do_deploy(self) -> None:
+        self.set("command", ["true"])
+        super().do_deploy()
+
+
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    for rclass in (Plain, Own, Broken, Server, SubServer, Client, MyProcess, SelfMade):
+        ResourceFactory.register_type(rclass)
+    with ExperimentController("planned", tmp_path, fm=OptionalFailures(), journal=False) as made:
+        yield made
+
+
+def plain(ec: ExperimentController, count: int, rtype: str = "planned::Plain") -> list[int]:
+    return [ec.register_resource(rtype) for _ in range(count)]
+
+
+def job_on(ec: ExperimentController, *others: int) -> tuple[int, int]:
+    training = ec.register_resource("fedmon::TrainingPlan", plan="p.py")
+    return training, ec.register_resource("fedmon::Job", connectedTo=[training, *others])
+
+
+# --- circles through connections --------------------------------------------------------------------------------------
+
+
+def before_its_aggregator(ec: ExperimentController) -> tuple[int, ...]:
+    _, job = job_on(ec)
+    together = ec.register_resource("fedmon::Aggregator", connectedTo=job)
+    ec.register_condition(job, START, together, STOPPED)
+    return job, together, job
+
+
+def before_its_monitor(ec: ExperimentController) -> tuple[int, ...]:
+    _, job = job_on(ec)
+    monitor = ec.register_resource("fedmon::Monitor", connectedTo=job)
+    ec.register_condition(job, START, monitor, STOPPED)
+    return job, monitor, job
+
+
+def node_of_a_job_after_its_plan(ec: ExperimentController) -> tuple[int, ...]:
+    node = ec.register_resource("fedmon::Node", nodeId="n")
+    training, _ = job_on(ec, node)
+    ec.register_condition(node, DEPLOY, training, READY)
+    return node, training, node
+
+
+def from_its_own_result(ec: ExperimentController) -> tuple[int, ...]:
+    _, job = job_on(ec)
+    together = ec.register_resource("fedmon::Aggregator", connectedTo=job)
+    ec.set(job, "inputsFrom", together)
+    return job, together, job
+
+
+def server_after_its_client(ec: ExperimentController) -> tuple[int, ...]:
+    server = ec.register_resource("planned::SubServer")
+    client = ec.register_resource("planned::Client", connectedTo=server)
+    ec.register_condition(server, START, client, READY)
+    return server, client, server
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        before_its_aggregator, before_its_monitor, node_of_a_job_after_its_plan, from_its_own_result,
+        server_after_its_client,
+    ],
+)  # fmt: skip
+def test_a_circle_through_a_connection_is_refused_with_its_path(
+    ec: ExperimentController, made: Callable[[ExperimentController], tuple[int, ...]]
+) -> None:
+    path = made(ec)
+
+    circles = [one for one in found(plan(ec.snapshot, wait_all_ready=False)) if one[1] == "condition-cycle"]
+    assert circles == [("error", "condition-cycle", path)]
+    with pytest.raises(ImpossiblePlanError, match=f"resource {path[1]}.*resource {path[0]}"):
+        ec.deploy(wait_all_ready=False)
+    assert {ec.state(guid) for guid in ec.resources} == {ResourceState.NEW}
+
+
+def test_a_circle_that_only_the_second_deployment_closes_is_refused_then(ec: ExperimentController) -> None:
+    server = ec.register_resource("planned::Server")
+    client = ec.register_resource("planned::Client", connectedTo=server)
+    ec.register_condition(server, START, client, READY)
+    ec.register_condition(client, DEPLOY, server, READY)
+    ec.deploy(client)
+
+    with pytest.raises(ImpossiblePlanError, match="condition-cycle"):
+        ec.deploy(server)
+
+
+def test_a_circle_that_a_condition_on_a_deployed_resource_closes_is_refused(ec: ExperimentController) -> None:
+    one, two, gate = plain(ec, 3)
+    ec.register_condition(two, START, one, STARTED)
+    ec.register_condition(one, START, gate, STARTED)
+    ec.deploy([one, two])
+
+    with pytest.raises(ImpossiblePlanError, match="condition-cycle"):
+        ec.register_condition(one, START, two, STARTED)
+
+
+def test_a_member_whose_type_needs_a_started_one_is_a_deadlock_of_its_group(ec: ExperimentController) -> None:
+    server = ec.register_resource("planned::Server")
+    client = ec.register_resource("planned::Client", connectedTo=server)
+
+    with pytest.raises(ImpossiblePlanError, match="group-deadlock"):
+        ec.deploy()
+    group = ec.deploy(server)
+    assert ec.wait_started(server, timeout=10)
+    ec.deploy(client, group=group)
+    assert ec.wait_started(client, timeout=10)
+
+
+@pytest.mark.parametrize("who_waits", ["the new one", "an old one"])
+def test_a_resource_that_joins_a_group_in_which_it_would_deadlock_is_refused(
+    ec: ExperimentController, who_waits: str
+) -> None:
+    one, held, late, gate = plain(ec, 4)
+    waiting, other = (late, one) if who_waits == "the new one" else (held, late)
+    ec.register_condition(waiting, DEPLOY, other, STARTED)
+    ec.register_condition(held, DEPLOY, gate, STARTED)
+    group = ec.deploy([one, held])
+
+    with pytest.raises(ImpossiblePlanError, match="group-deadlock"):
+        ec.deploy(late, group=group)
+    ec.deploy(late)
+
+
+@pytest.mark.parametrize("rtype", ["local::Process", "planned::Process"])
+def test_processes_that_stop_each_other_are_no_circle(ec: ExperimentController, rtype: str) -> None:
+    quick = ec.register_resource(rtype, command=["true"])
+    long = ec.register_resource(rtype, command=["sleep", "60"])
+    ec.register_condition(quick, STOP, long, STOPPED)
+    ec.register_condition(long, STOP, quick, STOPPED)
+
+    assert ec.plan().warnings == ()
+    ec.deploy()
+    assert ec.wait_finished([quick, long], timeout=10)
+
+
+@pytest.mark.parametrize(("rtype", "severity"), [("planned::Own", "warning"), ("planned::Plain", "error")])
+def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
+    ec: ExperimentController, rtype: str, severity: str
+) -> None:
+    one, two = plain(ec, 2, rtype)
+    ec.register_condition(one, STOP, two, STOPPED)
+    ec.register_condition(two, STOP, one, STOPPED)
+
+    (problem,) = [problem for problem in ec.plan().problems if problem.kind == "condition-cycle"]
+    assert (problem.severity, problem.guids) == (severity, (one, two, one))
+    assert ("only an end that comes by itself" in problem.text) is (severity == "warning")
+
+
+# --- what types say ---------------------------------------------------------------------------------------------------
+
+
+def test_an_input_that_no_condition_waits_for_is_a_warning(ec: ExperimentController) -> None:
+    training, first = job_on(ec)
+    together = ec.register_resource("fedmon::Aggregator", connectedTo=first)
+    second = ec.register_resource("fedmon::Job", connectedTo=training, inputsFrom=together)
+
+    assert found(plan(ec.snapshot)) == [("warning", "missing-part", (second, together))]
+    ec.register_condition(second, START, together, STOPPED)
+    assert plan(ec.snapshot).problems == ()
+
+
+def test_a_need_that_is_released_or_not_deployed_is_a_warning(ec: ExperimentController) -> None:
+    server, late = plain(ec, 2, "planned::Server")
+    client = ec.register_resource("planned::Client", connectedTo=[server, late])
+    ec.deploy(server)
+    ec.release(server)
+
+    warnings = found(plan(ec.snapshot, deploying=[client]))
+
+    assert ("warning", "failed-resource", (client, server)) in warnings
+    assert ("warning", "not-deployed", (client, late)) in warnings
+
+
+@pytest.mark.parametrize(
+    ("rtype", "attributes", "skipped", "passed"),
+    [
+        ("planned::Plain", {}, ResourceState.DISCOVERED, None),
+        ("fedmon::Node", {"nodeId": "n"}, ResourceState.RESERVED, ResourceState.DISCOVERED),
+        ("fedmon::TrainingPlan", {"plan": "p.py"}, ResourceState.PROVISIONED, ResourceState.RESERVED),
+        ("planned::Own", {}, None, ResourceState.DISCOVERED),
+    ],
+)
+def test_a_wait_for_a_state_that_the_type_skips_is_a_warning(
+    ec: ExperimentController,
+    rtype: str,
+    attributes: dict[str, Any],
+    skipped: ResourceState | None,
+    passed: ResourceState | None,
+) -> None:
+    one = ec.register_resource(rtype, **attributes)
+    (waiting,) = plain(ec, 1)
+    for state in (skipped, passed):
+        if state is not None:
+            ec.register_condition(waiting, START, one, state)
+
+    warnings = plan(ec.snapshot).warnings
+
+    assert [(each.kind, each.guids) for each in warnings] == ([("skipped-state", (waiting, one))] if skipped else [])
+    assert not skipped or f"{skipped.name}, which its type skips" in warnings[0].text
+
+
+@pytest.mark.parametrize(("rtype", "count"), [("planned::Plain", 1), ("planned::Own", 0)])
+def test_a_wait_for_the_end_of_a_type_without_code_is_a_warning(
+    ec: ExperimentController, rtype: str, count: int
+) -> None:
+    (lasting,), (waiting,) = plain(ec, 1, rtype), plain(ec, 1)
+    ec.register_condition(waiting, START, lasting, STOPPED)
+
+    assert found(ec.plan()) == [("warning", "not-stopped", (waiting, lasting))] * count
+
+
+def test_a_metric_of_a_node_without_a_monitor_is_a_warning(ec: ExperimentController) -> None:
+    node, seen = (ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in ("a", "b"))
+    ec.register_resource("fedmon::Monitor", connectedTo=seen)
+    (waiting,) = plain(ec, 1)
+    ec.register_condition(waiting, START, [node, seen], metric=BUSY)
+
+    (warning,) = plan(ec.snapshot).warnings
+    assert (warning.kind, warning.guids) == ("not-measured", (waiting, node))
+    assert "connect it to a fedmon::Monitor" in warning.text
+
+
+def test_a_number_of_what_ends_by_itself_is_a_hint(ec: ExperimentController) -> None:
+    _, job = job_on(ec)
+    process = ec.register_resource("local::Process", command=["true"])
+    (waiting,) = plain(ec, 1)
+    ec.register_condition(waiting, START, [job, process], metric=Metric(name="loss", comparison="<", value=0.1))
+
+    assert found(plan(ec.snapshot)) == [
+        ("hint", "may-not-come", (waiting, job)),
+        ("hint", "not-measured", (waiting, process)),
+    ]
+
+
+def test_the_federation_is_asked_once_if_it_is_not_there(
+    ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
+    nodes = tuple(ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(8))
+    began = time.monotonic()
+
+    (problem,) = ec.plan().problems
+
+    assert time.monotonic() - began < 6.5
+    assert (problem.kind, problem.severity, problem.guids) == ("not-asked", "warning", nodes)
+    assert problem.text.startswith("cannot ask the federation: ")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rtype", "kind", "lacks"),
+    [
+        ("fedmon::Collector", "collector-without-trace", "traceName"),
+        ("Collector", "collector-without-trace", "traceName"),
+        ("fedmon::Job", "missing-part", "fedmon::TrainingPlan"),
+        ("fedmon::Aggregator", "missing-part", "fedmon::Job"),
+        ("fedmon::Monitor", "missing-part", "fedmon::Node or fedmon::Job"),
+        ("fedmon::Node", "missing-part", "nodeId"),
+        ("fedmon::Dataset", "missing-part", "tags"),
+        ("fedmon::TrainingPlan", "missing-part", "plan"),
+        ("local::Process", "missing-part", "command"),
+    ],
+)
+def test_a_resource_that_lacks_a_part_is_refused(ec: ExperimentController, rtype: str, kind: str, lacks: str) -> None:
+    guid = ec.register_resource(rtype)
+
+    with pytest.raises(ImpossiblePlanError, match=rf"{kind}: resource {guid} \({rtype}\) has no {lacks}") as raised:
+        ec.deploy()
+
+    assert [(one.kind, one.guids) for one in raised.value.problems] == [(kind, (guid,))]
+    assert found(ec.plan()) == [("error", kind, (guid,))]
+    assert ec.state(guid) is ResourceState.NEW
+
+
+def test_a_resource_that_deploys_itself_and_lacks_a_part_is_not_registered(ec: ExperimentController) -> None:
+    with pytest.raises(ImpossiblePlanError, match="has no command"):
+        ec.register_resource("local::Process", autoDeploy=True)
+
+    assert ec.resources == []
+
+
+def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController) -> None:
+    (gate,) = plain(ec, 1)
+    process, made = ec.register_resource("local::Process"), ec.register_resource("planned::SelfMade")
+    ec.register_condition(process, DEPLOY, gate, STARTED)
+
+    assert ("warning", "missing-part", (process,)) in found(ec.plan())
+    ec.deploy([process, made], wait_all_ready=False)
+    ec.set(process, "command", ["true"])
+    ec.deploy(gate)
+    assert ec.wait_finished([process, made], timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ({"state": STOPPED, "at_least": 2}, "impossible-quorum"),
+        ({"state": STARTED}, "failed-resource"),
+        ({"metric": Metric(name="x", comparison=">", value=1)}, "may-not-come"),
+    ],
+)
+def test_a_wait_for_a_lost_resource_is_refused(ec: ExperimentController, asked: dict[str, Any], kind: str) -> None:
+    (lost,), (running,) = plain(ec, 1, "planned::Broken"), plain(ec, 1)
+    ec.deploy()
+    assert ec.wait(lost, FAILED, timeout=10)
+    (waiting,) = plain(ec, 1)
+    ec.register_condition(waiting, START, [lost, running], **asked)
+
+    with pytest.raises(ImpossiblePlanError, match=kind):
+        ec.deploy()
+
+    assert ec.state(waiting) is ResourceState.NEW
+    ec.unregister_condition(waiting, lost)
+    assert ec.plan().is_possible
+
+
+def test_a_removed_resource_is_not_waited_for(ec: ExperimentController) -> None:
+    gone, waiting = plain(ec, 2)
+    ec.register_condition(waiting, START, gone, STARTED)
+    ec.remove_resource(gone)
+
+    planned = ec.plan()
+    assert planned.problems == ()
+    assert f"   2. start {waiting} planned::Plain\n" in planned.text()
+    ec.deploy()
+    assert ec.wait_started(waiting, timeout=10)
+
+
+def test_a_quorum_of_which_too_many_were_removed_is_refused(ec: ExperimentController) -> None:
+    gone, left, waiting = plain(ec, 3)
+    ec.register_condition(waiting, START, [gone, left], STARTED, at_least=2)
+    ec.remove_resource(gone)
+
+    assert [one.kind for one in ec.plan().errors] == ["impossible-quorum"]
+    with pytest.raises(ImpossiblePlanError, match="impossible-quorum"):
+        ec.deploy()
+
+
+def test_a_plan_after_an_abort_says_so(tmp_path: Path) -> None:
+    ResourceFactory.register_type(Broken)
+    with ExperimentController("planned", tmp_path, journal=False) as ec:
+        guid = ec.register_resource("planned::Broken")
+        ec.deploy()
+        assert ec.wait_started(guid, timeout=10).aborted
+
+        planned = ec.plan()
+
+    assert (planned.errors[0].kind, planned.waves) == ("aborted", ())
+    assert "no power" in planned.errors[0].text
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_chain_that_is_deployed_one_by_one_takes_no_longer_with_each(
+    ec: ExperimentController, *, is_begun: bool
+) -> None:
+    (last,) = plain(ec, 1)
+    if is_begun:
+        ec.deploy(last)
+    began = time.process_time()
+
+    for _ in range(1500):
+        (guid,) = plain(ec, 1)
+        ec.register_condition(guid, START, last, STARTED)
+        ec.deploy(guid)
+        last = guid
+
+    assert time.process_time() - began < 3
