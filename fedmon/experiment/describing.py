@@ -111,7 +111,9 @@ def build(
     """
     for each in description.resources:
         stored = _settable(each.rtype, {**each.attributes, **(masked or {}).get(each.guid, {})})
-        ec.add(each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry)
+        ec.register_stored(
+            each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
+        )
         for trace in each.traces:
             ec.get_resource(each.guid).enable_trace(trace)
     for each in description.resources:

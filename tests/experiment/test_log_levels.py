@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.experiment.controller import PACKAGE, ExperimentController, set_levels
+from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import InvalidExperimentError
+from fedmon.experiment.log_levels import PACKAGE, set_levels
 from fedmon.experiment.resource import ResourceManager
 from tests.experiment.small_experiment import SmallExperiment
 

@@ -235,7 +235,7 @@ def test_who_takes_a_result_that_nothing_has_him_wait_for_is_told(ec: Experiment
 def test_who_needs_one_that_is_lost_or_that_nobody_deployed_is_told(ec: ExperimentController) -> None:
     server, late = (ec.register_resource("needs::Server") for _ in range(2))
     client = ec.register_resource("needs::Client", connectedTo=[server, late])
-    ec._became(server, ResourceState.RELEASED)
+    ec.get_resource(server).set_released()
 
     found = plan(ec.snapshot, deploying=[client])
 
@@ -389,14 +389,14 @@ def test_a_condition_of_what_was_done_is_looked_at_no_longer(ec: ExperimentContr
     ec.register_condition(after, START, first, STARTED)
     ec.deploy()
     assert ec.wait_started(after, timeout=10)
-    ec._became(first, FAILED, "broken")
+    ec.get_resource(first).set_failed("broken")
 
     assert said(ec.plan(), "failed-resource") == []
 
 
 def test_a_plan_after_an_abort_says_so(ec: ExperimentController) -> None:
     ec.register_resource("needs::Plain")
-    ec._engine.post(Leveled(t=0, level=FailureLevel.RM_FAILURE, reason="resource 7 failed"))
+    ec.engine.post(Leveled(t=0, level=FailureLevel.RM_FAILURE, reason="resource 7 failed"))
 
     found = ec.plan()
 

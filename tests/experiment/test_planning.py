@@ -284,6 +284,8 @@ def test_the_machine_comes_to_its_end_exactly_when_the_plan_says_so(
         action = waiting.pop(0)
         if isinstance(action, events.Call) and action.verb in reached:
             state, more = step(state, events.Became(t=0, guids=(action.guid,), state=reached[action.verb]))
+            state, then = step(state, events.VerbReturned(t=0, guid=action.guid, verb=action.verb))
+            more += then
             waiting += more
             if action.verb == "start" and action.guid not in stopping:
                 state, more = step(state, events.Became(t=0, guids=(action.guid,), state=STOPPED))

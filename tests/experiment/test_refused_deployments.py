@@ -249,5 +249,5 @@ def test_a_verb_that_is_given_up_at_a_time_says_when(ec: ExperimentController) -
     assert waiting.gives_up_in_s is not None
     assert 290 < waiting.gives_up_in_s <= 300
     assert "gives up in" in waiting.text
-    (shown,) = standings(ec.snapshot, {}, ec._engine.now())
+    (shown,) = standings(ec.snapshot, {}, ec.engine.now())
     assert shown.waiting.startswith("its deploy is running; deploy runs, for ")

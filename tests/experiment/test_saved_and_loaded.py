@@ -75,7 +75,7 @@ def test_nobody_waits_for_who_was_taken_out(ec: ExperimentController, tmp_path: 
     assert loaded(ec, tmp_path) == [((2,), 1)]
 
 
-def test_what_a_release_saved_is_not_overwritten_in_the_same_second(tmp_path: Path) -> None:
+def test_what_a_release_saved_is_saved_once(tmp_path: Path) -> None:
     with ExperimentController("saved", tmp_path, persist=True) as ec:
         ec.register_resource("saved::Plain")
         ec.register_resource("saved::Plain", hardRelease=True)
@@ -89,7 +89,7 @@ def test_what_a_release_saved_is_not_overwritten_in_the_same_second(tmp_path: Pa
     for path in sorted(folder.glob("*.xml")):
         with ExperimentController.load(path, local_dir=tmp_path / "again") as again:
             found.append((again.resources, groups(again)))
-    assert found == [([1, 2], [((2,), None)]), ([1], [])]
+    assert found == [([1, 2], [((2,), None)])]
 
 
 def test_a_format_that_there_is_not_is_refused_and_the_other_one_is_read(
@@ -118,7 +118,7 @@ def test_a_file_of_nepi_runs_where_its_folder_cannot_be_made_and_without_its_twe
 
     with ExperimentController.load(path, local_dir=tmp_path / "here") as ec:
         assert (ec.local_dir, ec.resources) == (str(tmp_path / "here"), [1])
-        assert ec.nthreads > 20
+        assert ec.nthreads is None
     with ExperimentController("e", tmp_path, nthreads=7) as few:
         saved = few.save()
     with ExperimentController.load(saved) as again:
@@ -141,7 +141,7 @@ def test_what_failures_mean_is_saved_loaded_and_known_to_who_takes_the_run_up(tm
         assert ec.fm.quorums == manager.quorums
         assert ec.describe().failures == description.failures
         run_dir = ec.run_dir
-        ec._give_up()  # as a process that dies
+        ec.give_up()  # as a process that dies
         with ExperimentController.reconnect(run_dir) as taken:
             assert isinstance(taken.fm, QuorumFailures)
             assert taken.fm.quorums == manager.quorums
