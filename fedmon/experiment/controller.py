@@ -149,6 +149,7 @@ class ExperimentController:
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
         self.persist = bool(persist if opened is None else opened.persist)
         self.is_journaled = journal
+        self.logger = logger
         self.max_running = limit_asked(max_running, nthreads) if opened is None else opened.threads or None
         if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
             nepi("environment").set_levels(os.environ)
@@ -418,6 +419,11 @@ class ExperimentController:
         return self.engine.state
 
     @property
+    def nthreads(self) -> int | None:
+        """The most hooks that run at once, under NEPI's name; None without limit."""
+        return self.max_running
+
+    @property
     def netgraph(self) -> NetGraph | None:
         """The topology that the experiment was made from, or None."""
         if self._netgraph is None and self._topology is not None:
@@ -454,7 +460,7 @@ class ExperimentController:
         others, awaited = () if connectedTo is None else self.guids_of(connectedTo), self.guids_of(after)
         if name and ResourceFactory.get_resource_type(rtype).has_attribute("name"):
             attributes["name"], name = name, ""
-        number = self.add(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name)
+        number = self.register_stored(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name)
         try:
             for other in others:
                 self.register_connection(number, other)
@@ -467,7 +473,7 @@ class ExperimentController:
             raise
         return number
 
-    def add(
+    def register_stored(
         self,
         rtype: str,
         guid: int | None,
@@ -722,7 +728,7 @@ class ExperimentController:
 
         awaited = self.guids_of(after)
         self._check_open()
-        number = self.add("local::Function", None, name=name, prepare=prepared(function, args))
+        number = self.register_stored("local::Function", None, name=name, prepare=prepared(function, args))
         if awaited:
             self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
         return number
@@ -961,6 +967,7 @@ class ExperimentController:
         chosen = tuple(self._resources) if guids is None else self.guids_of(guids)
         own, is_within = guids_within(self, "release"), bool(guids_within(self))
         chosen = tuple(guid for guid in chosen if guid not in own)
+        self._is_kept &= all(map(self._is_over, chosen))
         self.engine.note(ReleaseAsked(t=self.engine.now(), guids=chosen))
         timeout_s = min(OWN_PATIENCE_S, self.release_timeout_s) if is_within else self.release_timeout_s
         found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
@@ -969,7 +976,7 @@ class ExperimentController:
             self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
         left = self.engine.state.resources
         self._is_released = all(resource.state is ResourceState.RELEASED for resource in left.values())
-        if self.persist and self._is_released and not self._is_kept:
+        if self.persist and not self._is_kept:
             self._is_kept = True
             try:
                 self.save()

@@ -109,6 +109,11 @@ class Hooks:
         """Tell whether the calling thread is one of them."""
         return threading.get_ident() in self._running
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a hook runs or waits."""
+        return bool(self._running or self._free or self._limited)
+
     def drop(self) -> None:
         """Forget the jobs that wait, and lift the limit: what releases resources must not wait for a slot."""
         with self._changed:

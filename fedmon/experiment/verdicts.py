@@ -90,9 +90,9 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     resource = resources.get(guid)
     if resource is None:
         return MOOT
-    state, verb = resource.state, None if want.attribute is not None else kind
+    state, verb = resource.state, None if kind == "set" else kind
     if state not in MAY[kind] or state is COMES_TO.get(verb):  # type: ignore[call-overload] # a want is named so
-        is_early = state < min(MAY[kind]) or (verb is None and state is ResourceState.STOPPED)
+        is_early = state < min(MAY[kind]) or (kind == "set" and state is ResourceState.STOPPED)
         return Blocked((guid,)) if is_early else MOOT
     if verb is not None and (resource.is_busy or resource.calling == verb):
         return Blocked((guid,))

@@ -327,3 +327,17 @@ def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
 
         assert done.wait(20)
     assert ec.ecstate.name == "TERMINATED"
+
+
+def test_a_hundred_hooks_that_block_hold_up_nobody(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with experiment(tmp_path, own("test::Blocking", do_start=blocking(gate)), own("test::Plain")) as ec:
+        blocked = [ec.register_resource("test::Blocking") for _ in range(100)]
+        free = ec.register_resource("local::Process", command=["true"])
+        ec.deploy(blocked, wait_all_ready=False)
+        ec.deploy([free])
+
+        assert ec.wait_finished(free, timeout=10)
+        assert not ec.wait_started(blocked, timeout=0)
+        gate.set()
+        assert ec.wait_started(blocked, timeout=10)

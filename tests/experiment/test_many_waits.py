@@ -36,6 +36,9 @@ class World:
     def became(self, state: ResourceState, *guids: int) -> None:
         for guid in guids:
             self.tell(events.Became(t=2.0, guids=(guid,), state=state))
+            calling = self.state.resources[guid].calling
+            if calling is not None:
+                self.tell(events.VerbReturned(t=2.0, guid=guid, verb=calling))
 
     @property
     def is_called(self) -> bool:

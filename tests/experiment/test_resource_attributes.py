@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.errors import FedmonError, StorageError
-from fedmon.experiment.attributes import MASK, Attribute, Flags, Types
+from fedmon.common.errors import FedmonError
+from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.errors import (
     AttributeAccessError,
     InvalidAttributeValueError,
     UnknownAttributeError,
     UnknownTraceError,
 )
-from fedmon.experiment.events import AnyEvent, AttributeSet
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.traces import Trace
@@ -114,18 +113,6 @@ def test_what_conditions_are_to_set_is_checked_when_they_are_registered() -> Non
     assert rm.get("plain") == 0
 
 
-def test_an_attribute_is_set_when_another_resource_is_there_and_this_one_started() -> None:
-    ec = SmallExperiment()
-    rm, other = ec.add(Flagged), ec.add(Flagged)
-    rm.set_with_conditions("plain", 7, other.guid, ResourceState.STARTED, "1s")
-
-    ec.deploy(1, 2)
-    seen = [rm.get("plain")]
-    ec.advance(1.0)
-
-    assert [*seen, rm.get("plain")] == [1, 7]
-
-
 def test_a_wrong_value_names_attribute_resource_value_and_what_is_allowed() -> None:
     ec = SmallExperiment()
     rm = ec.add(Flagged)
@@ -150,47 +137,13 @@ def test_an_unknown_attribute_is_named(how: str) -> None:
     assert isinstance(caught.value, KeyError)
 
 
-def test_a_new_value_is_told_before_it_is_so_and_not_at_all_where_that_fails() -> None:
-    # given
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
-    seen: list[tuple[Any, int]] = []
-
-    def on_event(event: AnyEvent) -> None:
-        assert isinstance(event, AttributeSet)
-        seen.append((event.value, rm.get("plain")))
-        if event.value == 9:
-            raise StorageError("the disk is full")
-
-    ec.on_event = on_event
-
-    # when
-    rm.set("plain", 4)
-    with pytest.raises(StorageError):
-        rm.set("plain", 9)
-
-    # then
-    assert seen == [(4, 0), (9, 4)]
-    assert rm.get("plain") == 4
-
-
-def test_a_credential_is_told_masked() -> None:
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
-
-    rm.set("credential", 12345)
-
-    assert rm.get("credential") == 12345
-    assert [event.value for event in ec.events if isinstance(event, AttributeSet)] == [MASK]
-
-
 def test_critical_is_what_conditions_and_failures_look_at() -> None:
     ec = SmallExperiment()
     rm = ec.add(Flagged)
 
     rm.set("critical", False)
 
-    assert ec._seen(1).critical is False
+    assert ec.snapshot.resources[1].critical is False
     with pytest.raises(InvalidAttributeValueError):
         rm.set("critical", "False")
 
@@ -219,7 +172,7 @@ def test_a_constructor_sets_attributes_before_anybody_knows_the_resource() -> No
     ec = SmallExperiment()
     rm = ec.add(Prepared)
 
-    assert (rm.get("plain"), ec._seen(1).critical) == (8, False)
+    assert (rm.get("plain"), ec.snapshot.resources[1].critical) == (8, False)
 
 
 def test_traces_are_enabled_one_by_one() -> None:

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.errors import StorageError
 from fedmon.experiment.errors import InvalidConnectionError, UnknownGuidError, UnknownTypeError
-from fedmon.experiment.events import AnyEvent, Connected
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from tests.experiment.small_experiment import SmallExperiment, names
@@ -94,22 +92,6 @@ def test_a_hook_that_raises_leaves_no_half_connection(side: int, what: str) -> N
     assert undone == (["connect 2", "disconnect 2"] if (side, what) == (2, "connect") else [])
 
 
-def test_a_connection_that_cannot_be_written_down_is_undone() -> None:
-    ec = SmallExperiment()
-    one, two = ec.add(Node), ec.add(Node)
-
-    def on_event(event: AnyEvent) -> None:
-        if isinstance(event, Connected):
-            raise StorageError("the disk is full")
-
-    ec.on_event = on_event
-
-    with pytest.raises(StorageError):
-        one.register_connection(2)
-    assert connections(ec) == [[], []]
-    assert (one.did[-1], two.did[-1]) == ("disconnect 2", "disconnect 1")
-
-
 def test_nothing_is_connected_to_itself_or_to_nobody() -> None:
     ec = SmallExperiment()
     one = ec.add(Node)
@@ -171,7 +153,7 @@ def test_who_was_taken_out_is_connected_to_nobody() -> None:
     one.register_connection(2)
     two.register_connection(1)
 
-    ec.remove(2)
+    ec.remove_resource(2)
 
     assert one.get_connected() == []
     assert (two.state.name, sorted(two.connections)) == ("RELEASED", [])

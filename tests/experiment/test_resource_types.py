@@ -124,27 +124,6 @@ def test_what_a_class_gives_out_are_copies() -> None:
     assert Machine.get_traces()[0].enabled is False
 
 
-def test_a_global_value_is_where_later_resources_begin() -> None:
-    # given
-    ec = SmallExperiment()
-    before = ec.add(Machine)
-    own = ec.add(Machine)
-    own.set("site", "mine")
-
-    # when
-    try:
-        assert Machine.set_global("site", "there") == "there"
-        after = ec.add(Machine)
-
-        # then
-        assert [rm.get("site") for rm in (before, own, after)] == ["here", "mine", "there"]
-        assert after.has_changed("site")
-        assert Machine.get_global("site") == "there"
-        assert Server.get_global("site") == "here"
-    finally:
-        Machine.set_global("site", "here")
-
-
 def test_a_global_value_is_checked_and_of_global_attributes_only() -> None:
     with pytest.raises(InvalidAttributeValueError, match="type test::Machine"):
         Machine.set_global("site", 5)

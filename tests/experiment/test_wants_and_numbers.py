@@ -227,7 +227,6 @@ def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentC
     ec.register_condition([one, two], STOP, [two, three, two], STARTED, at_least=2)
     (_, twice), *_ = ec.snapshot.resources[one].conditions
     assert twice.group == (two, three)
-    wiring = ec._wiring
     for wrong in (
         StateCondition(number=1, group=(two, two), state=STOPPED, at_least=2),
         StateCondition(number=1, group=(two,), state=STOPPED, at_least=0),
@@ -237,7 +236,7 @@ def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentC
         MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
     ):
         with pytest.raises(InvalidConditionError):
-            wiring.add(one, START, wrong)
+            ec.add_condition(one, START, wrong)
 
 
 def test_one_may_wait_for_itself_to_be_where_the_action_begins(ec: ExperimentController) -> None:
