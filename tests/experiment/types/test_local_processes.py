@@ -284,3 +284,40 @@ def test_a_command_whose_supervisor_was_killed_fails_and_is_named(tmp_path: Path
         assert ec.get_start_time(2) is None
     crash.let_go()
     crash.wait_for_end()
+
+
+KILLED = """
+import os, sys, threading
+from fedmon.experiment import ExperimentController, ResourceAction, ResourceState
+
+folder, after_s = sys.argv[1:]
+ec = ExperimentController("dag", folder)
+layers = []
+for number in (1, 3, 2, 1):
+    layer = [
+        ec.register_resource("local::Process", command=["sh", "-c", f"echo {len(layers)}{each} >> log; sleep 0.05"],
+                             cwd=folder)
+        for each in range(number)
+    ]
+    if layers:
+        ec.register_condition(layer, ResourceAction.START, layers[-1], ResourceState.STOPPED)
+    layers.append(layer)
+print(ec.run_dir, flush=True)
+threading.Timer(float(after_s), lambda: os.kill(os.getpid(), 9)).start()
+ec.deploy()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("after_s", [each * 0.01 for each in range(50)])
+def test_whenever_the_process_is_killed_each_command_runs_once(tmp_path: Path, after_s: float) -> None:
+    words = [sys.executable, "-c", KILLED, str(tmp_path), str(after_s)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    with ExperimentController.reconnect(done.stdout.strip()) as ec:
+        ec.deploy()  # for a kill that came before that
+        assert ec.wait_finished(ec.resources, timeout=30), [each.reason for each in ec.snapshot.resources.values()]
+
+    assert sorted((tmp_path / "log").read_text().split()) == ["00", "10", "11", "12", "20", "21", "30"]
