@@ -89,7 +89,9 @@ def build(
         known = {one.name: one for one in ResourceFactory.get_resource_type(each.rtype).get_attributes()}
         values = {**each.attributes, **(masked or {}).get(each.guid, {})}
         stored = {name: value for name, value in values.items() if name not in known or is_given(known[name], value)}
-        ec.register_stored(each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry)
+        ec.register_stored(
+            each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
+        )
         for trace in each.traces:
             ec.get_resource(each.guid).enable_trace(trace)
     for each in description.resources:
