@@ -46,7 +46,6 @@ from fedmon.experiment.errors import (
     InvalidConditionError,
     InvalidConnectionError,
     InvalidExperimentError,
-    InvalidPolicyError,
     InvalidStateError,
     InvalidTaskError,
     InvalidTimeError,
@@ -148,13 +147,8 @@ class ExperimentController:
         self.is_journaled = journal
         self.logger = logger
         self.max_running = limit_asked(max_running, nthreads) if opened is None else opened.threads or None
-        if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
-            from fedmon.experiment.log_levels import set_levels
-
-            set_levels(os.environ)
-        self.fm = FailureManager() if fm is None else fm
-        if not isinstance(self.fm, FailureManager):
-            raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
+        _set_log_levels()
+        self.fm = failure.manager_given(fm)
         self._netgraph = _topology(netgraph) if netgraph else None
         self._resources: dict[int, ResourceManager] = {}
         self._coming: set[int] = set()
@@ -718,7 +712,7 @@ class ExperimentController:
 
         awaited = self.guids_of(after)
         self._check_open()
-        number = self.register_stored("local::Function", None, name=name, prepare=prepared(function, args))
+        number = self.register_stored("python::Function", None, name=name, prepare=prepared(function, args))
         if awaited:
             self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
         return number
@@ -1282,6 +1276,13 @@ class ExperimentController:
             return getattr(importlib.import_module(module), name)()
 
         self._run_task(task.number, found, is_noted=True)
+
+
+def _set_log_levels() -> None:
+    if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
+        from fedmon.experiment.log_levels import set_levels
+
+        set_levels(os.environ)
 
 
 def _topology(options: Mapping[str, Any]) -> NetGraph:

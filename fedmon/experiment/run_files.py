@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedmon.common.errors import FedmonError
-from fedmon.experiment.following import DOCUMENT
-from fedmon.experiment.journal import NAME
+from fedmon.experiment.journal import DOCUMENT, NAME
 
 if TYPE_CHECKING:
     from fedmon.report.source import Source

@@ -12,7 +12,6 @@ from typing import Any, Protocol, SupportsIndex
 from fedmon.common.errors import FedmonError
 from fedmon.experiment.errors import ExperimentError, InvalidExperimentError
 from fedmon.experiment.states import FailureLevel
-from fedmon.experiment.wiring import guids_of
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +177,7 @@ class ExperimentRunner:
         ):
             if callback is not None and not callable(callback):
                 raise InvalidExperimentError(f"{name} is {callback!r:.80}, which cannot be called")
-        wait_guids = guids_of(wait_guids)
+        wait_guids = tuple(wait_guids) if isinstance(wait_guids, Iterable) else (wait_guids,)
         for guid in wait_guids:
             ec.get_resource(guid)
         limit = max_runs if max_runs is not None and max_runs > 0 else None

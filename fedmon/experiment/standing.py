@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fedmon.common.log import escape_control
 from fedmon.experiment.explaining import Explanation, explain
-from fedmon.experiment.following import Follower
+from fedmon.experiment.journal import Follower
 from fedmon.experiment.natures import lasts, natures
 from fedmon.experiment.plan_problems import called
 from fedmon.experiment.situation import Resource, State

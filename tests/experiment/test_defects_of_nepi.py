@@ -26,6 +26,7 @@ from fedmon.experiment import (
     ResourceManager,
     ResourceState,
     SFormats,
+    Task,
     TaskStatus,
     clsinit_copy,
 )
@@ -212,9 +213,9 @@ def test_defect_07_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> 
 
     late, early = (ec.schedule(at, time.time, track=True) for at in (soon, past))
 
-    wait_until(lambda: ec.get_task(late).status is TaskStatus.DONE)
-    assert ec.get_task(early).result < ec.get_task(late).result
-    assert ec.get_task(late).result >= ec.get_task(late).due
+    wait_until(lambda: _task(ec, late).status is TaskStatus.DONE)
+    assert _task(ec, early).result < _task(ec, late).result
+    assert _task(ec, late).result >= _task(ec, late).due
 
 
 def test_defect_14_a_bad_delay_is_refused_at_every_call_and_all_goes_on_to_its_end(ec: ExperimentController) -> None:
@@ -327,3 +328,9 @@ def test_defect_34_guids_are_given_once_whichever_thread_asks(ec: ExperimentCont
 
     assert sorted(found) == list(range(1, 201))
     assert sorted(ec.resources) == sorted(found)
+
+
+def _task(ec: ExperimentController, number: int) -> Task:
+    task = ec.get_task(number)
+    assert task is not None
+    return task

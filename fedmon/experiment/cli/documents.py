@@ -17,7 +17,7 @@ from fedmon.common.log import escape_control
 from fedmon.experiment.checking import Checked, check
 from fedmon.experiment.cli.options import EPILOG, EachOption, FileArgument, JsonOption
 from fedmon.experiment.drawing import Picture, dot_of, draw, picture_of
-from fedmon.experiment.following import Follower
+from fedmon.experiment.journal import Follower
 from fedmon.experiment.standing import as_reached
 from fedmon.researcher.cli.shell import emit
 

@@ -25,7 +25,7 @@ from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.explaining import span
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.following import Follower
+from fedmon.experiment.journal import Follower
 from fedmon.experiment.run_files import (
     Recorded,
     Series,

@@ -29,8 +29,7 @@ from fedmon.experiment.cli.options import (
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.document.files import write
-from fedmon.experiment.following import DOCUMENT, FileChanges, Follower
-from fedmon.experiment.journal import NAME
+from fedmon.experiment.journal import DOCUMENT, NAME, FileChanges, Follower
 from fedmon.experiment.situation import State
 from fedmon.experiment.standing import Overview, followed, heading, is_over, overview_of
 from fedmon.experiment.states import ResourceState

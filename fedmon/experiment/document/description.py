@@ -23,7 +23,7 @@ from fedmon.experiment.document.errors import (
 )
 from fedmon.experiment.document.values import plain
 from fedmon.experiment.events import VERB_OF, Retry, Verb
-from fedmon.experiment.run_folder import is_folder_name
+from fedmon.experiment.journal import is_folder_name
 from fedmon.experiment.situation import Resource, State, Want
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.verdicts import waits_in_vain

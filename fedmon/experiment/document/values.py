@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from fedmon.experiment import noted_values
+from fedmon.experiment import attributes
 from fedmon.experiment.document.errors import ValueFormError
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4300}L?")
@@ -25,7 +25,7 @@ def is_legal(text: str) -> bool:
 def plain(value: Any, *, where: str) -> Any:
     """Return a value of plain parts only: tuples become lists. Raises ValueFormError for what no document holds."""
     try:
-        return noted_values.plain(value)
+        return attributes.plain(value)
     except ValueError as error:
         raise ValueFormError(f"{where}: {error}") from error
 

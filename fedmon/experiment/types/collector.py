@@ -8,15 +8,13 @@ from pathlib import Path, PurePosixPath
 
 from fedmon.common.errors import StorageError
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.errors import TraceNotReadableError
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.errors import TraceNotReadableError, told
+from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types import job_files
 from fedmon.experiment.types.errors import MissingPartError
 from fedmon.experiment.types.linked import LinkedResource
 from fedmon.experiment.types.values import CheckedAttribute, file_name, folder_path, inner_path, own
-from fedmon.experiment.verbs import told
 
 
 @clsinit_copy
@@ -91,7 +89,7 @@ class Collector(LinkedResource):
         super().do_deploy()
 
     def neighbour_releases(self, other: ResourceManager) -> None:
-        """Collect what another may give back with its release; ours are collected once more when nothing of them runs."""
+        """Collect what another may give back; those of ours are collected once more when nothing of them runs."""
         with self.lock:
             self._given_back.add(other.guid)
             self.collect(other)

@@ -16,8 +16,7 @@ from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.events import AttributeSet, Measured
 from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 from fedmon.experiment.types import job_files

@@ -15,13 +15,13 @@ from fedmon.experiment.errors import (
     InvalidConditionError,
     TraceNotReadableError,
     UnknownGuidError,
+    told,
 )
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import ResourceManager
+from fedmon.experiment.hooks import perform
+from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr, read_trace, trace_path
 from fedmon.experiment.types.errors import NeighbourLostError
-from fedmon.experiment.verbs import perform, told
 
 if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController

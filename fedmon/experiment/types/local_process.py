@@ -13,8 +13,7 @@ from pathlib import Path
 
 from fedmon.common.errors import StorageError
 from fedmon.experiment.attributes import Types
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.errors import MissingPartError, ProcessFailedError

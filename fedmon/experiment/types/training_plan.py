@@ -12,8 +12,7 @@ from fedmon.common.wire.messages import PlanStatus
 from fedmon.experiment.attributes import Attribute, Flags
 from fedmon.experiment.natures import Need
 from fedmon.experiment.plan_problems import Problem
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types import job_files
 from fedmon.experiment.types.asking import AskingResource
